@@ -17,6 +17,7 @@ from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import (
     BadRequest,
     BadVersion,
+    BookieBusy,
     BookieReadOnly,
     BookieTimeout,
     BookieUnavailable,
@@ -55,6 +56,7 @@ __all__ = [
     "BadRequest",
     "BadVersion",
     "BlockingClient",
+    "BookieBusy",
     "BookieReadOnly",
     "BookieTimeout",
     "BookieUnavailable",

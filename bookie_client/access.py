@@ -1,4 +1,4 @@
-"""What it takes to open a ledger: the digest type and the keys that follow from its password.
+"""The access to a ledger: the digest type and the keys that follow from its password.
 
 Invariants
 - A password that the ledger recorded is compared before anything is sent to a bookie.
@@ -9,7 +9,7 @@ Invariants
 
 Pure; any thread.
 
-Source: reference client protocol, sections 5 and 13; reference auto-recovery, section 1.
+Source: docs/internals/client-protocol.md, sections 5 and 13; docs/internals/auto-recovery.md, section 1.
 """
 
 from __future__ import annotations

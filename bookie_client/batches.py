@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, TypeVar
 
 from bookie_protocol.errors import fresh
+from bookie_protocol.lasting import Ending
 
 MAX_ITEMS: Final = 1_000
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -49,6 +50,7 @@ class Batches(Generic[T]):
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
+        self._ending = Ending("close batches")
 
     async def take(self) -> list[T]:
         """The next batch; empty when the iterator has ended. Raises its error once the items before it were
@@ -65,7 +67,10 @@ class Batches(Generic[T]):
         return batch
 
     async def close(self) -> None:
-        """Stop reading and end the iterator. Calling it again is fine."""
+        """Stop reading and end the iterator. Calling it again is fine, and cancelling a call does not stop it."""
+        await self._ending.reach(self._close)
+
+    async def _close(self) -> None:
         self._ended = True
         self._changed.set()
         pump, self._pump = self._pump, None

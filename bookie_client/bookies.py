@@ -1,18 +1,17 @@
-"""The bookies as this client knows them: who is writable or read-only now, where each one listens, and what it
-says about itself.
+"""The bookies as this client knows them: their groups (writable, read-only), addresses and published properties.
 
 Invariants
 - Both sets follow the metadata service's watches; nothing older than what was seen is ever used.
-- "Nobody is registered" is an answer; "could not tell" is an error.
-- What a bookie says about itself is kept only while its registration stands: one that registers anew is asked
+- "No bookie is registered" is an answer; "could not tell" is an error.
+- What a bookie says about itself is kept only while its registration lasts: a bookie that registers again is asked
   again.
 - A verdict on a bookie's copies needs more (`Registrations`): "registered nowhere" is said only after the metadata
-  service was asked anew, in an order that a bookie which just changes between writable and read-only cannot slip
+  service was asked again, in an order that a bookie which just changes between writable and read-only cannot slip
   through.
 
 Event loop only.
 
-Source: reference metadata layout, section 4; reference auto-recovery, section 2 ("available").
+Source: docs/internals/metadata-layout.md, section 4; docs/internals/auto-recovery.md, section 2 ("available").
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 FOLLOW_PAUSE: Final = 5.0
 """Seconds until a set that could not be followed is followed again."""
+REMEMBERED_SECONDS: Final = 1.0
+"""Seconds for which an answer of the metadata service is reused: a ledger names a lost bookie many times."""
 
 
 class FollowedGroup:
@@ -125,7 +126,7 @@ class Bookies:
         return self._read_only.known
 
     async def writable(self) -> frozenset[str]:
-        """The writable bookies. Asks the metadata service when the watch has told nothing yet; raises its
+        """Return the writable bookies. Ask the metadata service if the watch has reported nothing yet; raises its
         error."""
         return await self._writable.members()
 
@@ -149,7 +150,7 @@ class Bookies:
         return address
 
     async def info(self, bookie_id: str) -> BookieServiceInfo:
-        """What a registered bookie publishes about itself; asked once for each registration. Raises
+        """Return what a registered bookie publishes about itself; it is read once for each registration. Raises
         `MetadataError`."""
         known = self._infos.get(bookie_id)
         if known is not None:
@@ -161,7 +162,7 @@ class Bookies:
         return info
 
     async def rack_assignments(self) -> bytes:
-        """What Apache Pulsar stores about racks; empty if it stores nothing. Raises `MetadataError`."""
+        """Return the rack configuration that Apache Pulsar stores; empty if there is none. Raises `MetadataError`."""
         return await self._registry.rack_assignments()
 
     def _writable_changed(self, before: frozenset[str], after: frozenset[str]) -> None:
@@ -171,14 +172,10 @@ class Bookies:
     def _registrations_changed(self, before: frozenset[str], after: frozenset[str]) -> None:
         self._registrations += 1
         if before == after:
-            # Somebody left and came back between two looks, and nobody can tell who.
+            # A bookie left and came back between two looks, and it is not known which one.
             self._infos.clear()
         for bookie in before ^ after:
             self._infos.pop(bookie, None)
-
-
-REMEMBERED_SECONDS: Final = 1.0
-"""For how long an answer of the metadata service counts: a ledger names a lost bookie many times."""
 
 
 class Registration(Enum):
@@ -198,8 +195,10 @@ class Registrations:
         self._nowhere_until: dict[str, float] = {}
 
     async def of(self, bookie: str, *, asked_now: bool = False) -> Registration:
-        """Where the bookie is registered, as far as is known here; `asked_now`: not by what was known before, which
-        still names a bookie that has gone a moment ago. Raises `MetadataUnavailable`."""
+        """Return where the bookie is registered, as far as this client knows.
+
+        With `asked_now`, ignore what was known before, which may still name a bookie that has just gone. Raises
+        `MetadataUnavailable`."""
         if not asked_now and bookie in await self._bookies.writable():
             return Registration.WRITABLE
         if not asked_now and bookie in await self._bookies.read_only():

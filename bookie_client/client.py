@@ -17,35 +17,38 @@ A ledger that its writer has not closed, because it still writes or because it d
 
 Invariants
 - Creating and opening a closed ledger talk to the metadata service only.
-- A wrong password is told before any bookie is asked, where the ledger recorded one.
+- A wrong password is rejected before any bookie is asked, if the ledger recorded one.
 - The client owns its parts (`ClientParts`): a start that fails, or is cancelled half way, leaves nothing open. Handles
   end before the connections do, and the metadata service closes last: placement and registry ask it. One that was given
   open is not closed here.
 - The cluster's switch over quarantine is read while a bookie is in quarantine, at once and then every
   `quarantine_interval`; while it is off, quarantined bookies are released. A metadata service that cannot tell changes
-  nothing, and every quarantine is told in the log once.
+  nothing, and every quarantine is logged once. A bookie that answers a probe is released; the first one is sent after
+  `quarantine_interval`.
 
 Event loop only.
 
-Source: reference client protocol, sections 3, 13, 15, 17 and 27; metadata layout, section 3.1 (`disableHealthCheck`).
+Source: docs/internals/client-protocol.md, sections 3, 13, 15, 17 and 27; docs/internals/metadata-layout.md, section 3.1
+(`disableHealthCheck`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from operator import index
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from bookie_client.access import access_to
 from bookie_client.bookies import Bookies
 from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.network import Connector, tcp_connector
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
+from bookie_client.connection.pool import ChannelPool
 from bookie_client.connection.request import BookieInfo
 from bookie_client.context import ClientContext
-from bookie_client.logs import get_logger
 from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementChoice, PlacementInputs
 from bookie_client.placement.options import PlacementOptions
@@ -57,18 +60,22 @@ from bookie_client.writing.creation import NewLedger, create_writer, takes_new_l
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerDeleted, MetadataError, MetadataNotFound
+from bookie_protocol.lasting import Ending
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.logs import get_logger
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 
 if TYPE_CHECKING:
     from bookie_protocol.metadata_service.tree.life_cycle import ClusterMetadata
 
 Handle = TypeVar("Handle", bound=LedgerWriter | AdvancedLedgerWriter | LedgerReader)
+Part = TypeVar("Part")
+_log = get_logger(__name__)
 
 
 class Opening(Generic[Handle]):
     """A handle in the making: `await` it, or enter it with `async with`, which closes the handle at the
-    end."""
+    end. What a handle has, it does not have yet."""
 
     def __init__(self, make: Callable[[], Awaitable[Handle]]) -> None:
         self._make = make
@@ -76,6 +83,13 @@ class Opening(Generic[Handle]):
 
     def __await__(self) -> Generator[Any, None, Handle]:
         return self._make().__await__()
+
+    if not TYPE_CHECKING:  # to a type checker it has no other attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"{name}: the ledger is not open yet; use `async with client.create(...) as ledger`, or `await` it"
+            )
 
     async def __aenter__(self) -> Handle:
         self._handle = await self._make()
@@ -120,12 +134,14 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Connect to the metadata service. Raises `MetadataUnavailable`, and `BadRequest` for a topology file or
-        script that cannot be used; nothing is left open then, nor when it is cancelled."""
+        """Connect to the metadata service. Raises `MetadataUnavailable`, `BadRequest` for a topology file or script
+        that cannot be used, and `RuntimeError` when it was started before, or is closed meanwhile; nothing is left open
+        then, nor when it is cancelled."""
         await self._parts.start()
 
     async def close(self) -> None:
-        """Close all connections, and the metadata service if this client opened it. Calling it again is fine.
+        """Close all connections, and the metadata service if this client opened it. Calling it again is fine: every
+        call waits until the client is closed, and cancelling one does not stop it.
 
         Writers that were not closed before fail what is pending; their ledgers stay open.
         """
@@ -154,7 +170,7 @@ class Client:
 
     @takes_new_ledger
     def create_advanced(self, new: NewLedger) -> Opening[AdvancedLedgerWriter]:
-        """As `create`, with a handle whose entry ids the caller chooses."""
+        """Create a ledger as `create` does, and return a handle whose entry ids the caller chooses."""
         return Opening(lambda: create_writer(self.context, AdvancedLedgerWriter, new))
 
     def open(
@@ -186,13 +202,13 @@ class Client:
         digest: DigestType = DigestType.CRC32C,
         last_add_confirmed: int = -1,
     ) -> LedgerReader:
-        """A reader of a ledger whose metadata the caller has already, which asks nobody: for tasks that were told of
-        many ledgers by one planner. What cannot be read by these metadata is looked for once more by those that are
-        stored then.
+        """Return a reader of a ledger whose metadata the caller already has. Opening it sends no request.
+
+        It suits tasks to which one planner assigned many ledgers. If an entry cannot be read with these metadata, the
+        reader tries once more with the metadata that are stored by then.
 
         A ledger that is not closed is read up to `last_add_confirmed`; the handle does not follow it, so it cannot
-        tail. `password` and `digest` as in `open`. Raises `Unauthorized`.
-        """
+        tail. `password` and `digest` as in `open`. Raises `Unauthorized`."""
         reader = LedgerReader(self.context, stored, access_to(stored.value, password, digest).digest)
         reader.heard(last_add_confirmed)
         return reader
@@ -209,11 +225,10 @@ class Client:
             metadata = await client.recover(ledger_id, password=b"secret")
             print(metadata.last_entry_id, metadata.length)
 
-        Raises `RecoveryFailed` when too few bookies can be reached (the ledger stays in recovery; try again when
-        they are back), `LedgerDeleted`, `Unauthorized` (another password; nothing was fenced then),
-        `MetadataUnavailable`, `MetadataVersionConflict` (somebody changed its state or last ensemble meanwhile, so
-        that what the bookies said no longer counts: no end was stored, try again).
-        """
+        Raises `RecoveryFailed` when too few bookies can be reached (the ledger stays in recovery; try again when they
+        are back), `LedgerDeleted`, `Unauthorized` (another password; nothing was fenced then), `MetadataUnavailable`,
+        `MetadataVersionConflict` (another client changed its state or last ensemble meanwhile, so that the bookies'
+        answers no longer count: no end was stored, try again)."""
         stored = await self.stored_metadata(ledger_id)
         return (await recover_ledger(self.context, stored, access_to(stored.value, password, digest))).value
 
@@ -226,7 +241,7 @@ class Client:
 
         Raises `MetadataUnavailable`.
         """
-        await self.context.ledgers.delete(ledger_id)
+        await self.context.ledgers.delete(checked_id(ledger_id))
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """A ledger's metadata. Raises `LedgerDeleted`, `MetadataUnavailable`."""
@@ -268,12 +283,12 @@ class Client:
 
     @property
     def bookies(self) -> Bookies:
-        """Who is registered, as followed by this client."""
+        """Return the registered bookies, as this client follows them."""
         return self.context.bookies
 
     @property
     def placement(self) -> PlacementPolicy:
-        """Who chooses bookies."""
+        """Return the placement policy that chooses bookies."""
         return self.context.placement
 
     async def cluster_view(self) -> ClusterView:
@@ -282,13 +297,13 @@ class Client:
 
     @property
     def context(self) -> ClientContext:
-        """What the handles of this client share: for parts of this package, such as replication."""
+        """Return the state that the handles share, for other parts of this package such as replication."""
         return self._parts.context
 
     async def stored_metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """A ledger's metadata with its version, for compare-and-set. Raises as `Client.metadata`."""
         try:
-            return await self.context.ledgers.read(ledger_id)
+            return await self.context.ledgers.read(checked_id(ledger_id))
         except MetadataNotFound as error:
             raise LedgerDeleted(f"ledger {ledger_id} does not exist") from error
 
@@ -307,8 +322,12 @@ class Client:
         return reader
 
 
-Part = TypeVar("Part")
-_log = get_logger(__name__)
+def checked_id(ledger_id: int) -> int:
+    """The id. Raises `TypeError` for what is not a whole number."""
+    try:
+        return index(ledger_id)
+    except TypeError:
+        raise TypeError(f"a ledger id is an int, not {type(ledger_id).__name__}: {ledger_id!r}") from None
 
 
 class ClientParts:
@@ -330,10 +349,12 @@ class ClientParts:
         self._service: MetadataService | None = None
         self._context: ClientContext | None = None
         self._health_check: asyncio.Task[None] | None = None
+        self._is_starting = False
+        self._ending = Ending("close client")
 
     @property
     def context(self) -> ClientContext:
-        """What the handles share. Raises `RuntimeError` when the client is not open."""
+        """Return the state that the handles share. Raises `RuntimeError` if the client is not open."""
         return _opened(self._context)
 
     @property
@@ -342,15 +363,30 @@ class ClientParts:
         return _opened(self._service)
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable`, and `BadRequest` for a topology file or script that cannot be used."""
+        """Raises `MetadataUnavailable`, `BadRequest` for a topology file or script that cannot be used, and
+        `RuntimeError` for a client that was started before, or is closed meanwhile."""
+        await self._ending.settle()
+        if self._is_starting or self._service is not None:
+            raise RuntimeError("this client was started before")
+        self._is_starting = True
+        ending = self._ending = Ending("close client")
         try:
             await self._start()
+            if ending.has_begun:
+                raise RuntimeError("this client was closed while it started")
         except BaseException:
+            # What a call of `close` did not find yet is there now.
+            self._ending = Ending("close client")
             await self.close()
             raise
+        finally:
+            self._is_starting = False
 
     async def close(self) -> None:
-        """End open handles, then everything that runs. Calling it again is fine."""
+        """End open handles, then everything that runs. Calling it again is fine; cancelling a call does not stop it."""
+        await self._ending.reach(self._close)
+
+    async def _close(self) -> None:
         following, self._health_check = self._health_check, None
         if following is not None:
             following.cancel()
@@ -359,7 +395,8 @@ class ClientParts:
         if context is not None:
             for end in list(context.open_handles):
                 await end()
-            await self._placement.close()
+        await self._placement.close()
+        if context is not None:
             await context.pool.close()
             await context.bookies.close()
         service, self._service = self._service, None
@@ -377,9 +414,10 @@ class ClientParts:
         context = ClientContext(self._options, service.ledgers, bookies, pool, self._placement, self._random)
         self._context = context
         if self._options.quarantine:
-            following = follow_health_check(service.cluster, health, self._options.quarantine_interval)
+            answers, interval = context.operations.answers, self._options.quarantine_interval
+            following = follow_health_check(service.cluster, health, answers, interval)
             self._health_check = asyncio.create_task(following, name="health check")
-        await self._placement.start(bookies, context.avoided_bookies, context.free_bytes)
+        await self._placement.start(bookies, health, context.free_bytes)
 
     async def _connect(self) -> MetadataService:
         if not isinstance(self._metadata, str):
@@ -396,16 +434,20 @@ def _opened(part: Part | None) -> Part:
     return part
 
 
-async def follow_health_check(cluster: ClusterMetadata, health: BookieHealth, interval: float) -> None:
-    """Until it is cancelled; `interval` in seconds."""
+async def follow_health_check(
+    cluster: ClusterMetadata, health: BookieHealth, answers: Callable[[str], Awaitable[bool]], interval: float
+) -> None:
+    """Probe quarantined bookies and follow the cluster's switch over quarantine until cancelled. `interval` is in
+    seconds; `answers` probes a bookie."""
+    clock = asyncio.get_running_loop().time
     while True:
         await health.quarantine_began.wait()
         health.quarantine_began.clear()
-        told: frozenset[str] = frozenset()
+        probe_at: dict[str, float] = {}
         while quarantined := health.quarantined():
-            if new := quarantined - told:
+            if new := quarantined - probe_at.keys():
                 _log.warning("many errors: bookies are kept out of new ensembles", bookies=sorted(new))
-            told = quarantined
+            probe_at = {bookie: probe_at.get(bookie, clock() + interval) for bookie in quarantined}
             try:
                 enabled = await cluster.is_health_check_enabled()
             except MetadataError:
@@ -415,6 +457,12 @@ async def follow_health_check(cluster: ClusterMetadata, health: BookieHealth, in
                 for bookie in quarantined:
                     health.release(bookie)
                 break
+            due = sorted(bookie for bookie, at in probe_at.items() if at <= clock())
+            for bookie, is_well in zip(due, await asyncio.gather(*map(answers, due)), strict=True):
+                probe_at[bookie] = clock() + interval
+                if is_well:
+                    _log.info("bookie answers: released from quarantine", bookie=bookie)
+                    health.release(bookie)
             await _began_again(health, interval)
 
 

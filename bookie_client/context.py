@@ -1,4 +1,4 @@
-"""What the handles of one client share, and which bookies are known to serve batch reads.
+"""The state that the handles of one client share, and the bookies that are known to serve batch reads.
 
 Invariants
 - A bookie that refused a batch read is not asked for one again before `RETRY_SECONDS` have passed: it may be upgraded
@@ -8,7 +8,7 @@ Invariants
 
 What is known is bounded by the number of bookies. Event loop only.
 
-Source: reference client protocol, section 11.5; reference wire protocol, sections 3.2 and 11.
+Source: docs/internals/client-protocol.md, section 11.5; docs/internals/wire-protocol.md, sections 3.2 and 11.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import count
 from math import inf
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_client.bookies import Bookies
 from bookie_client.connection.health import BookieHealth
@@ -33,11 +33,15 @@ from bookie_client.placement.topology import Topology
 from bookie_protocol.errors import BadRequest, BadVersion, PodkeeperError, ProtocolViolation
 from bookie_protocol.metadata_service.interface import LedgerStore
 
+if TYPE_CHECKING:
+    from bookie_client.tracing import CallTraces
+
 RETRY_SECONDS: Final = 120.0
 
 
 class BatchSupport:
-    """What one client learnt. Times are seconds of the event loop's clock."""
+    """The support for batch reads that one client has learnt of each bookie. Times are seconds of the event loop's
+    clock."""
 
     def __init__(self) -> None:
         self._asked_again_at: dict[str, float] = {}
@@ -53,7 +57,7 @@ class BatchSupport:
         return now >= self._asked_again_at.get(bookie, -inf)
 
     def is_proven(self, bookie: str) -> bool:
-        """Whether it has served one."""
+        """Return True if the bookie has served a batch read."""
         return self._asked_again_at.get(bookie) == -inf
 
     def served(self, bookie: str) -> None:
@@ -81,27 +85,29 @@ class ClientContext:
     placement_inputs: PlacementInputs
     random: Random = field(default_factory=Random)
     open_handles: set[Callable[[], Awaitable[None]]] = field(default_factory=set)
-    """How to end each handle that is still open when the client closes."""
+    """Functions that close the handles that are still open when the client closes."""
     transactions: Iterator[int] = field(default_factory=lambda: count(1))
     """Transaction ids: one sequence for the whole client, so that one frame serves several connections."""
     batch_support: BatchSupport = field(default_factory=BatchSupport)
     """Which bookies serve batch reads."""
     damaged_replicas: Counter[str] = field(default_factory=Counter)
-    """How many replicas with a wrong digest each bookie gave to any reader of this client."""
+    """Number of replicas with a wrong digest that each bookie returned to any reader of this client."""
     operations: BookieOperations = field(init=False)
     """Single requests, awaited."""
+    traces: CallTraces | None = field(init=False, default=None)
+    """Spans of calls, if the options have a tracer."""
 
     def __post_init__(self) -> None:
         self.operations = BookieOperations(self.pool, self.transactions)
+        if self.options.tracer is not None:
+            from bookie_client.tracing import CallTraces
+
+            self.traces = CallTraces(self.options.tracer, self.options.protocol_version)
 
     @property
     def health(self) -> BookieHealth:
-        """What was seen of each bookie."""
+        """Return the health records of the bookies."""
         return self.pool.health
-
-    def avoided_bookies(self) -> frozenset[str]:
-        """Bookies that new data goes to only when the others do not suffice."""
-        return self.health.failed_lately() | self.health.quarantined()
 
     async def free_bytes(self, bookie: str) -> int:
         """Free disk space of a bookie. Raises what operations on bookies raise."""
@@ -109,12 +115,12 @@ class ClientContext:
 
     @property
     def placement(self) -> PlacementPolicy:
-        """Who chooses bookies."""
+        """Return the placement policy that chooses bookies."""
         return self.placement_inputs.policy
 
     @property
     def topology(self) -> Topology:
-        """Where bookies and this client stand, as last known."""
+        """Return the last known network locations of the bookies and of this client."""
         return self.placement_inputs.topology
 
     async def cluster_view(self) -> ClusterView:

@@ -23,7 +23,7 @@ def yield_processors(niceness: int) -> None:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
     if os.getsid(0) != os.getpid():
-        return  # the session is somebody else's, such as a shell's
+        return  # the session belongs to another process, such as a shell
     # Not a file that is made: without grouping by session it does not exist.
     with suppress(OSError), open(_AUTOGROUP, "r+") as group:
         group.write(str(niceness))

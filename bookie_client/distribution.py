@@ -4,11 +4,11 @@ Invariants
 - All bookkeeping is per *position* (index in the ensemble); the bookie at a position may be exchanged.
 - The schedule depends on the entry id only and does not restart at a segment boundary.
 - E >= Qw >= Qa >= 1. New ledgers have ensembles of at most `MAX_ENSEMBLE`: the schedule, and what placement looks at,
-  grow with the square of it. Larger ones that somebody else made are read and repaired like all others.
+  grow with the square of it. Larger ones that other clients made are read and repaired like all others.
 
 Pure and immutable; any thread may use it.
 
-Source: reference client protocol, sections 1 and 4.
+Source: docs/internals/client-protocol.md, sections 1 and 4.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Quorums:
         return self._write_sets[entry_id % self.ensemble]
 
     def holds(self, position: int, entry_id: int) -> bool:
-        """Whether the bookie at `position` stores the entry."""
+        """Return True if the bookie at `position` stores the entry."""
         return (position - entry_id) % self.ensemble < self.write
 
     @property

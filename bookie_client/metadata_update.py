@@ -1,14 +1,15 @@
 """The metadata update loop: compare-and-set until the change is stored or no longer needed.
 
 Invariants
-- Every write names the version that its value was derived from.
+- Every write names the state that its value was derived from.
+- All of an update is about one life of the ledger. Another ledger that has its id by now is never changed.
 - `needed` and `transform` are pure functions of the metadata. So a write that was applied although its answer
   was lost is found by the next round, which then finishes as "not needed".
-- The loop is bounded: somebody who loses `MAX_ATTEMPTS` times in a row gets the conflict.
+- The loop is bounded: a client that loses `MAX_ATTEMPTS` times in a row gets the conflict.
 
 Event loop only.
 
-Source: reference client protocol, section 7.4.
+Source: docs/internals/client-protocol.md, section 7.4.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from bookie_protocol.errors import MetadataVersionConflict
+from bookie_protocol.errors import MetadataReplaced, MetadataVersionConflict
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import LedgerStore, Versioned
+from bookie_protocol.metadata_service.interface import LedgerLife, LedgerStore, Versioned
 
 MAX_ATTEMPTS: Final = 100
 
@@ -30,20 +31,28 @@ async def update_metadata(
     transform: Callable[[LedgerMetadata], LedgerMetadata],
     session_id: int | None = None,
 ) -> Versioned[LedgerMetadata]:
-    """Bring `transform` into the store; returns what is stored afterwards. `session_id`: written in this session or not
-    at all.
+    """Apply `transform` to the stored metadata and return what is stored afterwards. With `session_id`, write in this
+    session or not at all.
 
-    Raises what `needed` and `transform` raise (that is how a caller refuses), `MetadataNotFound` for a
-    deleted ledger, `MetadataUnavailable` when nobody can tell what is stored, and `MetadataVersionConflict`
-    after too many rounds, and `SessionEnded`.
-    """
+    Raises what `needed` and `transform` raise (that is how a caller refuses), `MetadataNotFound` for a deleted ledger,
+    `MetadataReplaced` if another ledger has its id by now, `MetadataUnavailable` if the stored state is unknown,
+    `MetadataVersionConflict` after too many rounds, and `SessionEnded`."""
+    life = LedgerLife.of(local)
     for _ in range(MAX_ATTEMPTS):
         if not needed(local.value):
             return local
         try:
-            return await store.write(transform(local.value), local.version, session_id=session_id)
+            return await store.write(transform(local.value), local.identity, session_id=session_id)
         except MetadataVersionConflict:
-            local = await store.read(local.value.ledger_id)
+            local = await read_same(store, life)
     raise MetadataVersionConflict(
-        f"ledger {local.value.ledger_id}: lost {MAX_ATTEMPTS} compare-and-set rounds in a row against other writers"
+        f"ledger {life.ledger_id}: lost {MAX_ATTEMPTS} compare-and-set rounds in a row against other clients"
     )
+
+
+async def read_same(store: LedgerStore, life: LedgerLife) -> Versioned[LedgerMetadata]:
+    """The metadata of this very ledger as they are now. `MetadataReplaced`, and as `LedgerStore.read`."""
+    found = await store.read(life.ledger_id, fresh=True)
+    if LedgerLife.of(found) != life:
+        raise MetadataReplaced(f"ledger {life.ledger_id} was deleted: a different ledger now has this id")
+    return found

@@ -1,10 +1,12 @@
-"""Options of a client, with their units. The reference client's key stands behind each default that equals
-its own. Immutable; any thread."""
+"""Options of a client, with their units. Immutable; any thread.
+
+The reference client's key follows each default that equals its own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
@@ -13,20 +15,53 @@ from bookie_protocol.traffic_class import TrafficClass
 from bookie_protocol.wire.auth import ClientAuthProvider
 from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE, LEAST_RECEIVED_FRAME_SIZE
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
 MIB: Final = 1024 * 1024
+_POSITIVE_OR_NONE: Final = ("add_quorum_timeout", "explicit_lac_interval")
+_POSITIVE: Final = (
+    "connect_timeout",
+    "add_timeout",
+    "read_timeout",
+    "min_adaptive_timeout",
+    "max_adaptive_timeout",
+    "reconnect_delay",
+    "max_reconnect_delay",
+    "max_frame_size",
+    "channels_per_bookie",
+    "failure_history",
+    "quarantine_errors",
+    "quarantine_interval",
+    "quarantine_time",
+    "write_window_entries",
+    "write_window_bytes",
+    "write_linger_bytes",
+    "read_window_entries",
+    "read_window_bytes",
+    "batch_read_bytes",
+    "batch_read_entries",
+    "max_speculative_read_timeout",
+    "degraded_retry_interval",
+    "long_poll_timeout",
+    "tail_patience",
+    "recovery_window_entries",
+    "recovery_window_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How connections are encrypted. The files are read at every connect, so that renewed certificates are taken up
-    without a restart. They are PEM, or key stores of Java."""
+    """Encryption of connections. The files are PEM, or key stores of Java.
+
+    They are read at every connect, so that renewed certificates are used without a restart."""
 
     ca_file: str | None = None
     """Certificates to trust; None: those of the system (`tlsTrustStore`)."""
     certificate_file: str | None = None
     """This client's certificate chain, if the bookies demand one (`tlsCertificatePath`)."""
     key_file: str | None = None
-    """Its private key (`tlsKeyStore`); None: it stands in `certificate_file`."""
+    """Its private key (`tlsKeyStore`); None: it is in `certificate_file`."""
     key_password_file: str | None = None
     """File with the key's password (`tlsKeyStorePasswordPath`)."""
     key_type: str = PEM
@@ -36,13 +71,13 @@ class TlsOptions:
     ca_password_file: str | None = None
     """File with the password of `ca_file`, if that is not PEM (`tlsTrustStorePasswordPath`)."""
     check_hostname: bool = True
-    """Whether a bookie's certificate must name the host that the bookie registered
-    (`tlsHostnameVerificationEnabled`, whose default is false)."""
+    """If True, a bookie's certificate must name the host that the bookie registered (`tlsHostnameVerificationEnabled`,
+    whose default is false)."""
     protocols: tuple[str, ...] = ()
     """`TLSv1.2`, `TLSv1.3`; empty: both (`tlsEnabledProtocols`)."""
     cipher_suites: tuple[str, ...] = ()
-    """By Java's names or OpenSSL's; empty: OpenSSL's choice. Without one of TLS 1.3 that is not used; with one all
-    three of its suites are (`tlsEnabledCipherSuites`)."""
+    """Cipher suites by Java's names or OpenSSL's; empty: OpenSSL's choice. TLS 1.3 is used only if one of its suites is
+    named, and then with all three (`tlsEnabledCipherSuites`)."""
 
     def __post_init__(self) -> None:
         if self.key_type == PEM and self.key_file is not None and self.certificate_file is None:
@@ -56,7 +91,7 @@ class ClientOptions:
     protocol_version: int = 3
     """Wire protocol spoken with bookies: 3 (protobuf) or 2 (binary, `useV2WireProtocol`)."""
     connect_timeout: float = 10.0
-    """Seconds until a connection must stand (`clientConnectTimeoutMillis`)."""
+    """Seconds to establish a connection (`clientConnectTimeoutMillis`)."""
     add_timeout: float = 5.0
     """Seconds until a bookie must have answered an add (`addEntryTimeoutSec`)."""
     read_timeout: float = 5.0
@@ -83,29 +118,32 @@ class ClientOptions:
     tls: TlsOptions | None = None
     """Encrypt the connections; None: plain (`tlsProviderFactoryClass`)."""
     auth: ClientAuthProvider | None = None
-    """How to authenticate; None: not at all (`clientAuthProviderFactoryClass`)."""
+    """Authentication method; None: no authentication (`clientAuthProviderFactoryClass`)."""
 
     metadata_service: MetadataServiceOptions = field(default_factory=MetadataServiceOptions)
-    """How to reach the metadata service of a client that was given its URI: login to ZooKeeper (`auth`, `sasl`),
-    access lists, time-out. Means nothing for a client that was given an open service."""
+    """Options of the metadata service for a client that was given its URI: login to ZooKeeper (`auth`, `sasl`), access
+    lists, time-out. Ignored if the client was given an open service."""
 
     failure_history: float = 60.0
     """Seconds for which a failed or slow read counts against a bookie (`bookieFailureHistoryExpirationMSec`)."""
     quarantine: bool = True
-    """Keep bookies with many errors out of new ensembles while others suffice (`bookieHealthCheckEnabled`, whose
-    default is false). `bookie cluster health-check off` ends it for all clients of a cluster."""
+    """Keep bookies with many errors out of new ensembles while others that obey the placement rule suffice
+    (`bookieHealthCheckEnabled`, whose default is false). `bookie cluster client-quarantine off` ends it for all
+    clients of a cluster."""
     quarantine_errors: int = 100
     """Errors and time-outs within the interval that put a bookie into quarantine
-    (`bookieErrorThresholdPerInterval`)."""
+    (`bookieErrorThresholdPerInterval`). The time-outs of one stall, which follow each other within `add_timeout`, count
+    for at most a third of it."""
     quarantine_interval: float = 60.0
-    """Seconds (`bookieHealthCheckIntervalSeconds`)."""
+    """Seconds (`bookieHealthCheckIntervalSeconds`). So often a bookie in quarantine is probed, too."""
     quarantine_time: float = 1800.0
-    """Seconds (`bookieQuarantineTimeSeconds`)."""
+    """Seconds that a quarantine lasts at most (`bookieQuarantineTimeSeconds`); it ends when the bookie answers a
+    probe."""
     quarantine_ratio: float = 1.0
     """Probability with which this client takes part: below 1, some of a cluster's clients stay with the bookie
     (`bookieQuarantineRatio`)."""
     quarantine_connection_errors: bool = False
-    """Whether failed connections count too (`bookieConnectionErrorQuarantineEnabled`)."""
+    """If True, failed connections count too (`bookieConnectionErrorQuarantineEnabled`)."""
 
     write_window_entries: int = 10_000
     """Adds of one ledger that may wait for their acknowledgement; beyond it `append` and `submit` wait. This and the
@@ -133,7 +171,7 @@ class ClientOptions:
     max_speculative_read_timeout: float = 2.0
     """Upper limit of that delay, in seconds (`maxSpeculativeReadTimeout`)."""
     speculative_read_backoff_multiplier: float = 2.0
-    """By how much the delay grows with each further replica (`speculativeReadTimeoutBackoffMultiplier`)."""
+    """Factor by which the delay grows with each further replica (`speculativeReadTimeoutBackoffMultiplier`)."""
     parallel_reads: bool = False
     """Ask all replicas at once and take the first good answer: shorter waits for several times the traffic."""
     sticky_reads: bool = False
@@ -146,12 +184,12 @@ class ClientOptions:
     """Shuffle replicas that are equally good, instead of keeping the order of the striping
     (`ensembleRandomReadReordering`)."""
     read_reorder_threshold: int = 0
-    """How many more requests than the least busy replica the first one may have waiting before the least busy
-    one is asked first; 0: never mind (`readReorderThresholdPendingRequests`)."""
+    """Number of waiting requests by which the first replica may exceed the least busy one before the least busy one is
+    asked first; 0: keep the order (`readReorderThresholdPendingRequests`)."""
 
     traffic_class: TrafficClass = TrafficClass.ONLINE
-    """Of this client's reads of entries: `BATCH` for jobs, whose reads Podkeeper's bookies serve behind all others, so
-    that they hold up neither writers nor readers. Other bookies take no notice. Fencing, recovery, tailing's long polls
+    """Class of this client's reads of entries. Podkeeper's bookies serve `BATCH`, for jobs, behind all other requests,
+    so that it holds up neither writers nor readers; other bookies ignore it. Fencing, recovery, tailing's long polls
     and the last add confirmed are never of the class `BATCH`."""
 
     long_poll_timeout: float = 5.0
@@ -188,13 +226,20 @@ class ClientOptions:
     demands of a write set (`enforceMinNumFaultDomainsForWrite`). Needs `add_quorum_timeout`: adds wait while a rack is
     away. Creating a ledger fails when there are too few."""
     explicit_lac_interval: float | None = None
-    """Seconds between looks whether bookies must be told the last add confirmed of a writer that pauses; None:
-    never, protocol version 3 only (`explicitLacInterval`, in ms, where 0 stands for never)."""
+    """Seconds between two checks whether a pausing writer must send its last add confirmed to the bookies; None: never.
+    Protocol version 3 only (`explicitLacInterval`, in ms, where 0 means never)."""
+
+    tracer: Tracer | None = None
+    """Tracer of OpenTelemetry, as `opentelemetry.trace.get_tracer` returns it, for a span of each append and read. A
+    call that its sampler takes names its span to the bookies (`traceparent`, protocol version 3), whose spans are in
+    the same trace then. None: no spans, and nothing of OpenTelemetry is imported."""
 
     @property
     def received_frame_size(self) -> int:
-        """Bytes of the largest frame that is received: more than writers may send, so that what somebody else wrote
-        with a larger limit is read, and copied, without an option."""
+        """Return the bytes of the largest frame that is accepted.
+
+        It is more than writers may send, so that entries that another client wrote with a larger limit can be read and
+        copied without an option."""
         return max(self.max_frame_size, LEAST_RECEIVED_FRAME_SIZE)
 
     def __post_init__(self) -> None:
@@ -240,36 +285,5 @@ class ClientOptions:
 
     @property
     def reads_are_batch(self) -> bool:
-        """Whether reads of entries are marked for the traffic class `batch`."""
+        """Return True if reads of entries are marked for the traffic class `batch`."""
         return self.traffic_class == TrafficClass.BATCH
-
-
-_POSITIVE_OR_NONE: Final = ("add_quorum_timeout", "explicit_lac_interval")
-_POSITIVE: Final = (
-    "connect_timeout",
-    "add_timeout",
-    "read_timeout",
-    "min_adaptive_timeout",
-    "max_adaptive_timeout",
-    "reconnect_delay",
-    "max_reconnect_delay",
-    "max_frame_size",
-    "channels_per_bookie",
-    "failure_history",
-    "quarantine_errors",
-    "quarantine_interval",
-    "quarantine_time",
-    "write_window_entries",
-    "write_window_bytes",
-    "write_linger_bytes",
-    "read_window_entries",
-    "read_window_bytes",
-    "batch_read_bytes",
-    "batch_read_entries",
-    "max_speculative_read_timeout",
-    "degraded_retry_interval",
-    "long_poll_timeout",
-    "tail_patience",
-    "recovery_window_entries",
-    "recovery_window_bytes",
-)

@@ -15,25 +15,29 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from bookie_client.blocking.loop_thread import LoopThread, closed_error, pass_on
-from bookie_protocol.digest import Buffer
+from bookie_protocol.digest import Buffer, as_bytes
+
+if TYPE_CHECKING:
+    from bookie_client.tracing import CallTraces, Within
 
 MAX_QUEUED_ENTRIES: Final = 4_096
 MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
 BATCH_ENTRIES: Final = 1_024
 BATCH_BYTES: Final = 2 * 1024 * 1024
 SINGLES: Final = 256
-"""Single entries that are sent, and whose ends are told, together."""
+"""Maximum number of single entries that are sent, and whose callers are answered, together."""
 _LOOK_SECONDS: Final = 1.0
-"""How often a thread that waits for room looks whether the client is still there."""
+"""Seconds between two checks, by a thread that waits for room, that the client is still open."""
 
 
+T = TypeVar("T")
 Place = TypeVar("Place")
-"""What an append returns: an entry id, or a position in a stream."""
+"""The result of an append: an entry id, or a position in a stream."""
 
 
 class Appending(Protocol[Place]):
@@ -79,27 +83,30 @@ def _uncancellable() -> Future[Any]:
 
 
 class _Batch:
-    """Payloads whose ids, or first error, are told together; without payloads it only keeps its place in the
-    order. `is_single`: the outcome is the one id, not a list."""
+    """Payloads whose ids, or first error, are reported together. A batch without payloads only keeps its place in the
+    order. `is_single`: the outcome is one id, not a list."""
 
-    __slots__ = ("future", "is_single", "nbytes", "payloads")
+    __slots__ = ("future", "is_single", "nbytes", "payloads", "within")
 
     def __init__(self, payloads: list[bytes], nbytes: int, is_single: bool) -> None:
         self.payloads = payloads
         self.nbytes = nbytes
         self.is_single = is_single
         self.future = _uncancellable()
+        self.within: Within | None = None
+        """It keeps the call within the span of its caller; None without a tracer."""
 
     def fail(self, error: Exception) -> None:
         self.future.set_exception(error)
 
 
 class AppendQueue(Generic[Place]):
-    """The appends of one writer."""
+    """The appends of one writer, whose client may make spans of them."""
 
-    def __init__(self, thread: LoopThread, writer: Appending[Place]) -> None:
+    def __init__(self, thread: LoopThread, writer: Appending[Place], traces: CallTraces | None) -> None:
         self._thread = thread
         self._writer = writer
+        self._traces = traces
         self._changed = threading.Condition()
         self._batches: deque[_Batch] = deque()
         self._entries = 0
@@ -124,6 +131,8 @@ class AppendQueue(Generic[Place]):
 
     def _put(self, batch: _Batch) -> Future[Any]:
         self._thread.check()
+        if self._traces is not None:
+            batch.within = self._traces.here()
         with self._changed:
             while self._entries and not self._fits(batch):
                 self._changed.wait(_LOOK_SECONDS)
@@ -161,12 +170,12 @@ class AppendQueue(Generic[Place]):
             self._release(batches)
 
     def _ended(self, sender: asyncio.Task[None]) -> None:
-        """All is sent, or the loop ends: then nobody else tells those who wait."""
+        """Fail the waiting batches if the sender was cancelled or failed: no other task would answer them."""
         if sender.cancelled() or sender.exception() is not None:
             self._fail_all()
 
     def _fail_all(self) -> None:
-        """Nobody will send any more."""
+        """Fail every batch with `LoopEnded`: no task will send it any more."""
         batches, self._sending = self._sending, []
         while batches or (batches := self._next()):
             for batch in batches:
@@ -204,7 +213,7 @@ class AppendQueue(Generic[Place]):
         try:
             for batch in batches:
                 try:
-                    sent.append((batch, await submit(batch.payloads[0])))
+                    sent.append((batch, await _begun(batch, submit(batch.payloads[0]))))
                 except Exception as error:
                     batch.fail(error)
         finally:
@@ -216,22 +225,21 @@ class AppendQueue(Generic[Place]):
             batch.future.set_result([])
             return
         try:
-            sent = await self._writer.submit_many(batch.payloads)
+            sent = await _begun(batch, self._writer.submit_many(batch.payloads))
         except Exception as error:
             batch.fail(error)
         else:
             sent.add_done_callback(lambda ended: pass_on(ended, batch.future))
 
 
+def _begun(batch: _Batch, call: Awaitable[T]) -> Awaitable[T]:
+    return call if batch.within is None else batch.within(call)
+
+
 def _tell_each(sent: Sequence[tuple[_Batch, asyncio.Future[Any]]]) -> None:
     for batch, add in sent:
         if not batch.future.done():
             pass_on(add, batch.future)
-
-
-def as_bytes(payload: Buffer) -> bytes:
-    """The payload as it is now, and immutable."""
-    return payload if payload.__class__ is bytes else bytes(memoryview(payload))
 
 
 def _in_batches(payloads: Iterable[Buffer]) -> Iterator[tuple[list[bytes], int]]:

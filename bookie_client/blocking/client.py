@@ -14,6 +14,7 @@ number of threads; a process that was forked needs a client of its own.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import NoReturn, TypeVar
@@ -24,9 +25,9 @@ from bookie_client.blocking.handles import (
     BlockingLedgerWriter,
     not_picklable,
 )
-from bookie_client.blocking.loop_thread import LoopThread, iterate
+from bookie_client.blocking.loop_thread import LoopEnded, LoopThread, iterate
 from bookie_client.client import Client
-from bookie_client.connection.pool import Connector, tcp_connector
+from bookie_client.connection.network import Connector, tcp_connector
 from bookie_client.connection.request import BookieInfo
 from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementChoice
@@ -60,6 +61,8 @@ class BlockingClient:
     ) -> None:
         self._client = Client(metadata, options, placement=placement, connector=connector, random=random)
         self._running: LoopThread | None = None
+        self._last: LoopThread | None = None
+        """The thread that runs or is being ended."""
 
     def __enter__(self) -> BlockingClient:
         self.start()
@@ -75,22 +78,27 @@ class BlockingClient:
         when it was started before."""
         if self._running is not None:
             raise RuntimeError("this client was started before")
+        if self._last is not None:
+            self._last.wait()  # another thread may be ending it
         thread = LoopThread("bookie client", self._client.close)
         try:
             thread.run(self._client.start)
         except BaseException:
             thread.stop()
             raise
-        self._running = thread
+        self._last = self._running = thread
 
     def close(self) -> None:
         """Close all connections and end the thread; waiting calls of other threads end with `RuntimeError`. Calling
-        it again is fine. Writers that were not closed before fail what is pending; their ledgers stay open."""
-        thread, self._running = self._running, None
+        it again is fine: every call waits until the client is closed. Writers that were not closed before fail what is
+        pending; their ledgers stay open."""
+        thread, self._running = self._last, None
         if thread is None or thread.is_inherited:
             return  # what a fork left in the child has nothing to end there
+        # Every call ends it, none waits for another: a signal handler may have interrupted the other one.
         try:
-            thread.run(self._client.close)
+            with suppress(LoopEnded):
+                thread.run(self._client.close)
         finally:
             thread.stop()
 
@@ -100,11 +108,11 @@ class BlockingClient:
     def create(self, new: NewLedger) -> BlockingLedgerWriter:
         """Create a ledger and its writer's handle. Arguments and errors are those of `Client.create`."""
         writer = self._thread.run(create_writer, self._client.context, LedgerWriter, new)
-        return BlockingLedgerWriter(self._thread, writer)
+        return BlockingLedgerWriter(self._thread, writer, self._client.context.traces)
 
     @takes_new_ledger
     def create_advanced(self, new: NewLedger) -> BlockingAdvancedLedgerWriter:
-        """As `create`, with a handle whose entry ids the caller chooses."""
+        """Create a ledger as `create` does, and return a handle whose entry ids the caller chooses."""
         writer = self._thread.run(create_writer, self._client.context, AdvancedLedgerWriter, new)
         return BlockingAdvancedLedgerWriter(self._thread, writer)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
 from types import TracebackType
-from typing import Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar
 
 from bookie_client.blocking.appends import AppendQueue, all_of, as_future
 from bookie_client.blocking.loop_thread import LoopThread, iterate
@@ -25,6 +25,9 @@ from bookie_protocol.digest import Buffer
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
+if TYPE_CHECKING:
+    from bookie_client.tracing import CallTraces
+
 Writer = TypeVar("Writer", bound=WriteHandle)
 
 
@@ -34,7 +37,7 @@ def size_of(entry: LedgerEntry) -> int:
 
 
 class BlockingWriteHandle(Generic[Writer]):
-    """What the writers' handles share."""
+    """The base of the blocking write handles."""
 
     def __init__(self, thread: LoopThread, writer: Writer) -> None:
         self._thread = thread
@@ -54,7 +57,7 @@ class BlockingWriteHandle(Generic[Writer]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether this writer has stored the end of the ledger."""
+        """Return True once this writer has stored the end of the ledger."""
         return self._writer.is_closed
 
     @property
@@ -80,7 +83,7 @@ class BlockingWriteHandle(Generic[Writer]):
 
     @property
     def ensemble_changes(self) -> int:
-        """How often this writer set out to replace failed bookies."""
+        """Return the number of times this writer began to replace failed bookies."""
         return self._writer.ensemble_changes
 
     @property
@@ -90,7 +93,7 @@ class BlockingWriteHandle(Generic[Writer]):
 
     @property
     def failure(self) -> PodkeeperError | None:
-        """What ended appending before `close` did; None if nothing."""
+        """Return the error that ended appending before `close`; None if there was none."""
         return self._writer.failure
 
     # --- what is sent ---------------------------------------------------------------------------------------
@@ -142,9 +145,9 @@ class BlockingWriteHandle(Generic[Writer]):
 class BlockingLedgerWriter(BlockingWriteHandle[LedgerWriter]):
     """Appends to one ledger. Made by `BlockingClient.create`; a context manager, which closes it."""
 
-    def __init__(self, thread: LoopThread, writer: LedgerWriter) -> None:
+    def __init__(self, thread: LoopThread, writer: LedgerWriter, traces: CallTraces | None) -> None:
         super().__init__(thread, writer)
-        self._appends = AppendQueue(thread, writer)
+        self._appends = AppendQueue(thread, writer, traces)
 
     def append(self, payload: Buffer) -> int:
         """Append one entry and return its id once the ack quorum has it. Raises as `LedgerWriter.append`.
@@ -213,7 +216,7 @@ class BlockingLedgerReader:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger is closed, so that its end is final."""
+        """Return True if the ledger is closed, so that its end is final."""
         return self._reader.is_closed
 
     @property
@@ -228,12 +231,12 @@ class BlockingLedgerReader:
 
     @property
     def served_by(self) -> Mapping[str, int]:
-        """How many entries each bookie served through this handle."""
+        """Return the number of entries that each bookie served through this handle."""
         return self._reader.served_by
 
     @property
     def damaged_at(self) -> Mapping[str, int]:
-        """How many replicas with a wrong digest each bookie gave."""
+        """Return the number of replicas with a wrong digest that each bookie returned."""
         return self._reader.damaged_at
 
     def read_last_add_confirmed(self) -> int:
@@ -241,8 +244,9 @@ class BlockingLedgerReader:
         return self._thread.run(self._reader.read_last_add_confirmed)
 
     def try_read_last_add_confirmed(self) -> int:
-        """As `read_last_add_confirmed`, content with the first answer that is news. Raises as
-        `LedgerReader.try_read_last_add_confirmed`."""
+        """Read the last add confirmed, and return at the first answer that is newer than the known one.
+
+        Raises the errors of `LedgerReader.try_read_last_add_confirmed`."""
         return self._thread.run(self._reader.try_read_last_add_confirmed)
 
     def read(self, first: int, last: int) -> list[LedgerEntry]:
@@ -251,7 +255,7 @@ class BlockingLedgerReader:
         return self._thread.run(self._reader.read, first, last)
 
     def read_payloads(self, first: int, last: int) -> list[bytes | memoryview]:
-        """As `read`, the payloads alone, which costs less. See `LedgerReader.read_payloads`."""
+        """Return the payloads alone, which costs less than `read`. See `LedgerReader.read_payloads`."""
         return self._thread.run(self._reader.read_payloads, first, last)
 
     def read_ahead(self, nbytes: int) -> None:
@@ -294,7 +298,7 @@ class BlockingLedgerReader:
 
 
 def not_picklable(thing: object) -> TypeError:
-    """What a program is told that sends a client to another process, as a Spark closure does."""
+    """Return the error for a program that pickles a client, as a Spark closure does."""
     return TypeError(
         f"a {type(thing).__name__} cannot be sent to another process: make the client where it is used,"
         " in Spark inside the function given to mapPartitions"

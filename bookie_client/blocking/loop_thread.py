@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 from bookie_client.batches import Batches
-from bookie_client.logs import get_logger
+from bookie_protocol.logs import get_logger
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,21 +33,37 @@ T = TypeVar("T")
 _log = get_logger(__name__)
 
 END_SECONDS: Final = 5.0
-"""How long the clean-up of a loop that nobody stopped may take."""
+"""Seconds that the clean-up of a loop that was not stopped may take."""
+_LOOK_SECONDS: Final = 0.05
+"""Pause between two checks of a thread that waits for the lock of the door: the loop may have closed it already."""
+
+
+class LoopEnded(RuntimeError):
+    """The loop ended before the call did, or has ended before it."""
 
 
 class _Door:
     """Closed behind the last call that the loop will run. Shared with the thread, which must not know its owner."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # Of a kind that the holder may take again: a signal handler may have interrupted it.
+        self.lock = threading.RLock()
         self.closed = False
 
-    def close(self) -> bool:
-        """Whether this call closed it."""
-        with self.lock:
-            closed, self.closed = self.closed, True
-        return not closed
+    def close(self, last: Callable[[], object] = lambda: None) -> None:
+        """Close it, and let `last` be the last call, unless it is closed already."""
+        # A thread that a signal interrupted in `post` holds the lock while its handler closes the door and waits for
+        # the loop to end. The loop closes it as well, and must not wait for that thread.
+        while not self.lock.acquire(timeout=_LOOK_SECONDS):
+            if self.closed:
+                return
+        try:
+            if not self.closed:
+                self.closed = True
+                with suppress(RuntimeError):  # something else has just ended it
+                    last()
+        finally:
+            self.lock.release()
 
 
 class LoopThread:
@@ -104,7 +120,10 @@ class LoopThread:
         with self._door.lock:
             if self._door.closed:
                 raise closed_error()
-            self._loop.call_soon_threadsafe(callback)
+            try:
+                self._loop.call_soon_threadsafe(callback)
+            except RuntimeError as error:  # a signal handler has just ended it
+                raise closed_error() from error
 
     @property
     def is_inherited(self) -> bool:
@@ -125,16 +144,18 @@ class LoopThread:
         if self._door.closed:
             raise closed_error()
 
+    def wait(self) -> None:
+        """Wait until the loop has ended, unless this is its own thread or that of another process."""
+        if not self.is_inherited and threading.current_thread() is not self._thread:
+            self._thread.join()
+
     def stop(self) -> None:
         """End the loop and wait for its end. Calling it again is fine."""
         if self.is_inherited:
             return
-        if self._door.close():
-            with suppress(RuntimeError):  # something else has just ended it
-                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._door.close(lambda: self._loop.call_soon_threadsafe(self._loop.stop))
         self._finalizer.detach()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self.wait()
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
@@ -157,7 +178,7 @@ def _serve(loop: asyncio.AbstractEventLoop, door: _Door, at_end: Callable[[], Aw
         if at_end is not None:
             steps.insert(0, partial(_clean_up, at_end))
         for step in steps:
-            # Of somebody's call-back, or told to stop once more: the others are still to be told.
+            # A call-back raised it, or the process was asked to stop again: the remaining steps must still run.
             with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
                 loop.run_until_complete(step())
         asyncio.set_event_loop(None)
@@ -165,7 +186,7 @@ def _serve(loop: asyncio.AbstractEventLoop, door: _Door, at_end: Callable[[], Aw
 
 
 async def _clean_up(at_end: Callable[[], Awaitable[None]]) -> None:
-    with suppress(Exception):  # nobody is left who could be told
+    with suppress(Exception):  # no caller is left who could be informed
         async with asyncio.timeout(END_SECONDS):
             await at_end()
 
@@ -197,9 +218,9 @@ def pass_on(task: asyncio.Future[Any], future: Future[Any]) -> None:
         future.set_result(task.result())
 
 
-def closed_error() -> RuntimeError:
-    """What a call is told that the end of the client overtook."""
-    return RuntimeError("this client was closed: make a new one")
+def closed_error() -> LoopEnded:
+    """Return the error of a call that was still running when its client was closed."""
+    return LoopEnded("this client was closed: make a new one")
 
 
 def iterate(thread: LoopThread, make: Callable[[], AsyncIterator[T]], size_of: Callable[[T], int]) -> Iterator[T]:

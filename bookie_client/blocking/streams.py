@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
 from types import TracebackType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bookie_client.blocking.appends import AppendQueue, all_of
 from bookie_client.blocking.client import BlockingClient, parts_of
@@ -33,15 +33,19 @@ from bookie_client.streams.streams import Streams
 from bookie_client.streams.writer import StreamWriter
 from bookie_protocol.digest import Buffer
 
+if TYPE_CHECKING:
+    from bookie_client.tracing import CallTraces
+
 _MANIFEST_BYTES = 64 * 1024
 
 
 class BlockingStreams:
     """The streams of a cluster. Arguments and errors are those of `Streams`."""
 
-    def __init__(self, client: BlockingClient, *, password: bytes | None = b"") -> None:
+    def __init__(self, client: BlockingClient, *, password: bytes | None = b"", tail_cache_bytes: int = 0) -> None:
         self._thread, asynchronous = parts_of(client)
-        self._streams = Streams(asynchronous, password=password)
+        self._traces = asynchronous.context.traces
+        self._streams = Streams(asynchronous, password=password, tail_cache_bytes=tail_cache_bytes)
 
     # --- streams --------------------------------------------------------------------------------------------
 
@@ -81,13 +85,19 @@ class BlockingStreams:
         async def make() -> StreamWriter:
             return self._streams.writer(name, take_over=take_over, patience=patience)
 
-        return BlockingStreamWriter(self._thread, self._thread.run(make))
+        return BlockingStreamWriter(self._thread, self._thread.run(make), self._traces)
 
     def publish(
-        self, name: str, ledgers: Sequence[PublishedLedger], txn: Txn | None = None, *, replace: bool = False
+        self,
+        name: str,
+        ledgers: Sequence[PublishedLedger],
+        txn: Txn | None = None,
+        *,
+        replace: bool = False,
+        behind: int | None = None,
     ) -> PublishResult:
         """Add closed ledgers to the end of the stream, all or none, each batch of an application once."""
-        return self._thread.run(self._streams.publish, name, ledgers, txn, replace=replace)
+        return self._thread.run(self._streams.publish, name, ledgers, txn, replace=replace, behind=behind)
 
     def seal(self, name: str) -> Manifest:
         """Recover and close the open ledger that a dead writer left."""
@@ -100,7 +110,7 @@ class BlockingStreams:
         return BlockingStreamReader(self._thread, self._streams.reader(name))
 
     def end(self, name: str) -> StreamPosition:
-        """Behind the last entry that can be read now."""
+        """Return the position behind the last entry that can be read now."""
         return self._thread.run(self._streams.end, name)
 
     # --- what goes away -------------------------------------------------------------------------------------
@@ -142,15 +152,15 @@ class BlockingStreams:
 class BlockingStreamWriter:
     """Appends to a stream. Made by `BlockingStreams.writer`; enter it with `with`, or call `start` and `close`."""
 
-    def __init__(self, thread: LoopThread, writer: StreamWriter) -> None:
+    def __init__(self, thread: LoopThread, writer: StreamWriter, traces: CallTraces | None) -> None:
         self._thread = thread
         self._writer = writer
-        self._appends = AppendQueue(thread, writer)
+        self._appends = AppendQueue(thread, writer, traces)
         self.name = writer.name
 
     @property
     def token(self) -> str:
-        """What names this writer in the manifest."""
+        """Return the token that names this writer in the manifest."""
         return self._writer.token
 
     @property
@@ -165,7 +175,7 @@ class BlockingStreamWriter:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended appending before `close` did; None if nothing."""
+        """Return the error that ended appending before `close`; None if there was none."""
         return self._writer.failure
 
     def start(self) -> None:
@@ -233,7 +243,7 @@ class BlockingStreamReader:
         self.name = reader.name
 
     def end(self) -> StreamPosition:
-        """Behind the last entry that can be read now."""
+        """Return the position behind the last entry that can be read now."""
         return self._thread.run(self._reader.end)
 
     def batches(self, start: From = "earliest", to: StreamPosition | None = None) -> Iterator[Sequence[LedgerEntry]]:

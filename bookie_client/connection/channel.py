@@ -1,5 +1,6 @@
-"""The way to one bookie: connects on demand, reconnects with back-off, fails fast while the bookie is down. On a new
-connection START_TLS and authentication come before the first request.
+"""The path to one bookie: it connects on demand, reconnects with back-off and fails fast while the bookie is down.
+
+On a new connection START_TLS and authentication come before the first request.
 
 `HandshakeProtocol` is the connection's protocol until `establish` returns; then the transport gets its real one.
 
@@ -10,12 +11,12 @@ Invariants
   dead bookie costs a reader or writer nothing but the turn to the next replica.
 - The bookie's address is asked for, and its name resolved, at every attempt.
 - No request goes out before TLS and authentication are done; an error in either ends the connection.
-- What arrives in plain text behind the answer to START_TLS ends the connection: somebody else may have written it.
+- Plain text behind the answer to START_TLS ends the connection: an attacker may have injected it.
 
 Event loop only.
 
-Sources: reference client protocol, sections 2 and 18; reference metadata layout, section 4; reference wire protocol,
-sections 5 and 6.
+Sources: docs/internals/client-protocol.md, sections 2 and 18; docs/internals/metadata-layout.md, section 4;
+docs/internals/wire-protocol.md, sections 5 and 6.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.latency import Lateness
+from bookie_client.connection.network import Network
 from bookie_client.connection.request import Answer, BookieRequest, FramedRequest
-from bookie_client.logs import get_logger
 from bookie_client.options import ClientOptions, TlsOptions
 from bookie_protocol.addresses import host_and_port, server_name
 from bookie_protocol.errors import (
     BadRequest,
+    BookieBusy,
     BookieUnavailable,
     ConnectionLost,
     InvalidConfiguration,
@@ -48,16 +50,16 @@ from bookie_protocol.errors import (
     Unauthorized,
     fresh,
 )
+from bookie_protocol.logs import get_logger
 from bookie_protocol.tls import BadStore, limit_tls, load_own, load_trusted
-from bookie_protocol.wire.add_frames import AddFrames
 from bookie_protocol.wire.auth import AuthMessage, ClientAuthentication, Peer
 from bookie_protocol.wire.framing import FrameReader
 
-if TYPE_CHECKING:
-    from bookie_client.connection.pool import ChannelPool
-
 FIRST_TXN_ID: Final = 1 << 62
 """Transaction ids of the handshake; those of requests stay far below, so that no late answer meets one."""
+_log = get_logger(__name__)
+SHUT_DOWN_SECONDS: Final = 1.0
+"""Seconds that closing waits for a bookie to take what was sent to it."""
 
 
 class HandshakeProtocol(asyncio.Protocol):
@@ -227,12 +229,6 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
-_log = get_logger(__name__)
-
-SHUT_DOWN_SECONDS: Final = 1.0
-"""How long closing waits until a bookie has taken what was sent to it."""
-
-
 class _Waiting(NamedTuple):
     """A request that waits for the connection."""
 
@@ -246,11 +242,11 @@ class _Waiting(NamedTuple):
 class Channel:
     """Made by `ChannelPool`."""
 
-    def __init__(self, pool: ChannelPool, bookie_id: str, dialect: Dialect) -> None:
+    def __init__(self, network: Network, bookie_id: str, dialect: Dialect) -> None:
         self.bookie_id = bookie_id
         self.dialect = dialect
-        self._pool = pool
-        self._record = pool.health.record(bookie_id)
+        self._network = network
+        self._record = network.health.record(bookie_id)
         self._loop = asyncio.get_running_loop()
         self._connection: BookieConnection | None = None
         self._attempt: asyncio.Task[None] | None = None
@@ -260,7 +256,7 @@ class Channel:
         self._delay = 0.0
         self._error: PodkeeperError | None = None
         self.connection_number = 0
-        """Which of the pool's connections is this channel's, or was its last one; 0: there was none yet."""
+        """Number of the present or last connection among all of the client; 0: this channel had none yet."""
         self.on_lost: dict[Callable[[], None], None] = {}
         """Called, each, whenever a connection that stood is gone: the bookie may have been restarted."""
 
@@ -273,14 +269,14 @@ class Channel:
     def send_add(self, frame: bytes, key: bytes, request: BookieRequest) -> None:
         """Send an add, with the time-out of adds."""
         if self._connection is not None:
-            self._connection.send(frame, key, request, self._pool.add_ticks)
+            self._connection.send(frame, key, request, self._network.add_ticks)
         else:
-            self._send_later(_Waiting(frame, key, request, self._pool.add_ticks, False))
+            self._send_later(_Waiting(frame, key, request, self._network.add_ticks, False))
 
-    def send_adds(self, frames: bytes | AddFrames, adds: Sequence[FramedRequest]) -> None:
+    def send_adds(self, frames: bytes, adds: Sequence[FramedRequest]) -> None:
         """Send many adds at once; `frames` are their frames, one behind the other."""
         if self._connection is not None:
-            self._connection.send_many(frames, adds, self._pool.add_ticks)
+            self._connection.send_many(frames, adds, self._network.add_ticks)
             return
         for add in adds:
             self.send_add(add.frame, add.key, add)
@@ -288,22 +284,22 @@ class Channel:
     def send_read(self, frame: bytes, key: bytes, request: BookieRequest) -> None:
         """Send a plain read, with the time-out of reads; how long it takes is measured."""
         if self._connection is not None:
-            self._connection.send_measured(frame, key, request, self._pool.read_ticks)
+            self._connection.send_measured(frame, key, request, self._network.read_ticks)
         else:
-            self._send_later(_Waiting(frame, key, request, self._pool.read_ticks, True))
+            self._send_later(_Waiting(frame, key, request, self._network.read_ticks, True))
 
     def send(self, frame: bytes, key: bytes, request: BookieRequest, timeout: float) -> None:
         """Send any other request, with its own time-out in seconds."""
         # One tick more, because it may be sent just before one.
-        ticks = ceil(timeout / self._pool.ticker.seconds) + 1
+        ticks = ceil(timeout / self._network.ticker.seconds) + 1
         if self._connection is not None:
             self._connection.send_at_once(frame, key, request, ticks)
         else:
             self._send_later(_Waiting(frame, key, request, ticks, False))
 
     def _send_later(self, waiting: _Waiting) -> None:
-        if self._pool.is_closed:
-            self._refuse_soon(waiting, self._pool.closed_error(self.bookie_id))
+        if self._network.is_closed:
+            self._refuse_soon(waiting, self._network.closed_error(self.bookie_id))
         elif self._attempt is not None:
             self._waiting.append(waiting)
         elif self._error is not None and self._loop.time() < self._retry_at:
@@ -318,9 +314,12 @@ class Channel:
     # --- connecting -----------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Have a connection, whatever the back-off says. Raises `BookieUnavailable`, also when either side
-        refused the other."""
+        """Have a connection that takes requests, whatever the back-off says. Raises `BookieUnavailable`, also when
+        either side refused the other, and `BookieBusy`."""
         if self._connection is not None:
+            refusal = self._connection.refusal()
+            if isinstance(refusal, BookieBusy):
+                raise refusal
             return
         if self._attempt is None:
             self._start_attempt()
@@ -331,20 +330,20 @@ class Channel:
         except asyncio.CancelledError:
             waits = asyncio.current_task()
             if not attempt.cancelled() or (waits is not None and waits.cancelling()):
-                raise  # else `close` has ended the attempt, and nobody those who wait for it
+                raise  # else `close` ended the attempt, and the waiting callers were not cancelled
         if self._connection is None:
-            error = self._error or self._pool.closed_error(self.bookie_id)
+            error = self._error or self._network.closed_error(self.bookie_id)
             raise fresh(error) if isinstance(error, BookieUnavailable) else BookieUnavailable(str(error))
 
     def _start_attempt(self) -> None:
         self._attempt = self._loop.create_task(self._open(), name=f"connect {self.bookie_id}")
 
     async def _open(self) -> None:
-        options, bookie, where = self._pool.options, self.bookie_id, ""
+        options, bookie, where = self._network.options, self.bookie_id, ""
         error: PodkeeperError
         try:
             async with asyncio.timeout(options.connect_timeout):
-                host, port = await self._pool.addresses.resolve(bookie)
+                host, port = await self._network.addresses.resolve(bookie)
                 where = f" at {host_and_port(host, port)}"
                 connection = await self._connect(host, port)
         except TimeoutError:
@@ -367,25 +366,26 @@ class Channel:
         self._attempt_failed(error)
 
     async def _connect(self, host: str, port: int) -> BookieConnection:
-        pool, options = self._pool, self._pool.options
+        network, options = self._network, self._network.options
         lateness = None
         if options.adaptive_timeouts:
-            lateness = Lateness(options, pool.ticker, self._record, self._loop.time)
+            lateness = Lateness(options, network.ticker, self._record.adds, self._record.reads, self._loop.time)
         connection = BookieConnection(
             self.bookie_id,
             self.dialect,
             max_frame_size=options.received_frame_size,
-            ticker=pool.ticker,
-            silence_ticks=pool.silence_ticks,
+            ticker=network.ticker,
+            patience=network.add_ticks - 1,
+            silence_ticks=network.silence_ticks,
             lateness=lateness,
             record=self._record,
             on_closed=self._closed,
         )
         if options.tls is None and options.auth is None:
-            await pool.connector(lambda: connection, host, port)
+            await network.connector(lambda: connection, host, port)
             return connection
         handshake = HandshakeProtocol(self.bookie_id, options.max_frame_size)
-        await pool.connector(lambda: handshake, host, port)
+        await network.connector(lambda: handshake, host, port)
         try:
             await establish(handshake, self.dialect, options, host)
         except BaseException:
@@ -402,8 +402,8 @@ class Channel:
             return
         self._connection, self._error, self._delay = connection, None, 0.0
         self._connected_at = self._loop.time()
-        self._pool.connections += 1
-        self.connection_number = self._pool.connections
+        self._network.connections += 1
+        self.connection_number = self._network.connections
         self._record.connected(connection)
         waiting, self._waiting = self._waiting, []
         for each in waiting:
@@ -420,7 +420,7 @@ class Channel:
             each.request.refused(self.bookie_id, error)
 
     def _back_off(self, error: PodkeeperError) -> None:
-        options = self._pool.options
+        options = self._network.options
         self._error = error
         self._delay = min(max(self._delay * 2, options.reconnect_delay), options.max_reconnect_delay)
         self._retry_at = self._loop.time() + self._delay
@@ -431,11 +431,11 @@ class Channel:
         if self._connection is connection:
             self._connection = None
             lost, now = BookieUnavailable(f"bookie {self.bookie_id}: connection lost"), self._loop.time()
-            if now < self._connected_at + self._pool.options.reconnect_delay:
-                self._back_off(lost)  # whoever hangs up at once is as good as down
+            if now < self._connected_at + self._network.options.reconnect_delay:
+                self._back_off(lost)  # a bookie that hangs up at once counts as down
             else:  # whatever cuts connections to all replicas would fail every read meanwhile
                 self._error, self._retry_at = lost, now
-                self._record.connection_failed(self._pool.options.max_reconnect_delay)
+                self._record.connection_failed(self._network.options.max_reconnect_delay)
             for told in list(self.on_lost):
                 told()
 

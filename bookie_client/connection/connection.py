@@ -1,5 +1,4 @@
-"""One pipelined connection to one bookie, and what the bookie sends on it: bytes become frames, frames answers, and
-each answer ends the request that waits for it.
+"""One pipelined connection to one bookie: it splits bytes into frames, decodes answers and ends the waiting requests.
 
 The answers to adds, of which many come at a time, are neither decoded nor looked at one by one, as far as that goes.
 
@@ -15,16 +14,17 @@ Invariants
   connection: the stream cannot be trusted any more. A request that times out does not (the bookie may be slow); its
   late answer is dropped. But when requests time out and nothing at all is heard for a while longer, the connection is
   given up: the bookie may live elsewhere by now, and only a new connection finds it.
-- What waits in memory is bounded by the windows of the writers and readers that use the connection, and by
-  `ReceiveBuffer`.
-- Answers may come in any order; each ends the oldest request with its key. One that nobody waits for any more is
+- What waits in memory is bounded by the windows of the writers and readers that use the connection, by
+  `ReceiveBuffer`, and by `Backlog`: while the bookie is behind with taking what was sent, requests fail at once with
+  `BookieBusy`.
+- Answers may come in any order; each ends the oldest request with its key. An answer without a waiting request is
   dropped.
 - The buffer always has room, and for the rest of the frame with which it begins. It takes `SMALL`, `LARGE` from the
   first larger frame on, and the size of a still larger one until it is handled.
 
 Event loop only.
 
-Sources: reference wire protocol, sections 1 and 10; reference client protocol, section 18.
+Sources: docs/internals/wire-protocol.md, sections 1 and 10; docs/internals/client-protocol.md, section 18.
 """
 
 from __future__ import annotations
@@ -33,12 +33,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
+from bookie_client.connection.backlog import Backlog
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.health import BookieRecord
 from bookie_client.connection.latency import Lateness, Ticker
 from bookie_client.connection.request import BookieRequest, FramedRequest, Outstanding, SameKey
-from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
-from bookie_protocol.wire.add_frames import AddFrames
+from bookie_protocol.errors import (
+    BookieBusy,
+    BookieTimeout,
+    BookieUnavailable,
+    ConnectionLost,
+    PodkeeperError,
+    ProtocolViolation,
+)
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
 LARGE_FRAME: Final = 64 * 1024
@@ -48,6 +55,10 @@ LARGE: Final = 256 * 1024
 """Bytes; some answers of the size that batch reads usually have."""
 _RETAINED: Final = 16 << 20
 """Bytes that the process may keep of what was freed: the default window of one range."""
+FLUSH_BYTES: Final = 256 * 1024
+"""Bytes collected in one turn of the loop that are written without waiting for its end."""
+TICKS_PER_TIMEOUT: Final = 4
+"""A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
 
 
 class IncomingAnswers:
@@ -71,12 +82,14 @@ class IncomingAnswers:
         self._clock = clock
         self._max_frame_size = max_frame_size
         self._lateness = lateness
+        self.origin = ""
+        """The local address of the connection, once there is one."""
         self._buffer = ReceiveBuffer()
         self._wanted = LENGTH_SIZE
         """Bytes of the frame with which the buffer begins, or of what tells its length."""
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the memory for the next bytes; never empty."""
         return self._buffer.room()
 
     def received(self, nbytes: int) -> None:
@@ -92,7 +105,7 @@ class IncomingAnswers:
         self._look_at_lateness()
 
     def take(self, data: bytes) -> None:
-        """What came as an object. Raises `ProtocolViolation`."""
+        """Take received bytes that came as an object. Raises `ProtocolViolation`."""
         rest = memoryview(data)
         if not self._buffer:
             rest = rest[self._take_frames(data) :]
@@ -111,7 +124,7 @@ class IncomingAnswers:
     # --- frames ---------------------------------------------------------------------------------------------
 
     def _take_received(self, received: memoryview) -> int:
-        """As `_take_frames`; large frames in front are copied alone, and once."""
+        """Handle frames as `_take_frames` does, but copy large frames at the front alone, and once."""
         done, size = 0, len(received)
         while size - done >= LENGTH_SIZE:
             (length,) = LENGTH.unpack_from(received, done)
@@ -155,8 +168,8 @@ class IncomingAnswers:
     # --- answers --------------------------------------------------------------------------------------------
 
     def _take_acknowledgements(self, data: bytes) -> int:
-        """Handle the answers to adds with which `data` begins, if nothing else stands between them. Adds of one writer
-        that lie one behind the other are told together."""
+        """Handle the run of answers to adds at the start of `data`. Consecutive adds of one writer are answered
+        together."""
         run = self._dialect.acknowledged_run(data)
         if run is None:
             return 0
@@ -190,7 +203,13 @@ class IncomingAnswers:
         else:
             self._record.refused(answer.error, was_read=sent is not None)
             what = f"bookie {self._bookie_id} answered {answer.error.v3.name} to {request.describe()}"
-            request.refused(self._bookie_id, answer.error(what))
+            request.refused(self._bookie_id, answer.error(what + self.named(answer.key)))
+
+    def named(self, key: bytes) -> str:
+        """Return what the bookie's log has of a request, for the end of a message: transaction id and local address."""
+        found = self._dialect.shown_key(key)
+        words = [*([found] if found else []), *([f"from {self.origin}"] if self.origin else [])]
+        return f" ({', '.join(words)})" if words else ""
 
 
 class ReceiveBuffer:
@@ -205,7 +224,7 @@ class ReceiveBuffer:
         return self._filled
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty. `took` tells how many came."""
+        """Return the memory for the next bytes; never empty. `took` reports how many came."""
         return self._memory[self._filled :]
 
     def took(self, nbytes: int) -> int:
@@ -238,21 +257,17 @@ class ReceiveBuffer:
 
 
 def _keep_freed_memory() -> None:
-    """glibc gives freed memory back to the system beyond a threshold that begins at 128 KB, which may be less than one
-    answer: the memory of each would be mapped page by page anew. A block of its own that is freed raises the threshold
-    to twice its size. This is one, and nobody touches it; other allocators do not mind."""
+    """Raise the threshold above which glibc returns freed memory to the system, by freeing one large block.
+
+    The threshold begins at 128 KB, which may be less than one answer: the memory of each answer would be mapped page by
+    page again. Freeing a block of its own raises it to twice the block's size. The block is never touched; other
+    allocators ignore it."""
     bytes(_RETAINED // 2)
 
 
-FLUSH_BYTES: Final = 256 * 1024
-"""Bytes collected in one turn of the loop that are written without waiting for its end."""
-TICKS_PER_TIMEOUT: Final = 4
-"""A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
-
-
 class BookieConnection(asyncio.BufferedProtocol):
-    """See the module. Made by `ChannelPool`; `on_closed` is called once, when the connection is gone. `lateness`: makes
-    time-outs adapt."""
+    """See the module. Made by `ChannelPool`; `on_closed` is called once, when the connection is gone. `patience`: whole
+    ticks that a byte may wait before it leaves. `lateness`: makes time-outs adapt."""
 
     def __init__(
         self,
@@ -261,6 +276,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         *,
         max_frame_size: int,
         ticker: Ticker,
+        patience: int,
         silence_ticks: int,
         record: BookieRecord,
         lateness: Lateness | None = None,
@@ -268,6 +284,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     ) -> None:
         self.bookie_id = bookie_id
         self._ticker = ticker
+        self._patience = patience
         self._silence_ticks = silence_ticks
         self._record = record
         self._lateness = lateness
@@ -275,11 +292,12 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._outstanding = Outstanding()
-        self._takes_adds = False
-        """Whether `AddFrames` go out as they are."""
-        self._out: list[bytes | AddFrames] = []
+        self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
+        self._backlog = Backlog()
+        self._barred = False
+        """True if the connection is closed, or was behind when it was last asked: look before sending."""
         self._incoming = IncomingAnswers(
             bookie_id,
             dialect,
@@ -304,10 +322,26 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Requests without an answer (requests for the same entry on a v2 connection may count as one)."""
         return len(self._outstanding)
 
+    def refusal(self) -> PodkeeperError | None:
+        """Return why requests fail at once now; None if they are sent."""
+        if self._reason is not None:
+            return self._reason
+        if self._barred and self._backlog.is_behind(self._unsent):
+            return BookieBusy(
+                f"bookie {self.bookie_id} is busy: it has not taken {self._unsent} bytes that were sent to it; requests"
+                " fail until it has"
+            )
+        self._barred = False
+        return None
+
+    @property
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def send(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """Send a request that is given up after `ticks` ticks."""
-        if self._reason is not None:
-            self._loop.call_soon(request.refused, self.bookie_id, self._reason)
+        if self._barred and (refusal := self.refusal()) is not None:
+            self._loop.call_soon(request.refused, self.bookie_id, refusal)
             return
         request.deadline = self._ticker.now + ticks
         self._outstanding.put(key, request)
@@ -316,19 +350,20 @@ class BookieConnection(asyncio.BufferedProtocol):
     def send_at_once(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """The same, and it does not wait for what else this turn of the loop sends. A batch read is much work: kept
         back while answers to others are looked at, the bookie would have nothing to do, and then this side."""
-        if self._reason is not None:
-            self._loop.call_soon(request.refused, self.bookie_id, self._reason)
+        if self._barred and (refusal := self.refusal()) is not None:
+            self._loop.call_soon(request.refused, self.bookie_id, refusal)
             return
         request.deadline = self._ticker.now + ticks
         self._outstanding.put(key, request)
         self._out.append(frame)
+        self._out_bytes += len(frame)
         self._write()
 
-    def send_many(self, frames: bytes | AddFrames, requests: Sequence[FramedRequest], ticks: int) -> None:
+    def send_many(self, frames: bytes, requests: Sequence[FramedRequest], ticks: int) -> None:
         """Send many requests at once; `frames` are their frames, one behind the other."""
-        if self._reason is not None:
+        if self._barred and (refusal := self.refusal()) is not None:
             for request in requests:
-                self._loop.call_soon(request.refused, self.bookie_id, self._reason)
+                self._loop.call_soon(request.refused, self.bookie_id, refusal)
             return
         deadline = self._ticker.now + ticks
         outstanding = self._outstanding
@@ -340,14 +375,14 @@ class BookieConnection(asyncio.BufferedProtocol):
                 outstanding.put_behind(request.key, before, request)
         if self._lateness is not None and requests:
             self._lateness.adds_sent(requests[-1].key)
-        self._put(frames if self._takes_adds or isinstance(frames, bytes) else frames.frames)
+        self._put(frames)
 
     def send_measured(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """The same, and its duration goes into the bookie's record."""
         request.sent = self._loop.time()
         self.send(frame, key, request, ticks)
 
-    def _put(self, frames: bytes | AddFrames) -> None:
+    def _put(self, frames: bytes) -> None:
         self._out.append(frames)
         self._out_bytes += len(frames)
         if not self._flush_scheduled:
@@ -362,8 +397,8 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _write(self) -> None:
         if self._transport is not None and self._out:
-            # A transport that takes adds knows what is not bytes (`Connector`).
-            self._transport.writelines(cast("list[bytes]", self._out))
+            self._transport.writelines(self._out)
+            self._backlog.written += self._out_bytes
         self._out = []
         self._out_bytes = 0
 
@@ -371,22 +406,26 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._takes_adds = getattr(transport, "takes_adds", False)
+        own = transport.get_extra_info("sockname")
+        if isinstance(own, tuple):
+            self._incoming.origin = f"{own[0]}:{own[1]}"  # as the bookie's log has it
         self._ticker.attach(self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._incoming.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._silent_since = None
+        if self._silent_since is not None:
+            self._heard()
         try:
             self._incoming.received(nbytes)
         except ProtocolViolation as error:
             self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of a transport within this process, which are an object already."""
-        self._silent_since = None
+        """Take bytes that the transport has as an object, as that of a simulation does."""
+        if self._silent_since is not None:
+            self._heard()
         try:
             self._incoming.take(data)
         except ProtocolViolation as error:
@@ -395,8 +434,11 @@ class BookieConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._reason is None:
             detail = f": {exc}" if exc else " by the bookie"
-            self._reason = ConnectionLost(f"bookie {self.bookie_id}: connection closed{detail}")
+            origin = f" (from {self._incoming.origin})" if self._incoming.origin else ""
+            self._reason = ConnectionLost(f"bookie {self.bookie_id}: connection closed{detail}{origin}")
+        self._barred = True
         self._transport = None
+        self._record.stalled.discard(self)
         self._gone.set()
         self._ticker.detach(self._tick)
         requests = list(self._outstanding.requests())
@@ -409,6 +451,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Drop the connection; what is outstanding fails with `reason`."""
         if self._reason is None:
             self._reason = reason
+        self._barred = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -416,6 +459,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Send what is buffered, then close; after `timeout` seconds drop the connection."""
         if self._reason is None:
             self._reason = reason
+        self._barred = True
         self._write()
         if self._transport is not None:
             self._transport.close()
@@ -432,9 +476,33 @@ class BookieConnection(asyncio.BufferedProtocol):
         expired = self._expired()
         for key, request in expired:
             if self._outstanding.drop(key, request):
-                self._give_up(request)
-        if expired and self._reason is None:
-            self._check_silence()
+                self._give_up(key, request)
+        self._look_at_silence(bool(expired))
+
+    def _look_at_silence(self, timed_out: bool) -> None:
+        """Give the connection up if nothing is heard for long while requests time out, none may be sent, or none is
+        sent any more: bookies are not chosen while they are stalled, so no request would ever end that."""
+        patience = self._patience if self._lateness is None else self._patience + self._lateness.of_adds
+        behind = self._backlog.tick(self._ticker.now, self._unsent, patience)
+        if behind:
+            self._barred = True
+        idle = self._silent_since is not None and not len(self._outstanding)
+        if (behind or timed_out or idle) and self._reason is None:
+            if self._silent_since is None:
+                self._silent_since = self._ticker.now
+            elif self._ticker.now - self._silent_since >= self._silence_ticks:
+                self.close(
+                    BookieUnavailable(f"bookie {self.bookie_id}: nothing heard from it, the connection is given up")
+                )
+        if behind or self._silent_since is not None:
+            self._record.stalled.add(self)
+        else:
+            self._record.stalled.discard(self)
+
+    def _heard(self) -> None:
+        self._silent_since = None
+        if not self._barred:
+            self._record.stalled.discard(self)
 
     def _expired(self) -> list[tuple[bytes, BookieRequest]]:
         now, lateness = self._ticker.now, self._lateness
@@ -445,13 +513,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         lateness.timed_out(expired)
         return expired
 
-    def _give_up(self, request: BookieRequest) -> None:
+    def _give_up(self, key: bytes, request: BookieRequest) -> None:
         self._record.refused(BookieTimeout, was_read=hasattr(request, "sent"))
-        error = BookieTimeout(f"bookie {self.bookie_id} did not answer {request.describe()} in time")
+        named = self._incoming.named(key)
+        error = BookieTimeout(f"bookie {self.bookie_id} did not answer {request.describe()} in time{named}")
         request.refused(self.bookie_id, error)
-
-    def _check_silence(self) -> None:
-        if self._silent_since is None:
-            self._silent_since = self._ticker.now
-        elif self._ticker.now - self._silent_since >= self._silence_ticks:
-            self.close(BookieUnavailable(f"bookie {self.bookie_id}: nothing heard from it, the connection is given up"))

@@ -10,7 +10,7 @@ Invariants
 
 Transaction ids come from the caller and are unique for one client. Pure; any thread.
 
-Source: reference wire protocol, sections 3, 4 and 12.
+Source: docs/internals/wire-protocol.md, sections 3, 4 and 12.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Protocol
 from bookie_client.connection.request import Answer, SplitAdd
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadVersion
-from bookie_protocol.wire.add_frames import CommonFields
 from bookie_protocol.wire.auth import AuthMessage
 
 KeyAndFrame = tuple[bytes, bytes]
@@ -33,19 +32,16 @@ class AddEncoder(Protocol):
 
     @property
     def tail(self) -> bytes:
-        """What stands behind the entry in each frame."""
+        """Return the bytes behind the entry in each frame."""
         ...
 
     def __call__(self, txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
         """One add. The entry may come in two parts, which are copied once."""
         ...
 
-    def make_heads(
-        self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /
-    ) -> CommonFields | None:
+    def make_heads(self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /) -> None:
         """Give one add or many, of consecutive entries, their `head` and `key`: the header of the entry carries `lac`.
-        Head, body and `tail` are the frame then. `txn_ids` counts up. Returns what a bookie that takes adds as they are
-        has to know of all of them; None: it needs the frames."""
+        Head, body and `tail` are the frame then. `txn_ids` counts up."""
         ...
 
 
@@ -56,6 +52,10 @@ class Dialect(ABC):
     """2 or 3."""
     add_overhead: int
     """Bytes that the frame of an add has beyond its entry, at most."""
+
+    def shown_key(self, key: bytes) -> str:
+        """Return what a request's key tells beside ledger and entry, for messages: the transaction id of version 3."""
+        return ""
 
     @abstractmethod
     def add_encoder(

@@ -6,7 +6,7 @@ plain ones.
 
 Pure; any thread.
 
-Source: reference wire protocol, sections 3 and 12.
+Source: docs/internals/wire-protocol.md, sections 3 and 12.
 """
 
 from __future__ import annotations

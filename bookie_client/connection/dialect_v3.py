@@ -9,7 +9,7 @@ Invariants
 
 Pure; any thread.
 
-Source: reference wire protocol, sections 4, 8 and 12.
+Source: docs/internals/wire-protocol.md, sections 4, 8 and 12.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode
-from bookie_protocol.wire.add_frames import CommonFields
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf, to_protobuf
 from bookie_protocol.wire.availability import decode_availability
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
-from bookie_protocol.wire.varint import consecutive_varints, encode_varint
+from bookie_protocol.wire.varint import consecutive_varints, decode_uint64, encode_varint
 
 _HEADER: Final = b"\x08\x03\x10\x02\x18"
 _KEY_OFFSET: Final = LENGTH_SIZE + 2 + len(_HEADER)
@@ -72,8 +71,9 @@ def added_run(data: bytes) -> tuple[Sequence[bytes], int] | None:
 
 
 def run_of_one_shape(data: bytes) -> tuple[Sequence[bytes], int] | None:
-    """As `added_run`, for many frames that are all as long as the first one, which is the usual case: with the same
-    bytes wherever `added_key` looks, they are what the first one is."""
+    """Return the same as `added_run` for many frames of the same length as the first, which is the usual case.
+
+    If the bytes that `added_key` checks are equal in all of them, they are what the first one is."""
     size = LENGTH_SIZE + LENGTH.unpack_from(data)[0]
     count = len(data) // size
     key = added_key(data, LENGTH_SIZE, size) if count >= MIN_COLUMNS else None
@@ -87,7 +87,7 @@ def run_of_one_shape(data: bytes) -> tuple[Sequence[bytes], int] | None:
 
 
 def run_of_any_shape(data: bytes) -> tuple[Sequence[bytes], int] | None:
-    """As `added_run`, for few frames, or frames of several lengths."""
+    """Return the same as `added_run` for few frames, or frames of several lengths."""
     parts = _FRAME.split(data)
     rest = parts.pop()
     # What was found must be all of it, from the start and without a gap, and the length words must agree.
@@ -120,16 +120,10 @@ class V3AddEncoder:
         before, between, behind = self._parts(len(front) + len(rest) << 8 | len(txn) << 4 | len(number))
         return txn, b"".join((before, txn, between, number, behind, front, rest, self.tail))
 
-    def make_heads(
-        self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /
-    ) -> CommonFields | None:
+    def make_heads(self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /) -> None:
         count, first = len(adds), adds[0].entry_id
         first_txn, *_ = islice(txn_ids, count)
-        txns, numbers = consecutive_varints(first_txn, count), consecutive_varints(first, count)
-        self._make_heads(adds, txns, numbers, lac, digest)
-        if self._flags:
-            return None
-        return CommonFields(self._ledger_id, self._master_key, first, lac, digest.overhead, txns, numbers)
+        self._make_heads(adds, consecutive_varints(first_txn, count), consecutive_varints(first, count), lac, digest)
 
     def _make_heads(
         self, adds: Sequence[SplitAdd], txns: list[bytes], numbers: list[bytes], lac: int, digest: DigestManager
@@ -239,6 +233,9 @@ class V3Dialect(Dialect):
         request = v3.new_request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, txn_id)
         request.getListOfEntriesOfLedgerRequest.ledgerId = ledger_id
         return _framed(request)
+
+    def shown_key(self, key: bytes) -> str:
+        return f"txn {decode_uint64(key)}"
 
     def auth(self, txn_id: int, message: AuthMessage) -> KeyAndFrame:
         request = v3.new_request(pb.AUTH, txn_id)

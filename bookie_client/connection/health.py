@@ -1,11 +1,14 @@
-"""What this client has seen of each bookie (`BookieRecord`): failures, slowness, overload; and what follows from it.
+"""The health of each bookie as this client sees it (`BookieRecord`): failures, slowness, overload; and what follows.
 
 Invariants
 - Everything here is a preference. Nothing is refused because of it: a caller that has no other bookie uses
   this one.
-- Every mark ends by itself, a quarantine also by the cluster's switch (`health_check`): failures and slowness after
-  `failure_history`, quarantine after `quarantine_time`. A bookie that is not asked because of a mark is asked again
-  when it ends.
+- Every mark ends by itself: failures and slowness after `failure_history`, quarantine after `quarantine_time`. A
+  quarantine ends earlier when the bookie answers a probe, and by the cluster's switch (`quarantine`). A bookie that is
+  not asked because of a mark is asked again when it ends.
+- One event is counted once, however many requests meet it: time-outs that follow each other within `add_timeout` are
+  one *stall*, and one stall counts for at most a third of `quarantine_errors`.
+- While requests time out on a connection and nothing is heard there, the bookie counts as one that cannot be reached.
 - Successful adds are not counted: they are the hot path. With adaptive time-outs one add at a time is measured.
 - Reads are measured (`latency`). Fencing reads and long polls are not: they wait for other things.
 - An error counts towards the quarantine when it speaks against the bookie: not "no such entry", not "fenced",
@@ -15,21 +18,21 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, sections 17 and 18.
+Source: docs/internals/client-protocol.md, sections 17 and 18.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from math import inf
+from math import ceil, inf
 from random import Random
 from statistics import median, median_low
 from typing import Final, NamedTuple, Protocol
 
 from bookie_client.connection.latency import LatencyEstimate
 from bookie_client.options import ClientOptions
-from bookie_protocol.errors import BookieReadOnly, LedgerFenced, NotThere, PodkeeperError
+from bookie_protocol.errors import BookieReadOnly, BookieTimeout, LedgerFenced, NotThere, PodkeeperError
 
 UNKNOWN_READ_SECONDS: Final = 2.0
 """Expected duration of a read before any was measured: the reference's `speculativeReadTimeout`."""
@@ -38,9 +41,13 @@ FAR_SLOWER: Final = 4.0
 SLOW_SECONDS: Final = 0.02
 """Reads that are faster than this never make a bookie slow."""
 FEW: Final = 16
-"""Among so many bookies what is usual is found anew whenever it is asked for."""
+"""Up to this number of bookies, the usual latency is calculated again each time it is needed."""
 KEPT_SECONDS: Final = 20e-6
 """Among more it is kept for so long for each of them, some forty times what it takes to find."""
+
+
+STALLS: Final = 3
+"""A quarantine takes at least so many stalls, if nothing but time-outs speaks against the bookie."""
 
 
 _INNOCENT: Final = (NotThere, LedgerFenced, BookieReadOnly)
@@ -63,12 +70,15 @@ class BookieRecord:
         "_on_quarantine",
         "_options",
         "_random",
+        "_stall_errors",
+        "_stall_until",
         "adds",
         "connections",
         "down_until",
         "quarantined_until",
         "reads",
         "slow_until",
+        "stalled",
     )
 
     def __init__(
@@ -79,22 +89,22 @@ class BookieRecord:
         self._clock = clock
         self._random = random
         self.connections: set[Counting] = set()
+        self.stalled: set[Counting] = set()
+        """Connections on which requests timed out and nothing was heard since, or that are behind."""
         self.down_until = self.quarantined_until = self.slow_until = 0.0
         self.reads = LatencyEstimate()
         self.adds = LatencyEstimate()
-        """With adaptive time-outs only."""
+        """Latency of adds, measured with adaptive time-outs only."""
         self._errors = 0
         self._interval_end = 0.0
+        self._stall_errors = 0
+        self._stall_until = 0.0
 
     # --- reads ----------------------------------------------------------------------------------------------
 
     def read_took(self, seconds: float, now: float) -> None:
         """A read was answered, well or ill, after this time; `now` is when."""
         self.reads.took(seconds, now, self._options.failure_history)
-
-    def add_took(self, seconds: float, now: float) -> None:
-        """An add was answered, well or ill, after this time."""
-        self.adds.took(seconds, now, self._options.failure_history)
 
     def mark_slow(self) -> None:
         self.slow_until = self._clock() + self._options.failure_history
@@ -107,11 +117,12 @@ class BookieRecord:
             return
         if was_read:
             self.mark_slow()
-        self._count_error()
+        if not issubclass(error, BookieTimeout) or self._counts_in_stall():
+            self._count_error()
 
     def connection_failed(self, seconds: float) -> None:
-        """A connection broke or could not be made; if none stands, the bookie counts as down for that long unless
-        one is made."""
+        """Record a connection that broke or could not be made. Without another open connection, the bookie counts as
+        down for `seconds`, or until one is made."""
         if not self.connections:
             self.down_until = self._clock() + seconds
         if self._options.quarantine_connection_errors:
@@ -124,6 +135,14 @@ class BookieRecord:
     def release(self) -> None:
         self.quarantined_until = 0.0
         self._errors = 0
+
+    def _counts_in_stall(self) -> bool:
+        """Return whether a time-out counts, or is one of a stall that has counted enough."""
+        now = self._clock()
+        if now >= self._stall_until:
+            self._stall_errors, self._stall_until = 0, now + self._options.add_timeout
+        self._stall_errors += 1
+        return self._stall_errors <= ceil(self._options.quarantine_errors / STALLS)
 
     def _count_error(self) -> None:
         options, now = self._options, self._clock()
@@ -138,7 +157,7 @@ class BookieRecord:
 
 
 class Troubles(NamedTuple):
-    """What was seen of some bookies lately; see the methods of `BookieHealth` of these names."""
+    """Recent problems of some bookies; see the methods of `BookieHealth` of these names."""
 
     failed_lately: frozenset[str]
     quarantined: frozenset[str]
@@ -146,7 +165,7 @@ class Troubles(NamedTuple):
 
 
 class _Usual(NamedTuple):
-    """What reads of all bookies that were measured lately tell together."""
+    """Figures over the recently measured reads of all bookies."""
 
     slow_from: float
     """Seconds from which on the mean of a bookie's reads makes it slow."""
@@ -176,11 +195,13 @@ class BookieHealth:
         return record
 
     def failed_lately(self) -> frozenset[str]:
-        """Bookies that could not be reached lately, and with which no connection stands since."""
+        """Return the bookies that could not be reached recently and have not been connected to since, and the stalled
+        ones."""
         return self.troubles(self._records).failed_lately
 
     def quarantined(self) -> frozenset[str]:
-        """Bookies with too many errors and time-outs lately: not for new ensembles while others suffice."""
+        """Bookies with too many errors and stalls lately: not for new ensembles while others that obey the placement
+        rule suffice."""
         return self.troubles(self._records).quarantined
 
     def release(self, bookie: str) -> None:
@@ -201,7 +222,7 @@ class BookieHealth:
             record = records.get(bookie)
             if record is None:
                 continue
-            if now < record.down_until:
+            if now < record.down_until or record.stalled:
                 failed.append(bookie)
             if now < record.quarantined_until:
                 quarantined.append(bookie)
@@ -214,8 +235,10 @@ class BookieHealth:
         self.record(bookie).mark_slow()
 
     def expected_read_seconds(self, bookie: str) -> float:
-        """How long a read of this bookie takes at most as a rule: the mean of its reads and four times their
-        mean deviation. Before any was measured: the median of its peers, else `UNKNOWN_READ_SECONDS`."""
+        """Return the seconds that a read of this bookie usually takes at most: the mean of its reads plus four times
+        their mean deviation.
+
+        Before any read was measured, return the median of its peers, else `UNKNOWN_READ_SECONDS`."""
         record, now = self._records.get(bookie), self._clock()
         is_measured = record is not None and record.reads.is_measured(now)
         expected = record.reads.expected if record is not None and is_measured else self._peers(now).expected
@@ -227,7 +250,7 @@ class BookieHealth:
         return 0 if record is None else sum(connection.outstanding for connection in record.connections)
 
     def _peers(self, now: float) -> _Usual:
-        """Read off all records, which are as many as the cluster has bookies: so not anew for each read."""
+        """Return the figures over all records. With many bookies they are cached, not calculated for each read."""
         if now >= self._usual_until:
             reads = [record.reads for record in self._records.values() if record.reads.is_measured(now)]
             slow_from = (

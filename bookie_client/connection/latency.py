@@ -1,4 +1,4 @@
-"""How long a bookie takes to answer, and how long its answers are waited for, by a clock that all connections share.
+"""The latency of a bookie, and the time for which its answers are waited for, by a clock that all connections share.
 
 The clock is one coarse counter for all connections of a client (`Ticker`). So a deadline in ticks means the same to
 every connection, and one request object may wait in several. The counter moves by one at a time even when the event
@@ -6,9 +6,9 @@ loop was held up for long: answers that came meanwhile are read before their req
 
 Invariants
 - Latencies are smoothed with the weights that TCP uses for round-trip times (RFC 6298): a mean and a mean deviation.
-- A time-out that adapts is never below or above the bounds of the options. What nobody has measured lately has the
-  fixed one.
-- Requests that time out tell no latency, so each tick with time-outs doubles what follows from the last ones measured,
+- A time-out that adapts is never below or above the bounds of the options. Without a recent measurement the fixed
+  time-out applies.
+- Requests that time out give no latency, so each tick with time-outs doubles what follows from the last ones measured,
   up to the bound, until an answer comes again: a bookie that became slow is found out to be slow, not called dead for
   ever.
 
@@ -22,13 +22,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.options import ClientOptions
-
-if TYPE_CHECKING:
-    from bookie_client.connection.health import BookieRecord
 
 _MEAN_WEIGHT: Final = 1 / 8
 _DEVIATION_WEIGHT: Final = 1 / 4
@@ -69,7 +66,7 @@ class Ticker:
 
 
 class LatencyEstimate:
-    """What one kind of request to one bookie is expected to take. Times are seconds of the event loop's clock."""
+    """The expected duration of one kind of request to one bookie. Times are seconds of the event loop's clock."""
 
     __slots__ = ("_deviation", "_doublings", "_measured_until", "mean")
 
@@ -94,12 +91,12 @@ class LatencyEstimate:
         self._doublings = min(self._doublings + 1, _MOST_DOUBLINGS)
 
     def is_measured(self, now: float) -> bool:
-        """Whether an answer came within the history."""
+        """Return True if an answer came within the history."""
         return now < self._measured_until
 
     @property
     def expected(self) -> float:
-        """What an answer takes at most as a rule."""
+        """Return the seconds that an answer usually takes at most."""
         return self.mean + _DEVIATIONS * self._deviation
 
     @property
@@ -121,7 +118,7 @@ class TimeoutPolicy:
         return cls(fixed, options.min_adaptive_timeout, options.max_adaptive_timeout)
 
     def seconds(self, estimate: LatencyEstimate, now: float) -> float:
-        """How long requests of this kind are waited for now."""
+        """Return the current time-out of requests of this kind, in seconds."""
         if not estimate.is_measured(now):
             return self.fixed
         return min(max(MARGIN * estimate.doubled, self.least), self.most)
@@ -135,25 +132,30 @@ class _Kind(Enum):
 
 
 class Lateness:
-    """How much earlier or later than by the fixed time-outs the requests of one connection are given up, with time-outs
-    that adapt (`latency`).
+    """The adaptive time-outs of one connection: how much earlier or later than the fixed ones its requests are given
+    up.
 
     Invariants
     - Only pipelined adds and plain reads adapt; any other request keeps the time-out that it was sent with.
-    - At most one add of a connection is measured at a time, and nothing is done for the others: they are the hot
-      path.
-    - What a request waits for is decided at each tick, by what is known of the bookie then.
+    - At most one add of a connection is measured at a time, and nothing is done for the others: they are the hot path.
+    - How long a request waits is decided at each tick, by what is known of the bookie then.
 
-    The adapting time-outs of one connection. `clock`: the event loop's.
-    """
+    `adds` and `reads`: the estimates for this bookie, which its connections share; `clock`: the event loop's."""
 
     def __init__(
-        self, options: ClientOptions, ticker: Ticker, record: BookieRecord, clock: Callable[[], float]
+        self,
+        options: ClientOptions,
+        ticker: Ticker,
+        adds: LatencyEstimate,
+        reads: LatencyEstimate,
+        clock: Callable[[], float],
     ) -> None:
-        self._adds = TimeoutPolicy.of(options, options.add_timeout)
-        self._reads = TimeoutPolicy.of(options, options.read_timeout)
+        self._add_policy = TimeoutPolicy.of(options, options.add_timeout)
+        self._read_policy = TimeoutPolicy.of(options, options.read_timeout)
+        self._history = options.failure_history
         self._ticker = ticker
-        self._record = record
+        self._adds = adds
+        self._reads = reads
         self._clock = clock
         self._measured: bytes | None = None
         self._sent = 0.0
@@ -170,32 +172,37 @@ class Lateness:
         """Something was received; `outstanding`: keys that still have no answer."""
         if self._measured is not None and self._measured not in outstanding:
             now = self._clock()
-            self._record.add_took(now - self._sent, now)
+            self._adds.took(now - self._sent, now, self._history)
             self._measured = None
 
     def timed_out(self, expired: Iterable[tuple[bytes, BookieRequest]]) -> None:
-        """These were given up at this tick."""
+        """Record the requests that were given up at this tick."""
         kinds = set()
         for key, request in expired:
             kinds.add(_kind(request))
             if key == self._measured:
                 self._measured = None
         if _Kind.ADD in kinds:
-            self._record.adds.timed_out()
+            self._adds.timed_out()
         if _Kind.READ in kinds:
-            self._record.reads.timed_out()
+            self._reads.timed_out()
 
     # --- time-outs ------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """To be called at each tick, before `of`."""
-        self._add_shift = self._shift(self._adds, self._record.adds)
-        self._read_shift = self._shift(self._reads, self._record.reads)
+        """Update the shifts; called at each tick, before `of`."""
+        self._add_shift = self._shift(self._add_policy, self._adds)
+        self._read_shift = self._shift(self._read_policy, self._reads)
 
     def of(self, request: BookieRequest) -> int:
-        """How many ticks behind its deadline the request is given up; before it, if negative."""
+        """Return how many ticks after its deadline the request is given up; negative means before."""
         kind = _kind(request)
         return self._add_shift if kind is _Kind.ADD else self._read_shift if kind is _Kind.READ else 0
+
+    @property
+    def of_adds(self) -> int:
+        """Return how many ticks after their deadline adds are given up; negative means before."""
+        return self._add_shift
 
     def _shift(self, policy: TimeoutPolicy, estimate: LatencyEstimate) -> int:
         tick = self._ticker.seconds

@@ -12,17 +12,17 @@ Invariants
   because version 2 cannot tell the answer to a fencing read from that to a plain read of the same entry.
 - What reads entries for users is marked with the client's traffic class. Fencing reads, reads with high priority and
   reads of the last entry, which ask for the last add confirmed, never are.
-- Batch reads, which only version 2 has, use a connection of their own in every client: a bookie that does not
-  know them hangs up, and adds under way must not suffer from that. One that hangs up on the first batch read it is
-  asked for does not know them (those before 4.17 do): that is `BadVersion`. From one that has served a batch before it
-  is a lost connection like any other. Of one that answers as if there were no step nothing is taken: `BadVersion` too.
-- Whoever awaits gets one result or one error. If it is cancelled the request is given up: it is not sent any more if
-  it still waits for a connection, and an answer that comes later is dropped.
+- Batch reads, which only version 2 has, use a connection of their own in every client: a bookie that does not know them
+  hangs up, and adds under way must not suffer from that. One that hangs up on the first batch read it is asked for does
+  not know them (those before 4.17 do): that is `BadVersion`. From one that has served a batch before it is a lost
+  connection like any other. The answer of one that ignores the step is dropped: `BadVersion` too.
+- Each caller gets one result or one error. If it is cancelled the request is given up: it is not sent any more if it
+  still waits for a connection, and an answer that comes later is dropped.
 - An answer of another kind than the request's is a `ProtocolViolation`, never an empty result.
 
 Event loop only.
 
-Source: reference wire protocol, sections 3, 4, 8 and 11; reference client protocol, sections 10 to 12.
+Source: docs/internals/wire-protocol.md, sections 3, 4, 8 and 11; docs/internals/client-protocol.md, sections 10 to 12.
 """
 
 from __future__ import annotations
@@ -31,11 +31,21 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from bookie_client.connection.channel import Channel
 from bookie_client.connection.dialect import KeyAndFrame
-from bookie_client.connection.pool import Channel, ChannelPool
+from bookie_client.connection.pool import ChannelPool
 from bookie_client.connection.request import NO_LAC, Answer, BookieInfo, EntryAnswer, LacAnswer, LongPollAnswer, Request
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import BadVersion, ConnectionLost, PodkeeperError, ProtocolViolation, fresh
+from bookie_protocol.errors import (
+    BadVersion,
+    BookieUnavailable,
+    ConnectionLost,
+    PodkeeperError,
+    ProtocolViolation,
+    TooManyRequests,
+    Unauthorized,
+    fresh,
+)
 from bookie_protocol.wire.availability import Availability
 from bookie_protocol.wire.v2 import PackedEntries
 
@@ -147,10 +157,9 @@ class BookieOperations:
     async def add_entry(
         self, bookie: str, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, *, recovery: bool = False
     ) -> None:
-        """Store an entry as it stands. `recovery`: also in a fenced ledger, and with high priority.
+        """Store an entry as given. `recovery`: also in a fenced ledger, and with high priority.
 
-        Raises `LedgerFenced`, `BookieReadOnly`, `Unauthorized`, `TooManyRequests`, `StorageFault`.
-        """
+        Raises `LedgerFenced`, `BookieReadOnly`, `Unauthorized`, `TooManyRequests`, `StorageFault`."""
         channel = self._pool.channel(bookie, ledger_id)
         encode = channel.dialect.add_encoder(ledger_id, master_key, recovery=recovery)
         key, frame = encode(next(self._transactions), entry_id, entry)
@@ -169,12 +178,12 @@ class BookieOperations:
         *,
         step: int = 1,
     ) -> BatchRequest:
-        """Ask for consecutive entries from the first on, or for every `step`-th, which bookies of Podkeeper alone know;
-        `done` is told what came of it, later. At most `max_count` are asked for (0: no limit); a bookie that does not
-        obey may send more.
+        """Ask for consecutive entries from the first on, or for every `step`-th, which only Podkeeper's bookies
+        support.
 
-        `max_bytes` limits the answer's frame; 0, or more than the frame limit, means the frame limit.
-        """
+        `done` is called with the outcome later. At most `max_count` entries are asked for (0: no limit); a bookie that
+        ignores the limit may send more. `max_bytes` limits the answer's frame; 0, or more than the frame limit, means
+        the frame limit."""
         options = self._pool.options
         limit = options.max_frame_size
         channel = self._pool.channel(bookie, ledger_id, 2, apart=True)
@@ -202,11 +211,10 @@ class BookieOperations:
         *,
         step: int = 1,
     ) -> PackedEntries:
-        """As `send_batch_read`, awaited: the entries as they came, at least one.
+        """Send a batch read as `send_batch_read` does, and return the entries as they came, at least one.
 
-        Raises what `read_entry` raises for the first entry, and `BadVersion` when the bookie does not know batch
-        reads (it hung up on the first one: bookies before 4.17 do), or none with a step.
-        """
+        Raises what `read_entry` raises for the first entry, and `BadVersion` if the bookie does not support batch reads
+        (it hung up on the first one: bookies before 4.17 do), or not with a step."""
         answered: asyncio.Future[PackedEntries | PodkeeperError] = asyncio.get_running_loop().create_future()
 
         def done(_: str, outcome: PackedEntries | PodkeeperError) -> None:
@@ -288,6 +296,18 @@ class BookieOperations:
 
     # --- the bookie -----------------------------------------------------------------------------------------
 
+    async def answers(self, bookie: str, ledger_id: int = 0, entry_id: int = 0) -> bool:
+        """Return whether the bookie answers a read in time, on the connection that adds of this ledger use. What it
+        answers does not matter, unless it says that it has too much to do. The answer is short if there is no such
+        entry."""
+        try:
+            await self.read_entry(bookie, ledger_id, entry_id)
+        except (BookieUnavailable, ProtocolViolation, TooManyRequests, Unauthorized):
+            return False
+        except PodkeeperError:
+            return True
+        return True
+
     async def bookie_info(self, bookie: str) -> BookieInfo:
         """Total and free space of the bookie's ledger disks, in bytes."""
         channel = self._pool.channel(bookie, version=3)
@@ -332,7 +352,7 @@ class OneShot(Request, Generic[T]):
         self._answered: asyncio.Future[T | PodkeeperError] = asyncio.get_running_loop().create_future()
 
     async def outcome(self) -> T:
-        """What came of it. Raises the error that it ended with."""
+        """Return the outcome, or raise the error that the request ended with."""
         outcome = await self._answered
         if isinstance(outcome, PodkeeperError):
             raise fresh(outcome)

@@ -33,6 +33,25 @@ from bookie_protocol.errors import (
     V3Status,
 )
 
+NO_LAC = -1
+"""The last add confirmed of a ledger in which nothing is confirmed."""
+_BY_CODE: dict[int, type[PodkeeperError]] = {
+    number: error
+    for error in (
+        NoSuchLedger,
+        NoSuchEntry,
+        BadRequest,
+        StorageFault,
+        Unauthorized,
+        BadVersion,
+        LedgerFenced,
+        BookieReadOnly,
+        TooManyRequests,
+        LedgerStateUnknown,
+    )
+    for number in (error.v2, error.v3)
+}
+
 
 class Answer(NamedTuple):
     """One answer of a bookie. `error` None: it did what was asked."""
@@ -45,14 +64,10 @@ class Answer(NamedTuple):
     max_lac: int | None = None
     """The highest LAC the bookie knows (v3 reads)."""
     detail: object = None
-    """What a successful answer to anything but an add or a read of one entry carries, such as an `EntryAnswer`."""
+    """The content of a successful answer to anything but an add or a read of one entry, such as an `EntryAnswer`."""
 
 
 ADDED: Final = Answer(b"", None)
-
-
-NO_LAC = -1
-"""The last add confirmed of a ledger in which nothing is confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +124,11 @@ class BookieRequest(ABC):
 
     deadline: int
     sent: float
-    """When it was sent, in seconds of the event loop's clock; set for requests whose duration is measured."""
+    """Time of sending, in seconds of the event loop's clock; set for requests whose duration is measured."""
 
     @property
     def is_wanted(self) -> bool:
-        """False when whoever asked has given up: then a request that was not sent yet never is."""
+        """Return False if the caller has given up: a request that was not sent yet is then dropped."""
         return True
 
     def acknowledged(self, bookie: str) -> None:
@@ -121,8 +136,9 @@ class BookieRequest(ABC):
         self.accepted(bookie, ADDED)
 
     def acknowledged_run(self, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
-        """As `acknowledged`, for this request, which is `run[at]`, and those behind it that it can speak for: all of
-        `run` was answered so, in this order. Returns the index of the first that was not told."""
+        """Acknowledge this request, which is `run[at]`, and those behind it that it can speak for.
+
+        All of `run` was acknowledged, in this order. Returns the index of the first request that was not handled."""
         self.acknowledged(bookie)
         return at + 1
 
@@ -132,11 +148,11 @@ class BookieRequest(ABC):
 
     @abstractmethod
     def refused(self, bookie: str, error: PodkeeperError) -> None:
-        """The bookie refused, or nobody can tell what it did."""
+        """Take an error: the bookie refused, or the outcome is unknown."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What was asked, for messages, like "add of entry 7 of ledger 3"."""
+        """Describe the request for messages, like "add of entry 7 of ledger 3"."""
 
 
 class FramedRequest(BookieRequest):
@@ -189,25 +205,8 @@ class Request(BookieRequest):
 
     @abstractmethod
     def failed(self, error: PodkeeperError) -> None:
-        """The bookie refused, or nobody can tell what it did."""
+        """Take an error: the bookie refused, or the outcome is unknown."""
 
-
-_BY_CODE: dict[int, type[PodkeeperError]] = {
-    number: error
-    for error in (
-        NoSuchLedger,
-        NoSuchEntry,
-        BadRequest,
-        StorageFault,
-        Unauthorized,
-        BadVersion,
-        LedgerFenced,
-        BookieReadOnly,
-        TooManyRequests,
-        LedgerStateUnknown,
-    )
-    for number in (error.v2, error.v3)
-}
 
 assert len(_BY_CODE) == len(V2Code) + len(V3Status) - 2
 
@@ -215,8 +214,7 @@ assert len(_BY_CODE) == len(V2Code) + len(V3Status) - 2
 def error_for(code: int) -> type[PodkeeperError] | None:
     """The error of a v2 code or a v3 status; None for EOK (reference wire protocol, section 9.3).
 
-    A number that nobody defined is a fault, never "not there".
-    """
+    An undefined number is a fault, never "not there"."""
     return None if code == 0 else _BY_CODE.get(code, StorageFault)
 
 
@@ -234,7 +232,7 @@ class Outstanding(dict[bytes, BookieRequest | SameKey]):
             self.put_behind(key, before, request)
 
     def put_behind(self, key: bytes, before: BookieRequest | SameKey, request: BookieRequest) -> None:
-        """As `put`, where others were found under its key."""
+        """Add a request as `put` does, where others were found under its key."""
         if isinstance(before, SameKey):
             before.append(request)
         else:

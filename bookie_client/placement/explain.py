@@ -13,13 +13,13 @@ from enum import Enum
 from random import Random
 
 from bookie_client.distribution import Quorums
-from bookie_client.placement.policy import AdherenceReport, ClusterView, EnsembleRequest, PlacementPolicy
+from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView, EnsembleRequest, PlacementPolicy
 from bookie_client.placement.topology import Location, format_location
 from bookie_protocol.errors import Refused
 
 
 class Fate(Enum):
-    """What became of a bookie."""
+    """The outcome for a bookie."""
 
     TAKEN = "taken"
     NOT_DRAWN = "not drawn"
@@ -40,7 +40,10 @@ class CandidateFate:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The whole account; `str()` prints it. `error`: why there is no ensemble."""
+    """The whole account of a placement; `str()` prints it.
+
+    `error`: why there is no ensemble. `report` is None also if a rule of racks fails because no bookie's location is
+    known, so that nothing can be judged."""
 
     policy: str
     rule: str
@@ -62,12 +65,14 @@ class Explanation:
         if self.report is not None:
             lines.append(f"adheres  {self.report.adherence.value}")
             lines += [f"         {problem}" for problem in self.report.problems]
+        elif not self.error:
+            lines.append("adheres  unknown: no racks are known, so any bookies do")
         lines += [f"relaxed  {text}" for text in self.relaxed]
         return lines + _table(self.candidates)
 
 
 def explain(policy: PlacementPolicy, request: EnsembleRequest) -> Explanation:
-    """What `policy.new_ensemble(request)` does, and why. Draws from `request.random` as it does."""
+    """Return what `policy.new_ensemble(request)` does, and why. It draws from `request.random` in the same way."""
     placement, error = None, None
     try:
         placement = policy.new_ensemble(request)
@@ -89,11 +94,14 @@ def explain(policy: PlacementPolicy, request: EnsembleRequest) -> Explanation:
     known = Explanation(policy.name, policy.rule, quorums, ensemble, tuple(fates), error=error)
     if placement is None:
         return known
+    failed = placement.report.adherence is Adherence.FAIL
+    if failed and all(one.location is None for one in fates):
+        return known
     return replace(known, report=placement.report, relaxed=placement.relaxed)
 
 
 def explain_cluster(policy: PlacementPolicy, quorums: Quorums, cluster: ClusterView, seed: int = 0) -> Explanation:
-    """What a client would do for a new ledger with this seed."""
+    """Return what a client would do for a new ledger with this seed."""
     return explain(policy, EnsembleRequest(quorums=quorums, cluster=cluster, random=Random(seed)))
 
 
@@ -110,14 +118,19 @@ def _outsider(
     objections = []
     for position in range(len(ensemble)):
         objection = policy.objection(ensemble, position, bookie, quorums, cluster)
-        # Where a rule was relaxed, it refuses the member too: then nobody is refused by it.
+        # A relaxed rule refuses the member too, so it cannot be the reason for refusing this bookie.
         if objection is None or policy.objection(ensemble, position, ensemble[position], quorums, cluster) is not None:
-            quarantined = bookie in cluster.quarantined
-            return Fate.NOT_DRAWN, "quarantined, and the others suffice" if quarantined else "it could have been"
+            return Fate.NOT_DRAWN, _standing(bookie, cluster)
         objections.append(objection)
     if not objections:
         return Fate.NOT_DRAWN, "a candidate"
     return Fate.REFUSED, f"next to the others: {objections[0]}"
+
+
+def _standing(bookie: str, cluster: ClusterView) -> str:
+    if bookie in cluster.unreachable:
+        return "it does not answer, and the others suffice"
+    return "quarantined, and the others suffice" if bookie in cluster.quarantined else "it could have been"
 
 
 def _table(candidates: tuple[CandidateFate, ...]) -> list[str]:

@@ -1,37 +1,39 @@
-"""Everything a client feeds its placement policy with: who is writable, where bookies stand, how full they are.
+"""The inputs of a placement policy: the writable bookies, their locations and their free space.
 
 Invariants
 - A decision never waits longer than `LOOKUP_SECONDS` for locations, and never fails for want of them: a bookie that
   cannot be located is unknown, and the source is asked for it again the next time.
 - The last known location of a bookie that left is kept (its ensembles still name it); at most `MAX_REMEMBERED` are.
-- A bookie that comes back is located anew: it may stand elsewhere. The source is asked by one task at a time.
+- A bookie that comes back is located again: it may be elsewhere. The source is asked by one task at a time.
 
 Event loop only.
 
-Source: reference client protocol, section 16.1.
+Source: docs/internals/client-protocol.md, section 16.1.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from socket import gethostname
 from typing import Final
 
 from bookie_client.bookies import Bookies
-from bookie_client.logs import get_logger
+from bookie_client.connection.health import BookieHealth
 from bookie_client.placement.options import PlacementOptions, make_policy, make_source
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy
 from bookie_client.placement.sources import BookieInfos, TopologySource
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Location, Topology, parse_location
 from bookie_client.placement.weighted import AskFreeBytes, FreeSpace, WeightedPlacement
 from bookie_protocol.errors import MetadataError, PodkeeperError
+from bookie_protocol.logs import get_logger
 
 _log = get_logger(__name__)
 
 PlacementChoice = PlacementPolicy | PlacementOptions | str
 """A policy of one's own, options, or the name of a policy."""
+LOOKUP_SECONDS: Final = 2.0
+MAX_REMEMBERED: Final = 10_000
 
 
 class PlacementInputs:
@@ -49,7 +51,7 @@ class PlacementInputs:
             self.options, self.policy = PlacementOptions(), choice
         self._source = make_source(self.options)
         self._bookies: Bookies | None = None
-        self._avoided: Callable[[], frozenset[str]] = frozenset
+        self._health: BookieHealth | None = None
         self._tracker: TopologyTracker | None = None
         self._free_space: FreeSpace | None = None
         self._told: set[tuple[str, ...]] = set()  # bounded: policies have few levels
@@ -59,12 +61,10 @@ class PlacementInputs:
         if self.options.needs_locations:
             await self._source.open()
 
-    async def start(
-        self, bookies: Bookies, avoided: Callable[[], frozenset[str]], ask_free_bytes: AskFreeBytes
-    ) -> None:
-        """Begin to follow. `avoided`: bookies taken only when the others do not suffice, as known now."""
+    async def start(self, bookies: Bookies, health: BookieHealth, ask_free_bytes: AskFreeBytes) -> None:
+        """Begin to follow. `health` tells which bookies fail or do not answer."""
         options = self.options
-        self._bookies, self._avoided = bookies, avoided
+        self._bookies, self._health = bookies, health
         if options.needs_locations:
             local = parse_location(options.local_location) if options.local_location else None
             self._tracker = TopologyTracker(
@@ -81,34 +81,39 @@ class PlacementInputs:
             self._free_space.start()
 
     async def close(self) -> None:
-        """Stop following."""
-        if self._tracker is not None:
-            await self._tracker.close()
-        if self._free_space is not None:
-            await self._free_space.close()
+        """Stop following. Calling it again is fine."""
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            await tracker.close()
+        free_space, self._free_space = self._free_space, None
+        if free_space is not None:
+            await free_space.close()
 
     @property
     def topology(self) -> Topology:
-        """Where bookies stand, as last known; asks nobody."""
+        """Return the last known network locations; sends no request."""
         return self._tracker.topology if self._tracker is not None else UNKNOWN_TOPOLOGY
 
     def tell_relaxed(self, placement: Placement) -> None:
-        """Log which rules were given up, each combination once. Nothing while no place is known at all: then there
-        is nothing to spread over, and nobody asked for it."""
+        """Log the rules that were relaxed, each combination once.
+
+        Log nothing while no location is known: there is nothing to spread over, and no rule can be meant."""
         if placement.relaxed and placement.relaxed not in self._told and self.topology.locations:
             self._told.add(placement.relaxed)
             _log.warning("placement rules relaxed", relaxed=placement.relaxed, rule=self.policy.rule)
 
     async def locate(self) -> None:
-        """Learn where the bookies of now stand, if this client knows where it stands itself: reads prefer near copies,
-        and ask nobody where these are. Does not raise: without that the striping's order counts."""
+        """Locate the current bookies, if this client knows its own location: reads prefer near copies, but look up no
+        locations.
+
+        Does not raise: without locations the order of the striping is used."""
         if self.topology.local is not None:
             with suppress(MetadataError):
                 await self.view()
 
     async def view(self) -> ClusterView:
         """The bookies now. Raises the registry's `MetadataError`."""
-        if self._bookies is None:
+        if self._bookies is None or self._health is None:
             raise RuntimeError("placement inputs are used before `start`")
         writable = await self._bookies.writable()
         read_only = self._bookies.known_read_only - writable
@@ -118,14 +123,11 @@ class PlacementInputs:
         return ClusterView(
             writable=writable,
             read_only=read_only,
-            quarantined=self._avoided(),
+            quarantined=self._health.quarantined(),
+            unreachable=self._health.failed_lately(),
             topology=topology,
             free_bytes=dict(self._free_space.known) if self._free_space is not None else {},
         )
-
-
-LOOKUP_SECONDS: Final = 2.0
-MAX_REMEMBERED: Final = 10_000
 
 
 class TopologyTracker:
@@ -166,7 +168,7 @@ class TopologyTracker:
             await asyncio.wait([self._look])
 
     async def current(self, bookies: frozenset[str]) -> Topology:
-        """The topology with these bookies located, as far as that can be told soon."""
+        """Return the topology with these bookies located, as far as they can be located soon."""
         if not bookies <= self._located:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOKUP_SECONDS):
@@ -193,7 +195,7 @@ class TopologyTracker:
             found = await self._source.locate(bookies, self._infos)
         except PodkeeperError as error:
             if not self._failing:
-                _log.warning("network locations cannot be told; the last known ones are used", error=str(error))
+                _log.warning("network locations cannot be looked up; the last known ones are used", error=str(error))
             self._failing = True
             return
         self._failing = False

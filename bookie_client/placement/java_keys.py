@@ -1,4 +1,4 @@
-"""The Java client's configuration keys of placement, as they stand in `bk_server.conf` and client configurations.
+"""The Java client's configuration keys of placement, as written in `bk_server.conf` and client configurations.
 
 Unknown policy or resolver classes, and values that cannot be read, are refused with a line that names the key;
 everything else about placement that the reference knows and that has no meaning here is left out on purpose
@@ -6,7 +6,7 @@ everything else about placement that the reference knows and that has no meaning
 
 Pure; any thread.
 
-Source: reference client protocol, sections 16 and 22.
+Source: docs/internals/client-protocol.md, sections 16 and 22.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Pure; any thread.
 
-Source: reference client protocol, section 16.
+Source: docs/internals/client-protocol.md, section 16.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLICIES: Final = ("random", "rack-aware", "region-aware", "zone-aware", "local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementOptions:
-    """Immutable. The Java client's key stands behind each option that has one."""
+    """Options of placement, immutable. The Java client's key follows each option that has one."""
 
     policy: str = "rack-aware"
     """One of `POLICIES` (`ensemblePlacementPolicy`). Rack-aware is random while fewer than two racks are known."""
@@ -55,7 +55,7 @@ class PlacementOptions:
     """The racks that `pulsar-admin bookies set-bookie-rack` stores (`reppDnsResolverClass` of Apache Pulsar). With none
     of the four, what bookies publish is used."""
     local_location: str | None = None
-    """Where this client stands, such as `/region/rack`. None: as the file, script or mapping knows this host."""
+    """Location of this client, such as `/region/rack`. None: as the file, script or mapping locates this host."""
     topology_refresh: float = 10.0
     """Seconds between looks whether locations changed."""
 
@@ -105,7 +105,7 @@ class PlacementOptions:
 
     @property
     def needs_locations(self) -> bool:
-        """Whether somebody asks where bookies stand: the policy, or reads that prefer the near ones."""
+        """Return True if the policy, or reads that prefer near copies, use locations of bookies."""
         told = self.topology_file or self.topology_script or self.locations or self.local_location
         return self.policy not in ("random", "local") or bool(told)
 

@@ -1,4 +1,4 @@
-"""What a placement policy is asked, and what it answers.
+"""The interface of a placement policy: its questions and its answers.
 
 Invariants
 - A policy is a pure function: the bookies, their locations, free space and the source of randomness are
@@ -8,7 +8,7 @@ Invariants
 
 Any thread.
 
-Source: reference client protocol, sections 3, 7.3 and 16.
+Source: docs/internals/client-protocol.md, sections 3, 7.3 and 16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology
 
 
 class Adherence(Enum):
-    """How well an ensemble obeys its policy. MEETS_SOFT: the minimum holds, what is desired does not."""
+    """The degree to which an ensemble obeys its policy. MEETS_SOFT: it meets the minimum, but not what is desired."""
 
     MEETS_STRICT = "MEETS_STRICT"
     MEETS_SOFT = "MEETS_SOFT"
@@ -46,12 +46,15 @@ class ClusterView:
     writable: frozenset[str]
     read_only: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
-    """Writable, but failing lately: taken only when the others do not suffice."""
+    """Writable bookies that answer, with many errors lately: the others go first among those in fault domains that are
+    equally good."""
+    unreachable: frozenset[str] = frozenset()
+    """Writable bookies that do not answer: taken only when the others do not suffice."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Never taken; bookie id -> why (draining, chosen elsewhere, failed just now)."""
     topology: Topology = UNKNOWN_TOPOLOGY
     free_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Free disk space as bookies told it, where it is known."""
+    """Free disk space in bytes as bookies reported it, where it is known."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Relative likelihood of being drawn; empty: all alike. Set by `WeightedPlacement`."""
 
@@ -94,16 +97,16 @@ class Placement:
 
 
 class PlacementPolicy(Protocol):
-    """What the write path, the auditor and the operator ask of a placement policy."""
+    """The questions that the write path, the auditor and the operator ask of a placement policy."""
 
     @property
     def name(self) -> str:
-        """As in `Client(placement=...)`."""
+        """Return the name, as in `Client(placement=...)`."""
         ...
 
     @property
     def rule(self) -> str:
-        """What it demands, in a few words for people."""
+        """Return what the policy demands, in a few words for people."""
         ...
 
     def new_ensemble(self, request: EnsembleRequest) -> Placement:
@@ -116,14 +119,13 @@ class PlacementPolicy(Protocol):
         ...
 
     def mend(self, request: ReplacementRequest) -> Placement:
-        """The ensemble with the failed members replaced, and as few others exchanged as it takes to obey the rule.
+        """Return the ensemble with the failed members replaced, and as few others exchanged as the rule needs.
 
-        Nobody changes position. If nothing helps, only failed members are replaced and the report says FAIL.
-        """
+        No member changes position. If nothing helps, only failed members are replaced and the report says FAIL."""
         ...
 
     def check(self, ensemble: tuple[str, ...], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
-        """Whether an existing ensemble obeys the policy."""
+        """Judge an existing ensemble by the policy."""
         ...
 
     def refusals(self, cluster: ClusterView) -> Mapping[str, str]:
@@ -133,15 +135,17 @@ class PlacementPolicy(Protocol):
     def objection(
         self, ensemble: tuple[str, ...], position: int, bookie: str, quorums: Quorums, cluster: ClusterView
     ) -> str | None:
-        """Why `bookie` may not stand at `position` of this ensemble; None if it may."""
+        """Return why `bookie` may not take `position` of this ensemble; None if it may."""
         ...
 
 
 @runtime_checkable
 class AcknowledgementRule(Protocol):
-    """What a policy may have besides: which acknowledgements are worth something."""
+    """An optional part of a policy: which sets of acknowledgements suffice."""
 
     def acknowledgements_suffice(self, bookies: frozenset[str], quorums: Quorums, topology: Topology) -> bool:
-        """Whether bookies that acknowledged an add, all of its write set, lie in as many fault domains as the policy
-        demands of a write set. How many they are is not asked."""
+        """Return True if these bookies lie in as many fault domains as the policy demands of a write set. Their number
+        is not judged.
+
+        They are the bookies of one write set that acknowledged an add."""
         ...

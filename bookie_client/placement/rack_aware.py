@@ -1,7 +1,7 @@
 """Rack-aware placement: every write set spans several racks.
 
-A rack is a whole location: `/region/rack` is another rack than `/other/rack`. Bookies whose location is not known
-stand together in the default rack.
+A rack is a whole location: `/region/rack` is another rack than `/other/rack`. Bookies whose location is not known share
+the default rack.
 
 - A write set needs m = min(Qw, `min_racks`) racks. If that cannot be had, m is lowered step by step and the answer
   says so; with `enforce` the request fails instead, and bookies of the default rack are never taken.
@@ -12,13 +12,14 @@ stand together in the default rack.
 
 Pure; any thread.
 
-Source: reference client protocol, section 16.2.
+Source: docs/internals/client-protocol.md, section 16.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
@@ -32,11 +33,12 @@ UNKNOWN_RACK: Location = (DEFAULT_RACK,)
 
 @dataclass(frozen=True, slots=True)
 class RackRule:
-    """Each write set spans `minimum` racks."""
+    """A rule: each write set spans `minimum` racks."""
 
     windows: Windows
     minimum: int
     local: Location | None = None
+    domains: ClassVar[int] = 1
 
     def objection(self, labels: Labels, position: int) -> str | None:
         for write_set in self.windows.through[position]:

@@ -1,9 +1,8 @@
-"""Placement that asks for no locations: uniformly random over the writable bookies, and on the bookie of this machine
-only, for ensembles of one.
+"""Placement without locations: uniformly random over the writable bookies, or only on the bookie of this machine.
 
 Pure, on any thread: the candidates and the source of randomness are arguments.
 
-Source: reference client protocol, sections 3 and 16 (default placement policy, local bookie policy).
+Source: docs/internals/client-protocol.md, sections 3 and 16 (default placement policy, local bookie policy).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class RandomPlacement(RuleBasedPlacement):
 
 
 class LocalBookiePlacement(RandomPlacement):
-    """Takes `bookie_id` and nobody else; a failed one is never replaced."""
+    """A policy that takes only `bookie_id`, for ensembles of one; a failed bookie is never replaced."""
 
     name = "local"
 

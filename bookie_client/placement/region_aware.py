@@ -1,20 +1,20 @@
 """Region-aware placement: ensembles spread evenly over regions, and over racks inside each.
 
-The first part of a location is the region, the whole location the rack. Bookies whose location is not known stand in
-the default region.
+The first part of a location is the region, the whole location the rack. Bookies whose location is not known share the
+default region.
 
 - Without `regions_to_write` every region takes part; write sets span at least two regions and `min_racks` racks where
   that is possible, and the answer says when it was not.
 - With it only these regions are written to, and entries survive the loss of `min_regions_for_durability` - 1 of them:
   no ack quorum fits into so few regions. New ledgers whose quorums make that impossible are refused; those that exist
-  (made before the rule, or by somebody without it) are repaired as well as can be, and the answer says so.
+  (made before the rule, or by a client without it) are repaired as well as can be, and the answer says so.
 - The region of this client goes first when regions are equally used, unless `ignore_local`.
 - Adherence: FAIL when durability is violated, MEETS_SOFT when a write set lies in one region, or on too few racks,
   although there are more. (The reference always says strict.)
 
 Pure; any thread.
 
-Source: reference client protocol, section 16.3.
+Source: docs/internals/client-protocol.md, section 16.3.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
@@ -36,7 +37,7 @@ UNKNOWN_PLACE: Location = (DEFAULT_REGION, DEFAULT_RACK)
 
 @dataclass(frozen=True, slots=True)
 class RegionRule(WriteSetRule):
-    """Each write set spans `min_regions` regions and `min_racks` racks, and no `ack` of its members are in
+    """A rule: each write set spans `min_regions` regions and `min_racks` racks, and no `ack` of its members lie in
     `min_durable` - 1 regions (0: no such demand)."""
 
     windows: Windows
@@ -45,6 +46,7 @@ class RegionRule(WriteSetRule):
     ack: int = 0
     min_durable: int = 0
     local: str | None = None
+    domains: ClassVar[int] = 2
 
     def problem(self, labels: Labels, write_set: WriteSet) -> str | None:
         regions = [_region(labels[member]) for member in write_set]
@@ -186,7 +188,7 @@ class RegionAwarePlacement(RuleBasedPlacement):
         return {self.label(place)[0] for place in places if self._unfit_place(place) is None}
 
     def _misfit(self, quorums: Quorums) -> str | None:
-        """Why no ensemble with these quorums can be durable; None: some can."""
+        """Return why no ensemble with these quorums can be durable; None if some can."""
         ack, write, regions = quorums.ack, quorums.write, self.min_durable
         if not regions or (ack >= regions and ack > write - write // regions):
             return None

@@ -1,15 +1,16 @@
-"""What all policies have in common that are a list of rules, strictest first.
+"""The common part of all policies that are a list of rules, strictest first.
 
 A policy says which place a bookie counts as, who is never taken, and which rules to try one after the other. From
 that follow new ensembles, replacements, mending, the adherence check and the reasons of a refusal.
 
 Invariants
-- Rules are relaxed before quarantined bookies are taken: a bookie that fails now protects nothing.
+- Quarantined bookies are taken before a rule is relaxed, because they answer. Rules are relaxed before bookies are
+  taken that do not answer: they protect nothing now.
 - As many failed members as possible are replaced, even if a rule has to be relaxed for it.
 
 Pure; any thread.
 
-Source: reference client protocol, sections 3, 7.3 and 16.
+Source: docs/internals/client-protocol.md, sections 3, 7.3 and 16.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from bookie_client.placement.topology import Location, Topology, format_location
 from bookie_protocol.errors import NotEnoughBookies
 
 MAX_NAMED: Final = 12
-"""Bookies named in one message; of the others the number is told."""
+"""Maximum number of bookies named in one message; of the others only the number is given."""
 
 
 def no_ensemble(
@@ -99,7 +100,7 @@ class RuleBasedPlacement(ABC):
     @property
     @abstractmethod
     def rule(self) -> str:
-        """What it demands, in a few words for people."""
+        """Return what the policy demands, in a few words for people."""
 
     @abstractmethod
     def label(self, location: Location | None) -> Location:
@@ -112,14 +113,14 @@ class RuleBasedPlacement(ABC):
 
     @abstractmethod
     def verdict(self, labels: Sequence[Location], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
-        """Whether members in these places obey."""
+        """Judge an ensemble whose members have these locations."""
 
     def spread(self, labels: Collection[Location], quorums: Quorums) -> bool:
-        """Whether bookies in these places are in enough fault domains for a write set."""
+        """Return True if bookies at these locations cover enough fault domains for a write set."""
         return True
 
     def unfit(self, bookie: str, location: Location | None) -> str | None:
-        """Why this bookie, in this place, is never taken; None if it may be."""
+        """Return why this bookie, at this location, is never taken; None if it may be."""
         return None
 
     # --- PlacementPolicy ------------------------------------------------------------------------------------
@@ -205,21 +206,21 @@ class RuleBasedPlacement(ABC):
         return self.unfit(bookie, cluster.topology.location(bookie))
 
     def _pools(self, cluster: ClusterView, taken: frozenset[str]) -> Iterator[_Candidates]:
-        """Who can be taken: first without the quarantined bookies, then with them."""
+        """Yield the candidates: first without the bookies that do not answer, then with them."""
         pool: dict[Kind, list[str]] = {}
-        avoided: dict[Kind, list[str]] = {}
+        silent: dict[Kind, list[str]] = {}
         for bookie in sorted(cluster.writable - taken - cluster.excluded.keys()):
             location = cluster.topology.location(bookie)
             if self.unfit(bookie, location) is None:
-                quarantined = bookie in cluster.quarantined
-                kind = Kind(quarantined, self.label(location))
-                (avoided if quarantined else pool).setdefault(kind, []).append(bookie)
+                unreachable = bookie in cluster.unreachable
+                kind = Kind(unreachable, bookie in cluster.quarantined, self.label(location))
+                (silent if unreachable else pool).setdefault(kind, []).append(bookie)
         yield pool
-        if avoided:
-            yield pool | avoided
+        if silent:
+            yield pool | silent
 
     def _hopeless(self, request: ReplacementRequest, rule: Rule, holes: Collection[int]) -> bool:
-        """Whether the members that would stay break the rule whoever joins them."""
+        """Return True if the members that would stay break the rule, whichever bookies join them."""
         labels = self._labels(request, holes)
         return any(
             label is not None and rule.objection(labels, position) is not None for position, label in enumerate(labels)

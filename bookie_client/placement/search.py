@@ -16,7 +16,7 @@ Invariants
 
 Pure; any thread.
 
-Source: reference client protocol, sections 4 and 16.
+Source: docs/internals/client-protocol.md, sections 4 and 16.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.topology import Location
@@ -38,6 +38,8 @@ MAX_EFFORT: Final = 4000
 
 
 WriteSet = tuple[int, ...]
+Labels = Sequence[Location | None]
+"""The location of the member at each position; None: no member is chosen yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +69,29 @@ def _windows(ensemble: int, write: int) -> Windows:
 
 
 def can_span(parts: Sequence[Hashable | None], minimum: int) -> bool:
-    """Whether these members, None standing for one not yet chosen, can come to `minimum` different parts."""
+    """Return True if these members can reach `minimum` different parts; None is a member that is not chosen yet."""
     return len({part for part in parts if part is not None}) + parts.count(None) >= minimum
 
 
-Labels = Sequence[Location | None]
-"""The place of the member at each position; None: nobody is chosen yet."""
-
-
 class Kind(NamedTuple):
-    """What a rule sees of a bookie. Quarantined ones are drawn after the others."""
+    """The properties of a bookie that the search uses.
 
+    Bookies that do not answer are drawn after all others, and quarantined ones after the others whose fault domain is
+    as good."""
+
+    unreachable: bool
     quarantined: bool
     label: Location
 
 
 class Rule(Protocol):
-    """What must hold in an ensemble, and what is liked better."""
+    """A rule that must hold in an ensemble, and a preference among members that obey it."""
+
+    domains: ClassVar[int]
+    """Number of leading parts of a preference that describe fault domains."""
 
     def objection(self, labels: Labels, position: int) -> str | None:
-        """Why the member just put at `position` breaks the rule, or makes it impossible to obey; None if it does
+        """Return why the member just put at `position` breaks the rule, or makes it impossible to obey; None if it does
         not."""
         ...
 
@@ -100,6 +105,7 @@ class WriteSetRule(ABC):
 
     __slots__ = ()
     windows: Windows
+    domains: ClassVar[int]
 
     def objection(self, labels: Labels, position: int) -> str | None:
         for write_set in self.windows.through[position]:
@@ -110,11 +116,11 @@ class WriteSetRule(ABC):
 
     @abstractmethod
     def problem(self, labels: Labels, write_set: WriteSet) -> str | None:
-        """Why this write set cannot obey; None if it can."""
+        """Return why this write set cannot obey; None if it can."""
 
 
 class Effort:
-    """What all searches for one answer may take together, in steps."""
+    """The steps that all searches for one answer may take together."""
 
     def __init__(self) -> None:
         self.left = MAX_EFFORT
@@ -124,7 +130,9 @@ class Effort:
 
 
 class NoRule:
-    """Everybody is welcome."""
+    """A rule that accepts every member."""
+
+    domains: ClassVar[int] = 0
 
     def objection(self, labels: Labels, position: int) -> str | None:
         return None
@@ -181,11 +189,7 @@ class _Search:
         if index == len(self._holes):
             return True
         position = self._holes[index]
-        untried = {
-            kind: (kind.quarantined, self._rule.preference(self._labels, position, kind.label))
-            for kind, free in self._free.items()
-            if free
-        }
+        untried = {kind: self._preference(kind, position) for kind, free in self._free.items() if free}
         while untried and self.steps_left > 0:
             self.steps_left -= 1
             kind, bookie = self._draw(untried)
@@ -201,7 +205,11 @@ class _Search:
             self._labels[position] = None
         return False
 
-    def _draw(self, untried: Mapping[Kind, tuple[bool, tuple[int, ...]]]) -> tuple[Kind, str]:
+    def _preference(self, kind: Kind, position: int) -> tuple[int, ...]:
+        liked, domains = self._rule.preference(self._labels, position, kind.label), self._rule.domains
+        return (kind.unreachable, *liked[:domains], kind.quarantined, *liked[domains:])
+
+    def _draw(self, untried: Mapping[Kind, tuple[int, ...]]) -> tuple[Kind, str]:
         best = min(untried.values())
         kinds = [kind for kind, liked in untried.items() if liked == best]
         if self._weights:

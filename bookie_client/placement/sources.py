@@ -1,5 +1,6 @@
-"""Where network locations come from: a mapping, a file that is read again when it changes, a script, what bookies
-publish about themselves, or the racks that Apache Pulsar's administrators assign.
+"""The sources of network locations: a mapping, a file, a script, the bookies' own properties, or Pulsar's racks.
+
+A file is read again when it changes. Pulsar's racks are those that administrators of Apache Pulsar assign.
 
 A source is asked with the names under which a bookie may be listed: its id, its host with and without port. It says
 what it knows and leaves out the rest; "not known" is an answer, a fault is an error and never an answer.
@@ -20,11 +21,11 @@ Invariants
 - A script gets at most `max_arguments` hosts in one run, one run at a time, each at most `SCRIPT_SECONDS` long. Its
   answers are kept for `KEEP_SECONDS`; at most `MAX_KEPT` of them.
 - At most `MAX_ASKED` registrations of bookies are read at once. A bookie whose registration cannot be read now is
-  "could not tell" and does not keep others from being told.
+  "could not tell" and does not hold up the others.
 
 Event loop only; files are read in a worker thread.
 
-Sources: reference client protocol, section 16.1; reference metadata layout, section 4.1.
+Sources: docs/internals/client-protocol.md, section 16.1; docs/internals/metadata-layout.md, section 4.1.
 """
 
 from __future__ import annotations
@@ -37,15 +38,28 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from bookie_client.logs import get_logger
 from bookie_client.placement.topology import Location, parse_location
 from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataError, MetadataNotFound
+from bookie_protocol.extras import needed
+from bookie_protocol.logs import get_logger
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.shown import one_line
 from bookie_protocol.together import bounded
 
 Locations = dict[str, Location | None]
 """Name of a bookie or host -> location; None: listed with the default location."""
+_log = get_logger(__name__)
+SCRIPT_SECONDS: Final = 10.0
+KEEP_SECONDS: Final = 600.0
+MAX_KEPT: Final = 10_000
+NETWORK_LOCATION: Final = "networkLocation"
+REGION: Final = "region"
+ZONE: Final = "zone"
+RACK: Final = "rack"
+UPGRADE_DOMAIN: Final = "upgradeDomain"
+REGION_AND_RACK: Final = (REGION, ZONE, RACK)
+ZONE_AND_DOMAIN: Final = (ZONE, UPGRADE_DOMAIN)
+MAX_ASKED: Final = 16
 
 
 def parse_locations(name: str, text: str) -> Locations:
@@ -65,9 +79,8 @@ def _json(name: str, text: str) -> Any:
 
 
 def _yaml(name: str, text: str) -> Any:
-    # Here, because few clients have such a file and every client imports this module.
-    import yaml
-
+    # Not on top: few clients have such a file, and every client imports this module.
+    yaml = needed("yaml", "yaml", f"network topology file {name}")
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -156,14 +169,14 @@ def _put(locations: Locations, name: str, bookie: Any, location: Location | None
 
 
 class BookieInfos(Protocol):
-    """Who can be asked what is known of bookies (`bookie_client.bookies.Bookies`)."""
+    """The lookups of what bookies publish (`bookie_client.bookies.Bookies`)."""
 
     async def info(self, bookie_id: str) -> BookieServiceInfo:
         """Raises `MetadataError`."""
         ...
 
     async def rack_assignments(self) -> bytes:
-        """What Apache Pulsar stores about racks; empty if it stores nothing. Raises `MetadataError`."""
+        """Return the rack configuration that Apache Pulsar stores; empty if there is none. Raises `MetadataError`."""
         ...
 
 
@@ -175,8 +188,8 @@ class TopologySource(Protocol):
         ...
 
     async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
-        """The locations of those that are known. Raises `CouldNotTell` (also a `MetadataUnavailable`): what it told
-        before still counts."""
+        """Return the locations that are known. Raises `CouldNotTell` (also a `MetadataUnavailable`): earlier answers
+        stay valid then."""
         ...
 
     async def locate_host(self, host: str) -> Location | None:
@@ -197,9 +210,6 @@ async def names_of(bookie_id: str, infos: BookieInfos) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-_log = get_logger(__name__)
-
-
 class MappedLocations:
     """`locations`: bookie id, host, or host:port -> `/location`."""
 
@@ -207,7 +217,7 @@ class MappedLocations:
         self._locations: Locations = {name: parse_location(text) for name, text in locations.items()}
 
     async def open(self) -> None:
-        """Nothing to do."""
+        """Do nothing: a mapping needs no preparation."""
 
     async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
         found = {}
@@ -253,7 +263,7 @@ class FileLocations(MappedLocations):
             self._stamp = stamp
             _, self._locations = await asyncio.to_thread(self._read)
         except (OSError, BadRequest) as error:
-            # Told at each change only: a bad file keeps its stamp, and a missing one has none.
+            # Logged at each change only: a bad file keeps its stamp, and a missing one has none.
             if self._stamp is not None:
                 _log.warning("network topology stays as it was", file=self._path, error=str(error))
             if isinstance(error, OSError):
@@ -267,18 +277,13 @@ class FileLocations(MappedLocations):
             try:
                 text = file.read()
             except UnicodeDecodeError as error:
-                raise BadRequest(f"network topology {self._path} is no UTF-8 text: {error}") from error
+                raise BadRequest(f"network topology file {self._path} is not valid UTF-8: {error}") from error
         return stamp, parse_locations(self._path, text)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-SCRIPT_SECONDS: Final = 10.0
-KEEP_SECONDS: Final = 600.0
-MAX_KEPT: Final = 10_000
 
 
 class ScriptLocations:
@@ -351,28 +356,17 @@ def _is_executable(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-NETWORK_LOCATION: Final = "networkLocation"
-REGION: Final = "region"
-ZONE: Final = "zone"
-RACK: Final = "rack"
-UPGRADE_DOMAIN: Final = "upgradeDomain"
-
-REGION_AND_RACK: Final = (REGION, ZONE, RACK)
-ZONE_AND_DOMAIN: Final = (ZONE, UPGRADE_DOMAIN)
-
-MAX_ASKED: Final = 16
-
-
 class PublishedLocations:
-    """`parts`: the properties that make a location, outermost first. Of a bookie whose registration cannot be read this
-    time, what it told before holds."""
+    """The locations that bookies publish in their properties; `parts` are those that make a location, outermost first.
+
+    If the registration of a bookie cannot be read this time, its last location is kept."""
 
     def __init__(self, parts: tuple[str, ...] = REGION_AND_RACK) -> None:
         self._parts = parts
         self._told: dict[str, Location] = {}
 
     async def open(self) -> None:
-        """Nothing to do."""
+        """Do nothing: registrations are read at each look-up."""
 
     async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
         found: dict[str, Location] = {}
@@ -411,7 +405,7 @@ def location_from(properties: Mapping[str, str], parts: tuple[str, ...] = REGION
 
 
 class PulsarRacks(MappedLocations):
-    """What the metadata service holds at each look."""
+    """The racks that Apache Pulsar stores in the metadata service, read at each look-up."""
 
     def __init__(self) -> None:
         super().__init__({})

@@ -1,4 +1,4 @@
-"""Where bookies stand: network locations such as `/rack`, `/region/rack` or `/zone/upgrade-domain`.
+"""The locations of bookies: network locations such as `/rack`, `/region/rack` or `/zone/upgrade-domain`.
 
 Invariants
 - A `Topology` is a snapshot: it never changes, so one decision sees one world.
@@ -6,7 +6,7 @@ Invariants
 
 Pure; any thread.
 
-Source: reference client protocol, section 16.1.
+Source: docs/internals/client-protocol.md, section 16.1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse_location(text: str) -> Location | None:
 
 
 def format_location(location: Location | None) -> str:
-    """As the reference writes it: `/region/rack`."""
+    """Format a location as the reference writes it: `/region/rack`."""
     return "/" + "/".join(location) if location else f"/{DEFAULT_RACK}"
 
 

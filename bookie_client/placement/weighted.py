@@ -1,17 +1,17 @@
 """Placement weighted by free disk space: a wrapper around any policy, and the free space, asked for now and then.
 
-The wrapped policy's rules decide who may be chosen; among those that it likes equally, a bookie is drawn in
-proportion to its weight, its free bytes. A weight is at most `max_multiple` times the median, so that an empty new
-bookie does not get everything; a full one, or one that did not tell, counts as the smallest that is known.
+The wrapped policy's rules decide who may be chosen; among those that it likes equally, a bookie is drawn in proportion
+to its weight, its free bytes. A weight is at most `max_multiple` times the median, so that an empty new bookie does not
+get everything; a full one, or one that did not answer, counts as the smallest that is known.
 
 Invariants
-- At most `MAX_ASKED` bookies are asked at once. Each is asked when it appears, then every `interval`; one that does
-  not answer, after `retry_interval`.
-- What a bookie told is forgotten when it is not writable any more.
+- At most `MAX_ASKED` bookies are asked at once. Each is asked when it appears, then every `interval`; one that does not
+  answer, after `retry_interval`.
+- The answer of a bookie is forgotten when it is not writable any more.
 
 The policy is pure, for any thread; `FreeSpace` belongs to the event loop.
 
-Source: reference client protocol, section 16.5.
+Source: docs/internals/client-protocol.md, section 16.5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Final
 
 from bookie_client.bookies import Bookies
 from bookie_client.distribution import Quorums
-from bookie_client.logs import get_logger
 from bookie_client.placement.policy import (
     AcknowledgementRule,
     AdherenceReport,
@@ -36,7 +35,13 @@ from bookie_client.placement.policy import (
 )
 from bookie_client.placement.topology import Topology
 from bookie_protocol.errors import BadRequest, PodkeeperError
+from bookie_protocol.logs import get_logger
 from bookie_protocol.together import bounded
+
+_log = get_logger(__name__)
+MAX_ASKED: Final = 8
+AskFreeBytes = Callable[[str], Awaitable[int]]
+"""Bookie id -> free bytes. Raises what operations on bookies raise."""
 
 
 class WeightedPlacement:
@@ -86,7 +91,7 @@ class WeightedPlacement:
 
 
 def weights_of(bookies: Collection[str], free_bytes: Mapping[str, int], max_multiple: float) -> Mapping[str, float]:
-    """The weight of each bookie; empty (all alike) when nobody's free space is known."""
+    """Return the weight of each bookie; empty (all equal) if no bookie's free space is known."""
     known = {bookie: free_bytes.get(bookie, 0) for bookie in bookies}
     told = [free for free in known.values() if free > 0]
     if not told:
@@ -97,14 +102,6 @@ def weights_of(bookies: Collection[str], free_bytes: Mapping[str, int], max_mult
         most = max_multiple * median(weights.values())
         weights = {bookie: min(weight, most) for bookie, weight in weights.items()}
     return weights
-
-
-_log = get_logger(__name__)
-
-MAX_ASKED: Final = 8
-
-AskFreeBytes = Callable[[str], Awaitable[int]]
-"""Bookie id -> free bytes. Raises what operations on bookies raise."""
 
 
 async def ask_free_bytes(
@@ -138,7 +135,7 @@ class FreeSpace:
 
     @property
     def known(self) -> Mapping[str, int]:
-        """Free bytes of the bookies that told them."""
+        """Return the free bytes of the bookies that reported them."""
         return self._told
 
     def start(self) -> None:

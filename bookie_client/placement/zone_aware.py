@@ -13,13 +13,14 @@ domains does not bind it. A bookie without a location counts as one of the defau
 
 Pure; any thread.
 
-Source: reference client protocol, section 16.4.
+Source: docs/internals/client-protocol.md, section 16.4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
@@ -34,20 +35,22 @@ UNKNOWN_ZONE: Location = (DEFAULT_ZONE, DEFAULT_UPGRADE_DOMAIN)
 
 @dataclass(frozen=True, slots=True)
 class ZoneRule(WriteSetRule):
-    """Each write set spans `minimum` zones (`desired` if it can), and with `domains` two upgrade domains of a zone
-    that comes twice."""
+    """A rule: each write set spans `minimum` zones (`desired` if it can).
+
+    With `upgrade_domains`, members in the same zone span two of its upgrade domains."""
 
     windows: Windows
     minimum: int
     desired: int
-    domains: bool = True
+    upgrade_domains: bool = True
+    domains: ClassVar[int] = 2
 
     def problem(self, labels: Labels, write_set: WriteSet) -> str | None:
         members = [labels[member] for member in write_set]
         if not can_span([label and label[0] for label in members], self.minimum):
             zones = sorted({label[0] for label in members if label is not None})
             return f"write set {positions(write_set)} in {', '.join(zones)} only, {self.minimum} zones are needed"
-        if self.domains and None not in members:
+        if self.upgrade_domains and None not in members:
             return _shared_domain(members, write_set)
         return None
 
@@ -109,10 +112,10 @@ class ZoneAwarePlacement(RuleBasedPlacement):
         levels = [Level(ZoneRule(windows, minimum, desired))]
         if not self.enforce:
             given_up: tuple[str, ...] = ("a zone may use one upgrade domain in a write set",)
-            levels.append(Level(ZoneRule(windows, minimum, desired, domains=False), given_up))
+            levels.append(Level(ZoneRule(windows, minimum, desired, upgrade_domains=False), given_up))
             for lower in range(minimum - 1, 0, -1):
                 zones = f"write sets may lie in {lower} instead of {minimum} zones"
-                levels.append(Level(ZoneRule(windows, lower, desired, domains=False), (*given_up, zones)))
+                levels.append(Level(ZoneRule(windows, lower, desired, upgrade_domains=False), (*given_up, zones)))
         return levels
 
     def verdict(self, labels: Sequence[Location], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
@@ -127,7 +130,7 @@ class ZoneAwarePlacement(RuleBasedPlacement):
             problems.append(f"zones of the members {positions(tuple(unknown))} are not known")
         if problems:
             return AdherenceReport(Adherence.FAIL, tuple(problems))
-        soft = ZoneRule(windows, desired, desired, domains=False)
+        soft = ZoneRule(windows, desired, desired, upgrade_domains=False)
         problems = [found for one in windows.all if (found := soft.problem(labels, one)) is not None]
         return AdherenceReport(Adherence.MEETS_SOFT if problems else Adherence.MEETS_STRICT, tuple(problems))
 
@@ -135,7 +138,7 @@ class ZoneAwarePlacement(RuleBasedPlacement):
         return min(quorums.write, self.min_zones), min(quorums.write, self.desired_zones)
 
     def _misfit(self, quorums: Quorums) -> str | None:
-        """Why strict placement can never serve these quorums."""
+        """Return why strict placement can never serve these quorums; None if it can."""
         if not self.enforce:
             return None
         if quorums.ensemble % quorums.write:

@@ -1,5 +1,6 @@
-"""What becomes of a defect in the background of a handle: it is logged, and whoever waits for the task's work gets
-an error instead of waiting for ever.
+"""Defects in the background tasks of a handle: they are logged, and the waiting callers get an error.
+
+Without it they would wait for ever.
 
 Event loop only.
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bookie_client.logs import get_logger
 from bookie_protocol.errors import CouldNotTell
+from bookie_protocol.logs import get_logger
 
 _log = get_logger(__name__)
 
@@ -28,7 +29,7 @@ def fail_on_defect(task: asyncio.Task[None], ledger_id: int, work: str, fail: Ca
 
 
 def defect_found(ledger_id: int, work: str, defect: BaseException) -> CouldNotTell:
-    """Log a defect; returns what those are told who wait for `work`."""
+    """Log a defect and return the error for the callers that wait for `work`."""
     _log.error("background work failed", ledger=ledger_id, work=work, error=repr(defect), exc_info=defect)
     error = CouldNotTell(f"ledger {ledger_id}: {work} failed: {defect!r}")
     error.__cause__ = defect

@@ -1,16 +1,16 @@
 """One batch read: consecutive entries from one replica, or every so many-th, with fall-over and speculation.
 
 Invariants
-- The outcome is the first answer with at least one undamaged entry. What others answer later is dropped, and
-  their requests are given up.
-- A bookie that does not know batch reads is remembered; if that is why nobody served, the outcome is
-  `BatchRefused` and single reads may still succeed.
+- The outcome is the first answer with at least one undamaged entry. Later answers of others are dropped, and their
+  requests are given up.
+- A bookie that does not know batch reads is remembered; if that is why no replica served, the outcome is `BatchRefused`
+  and single reads may still succeed.
 - `done` is called exactly once, unless the read was abandoned before; then never. Never from inside `send`.
 
 Nothing here is a task: a range of a hundred entries is often one batch, and tasks cost as much as verifying it does.
 Event loop only.
 
-Source: reference client protocol, section 11.5.
+Source: docs/internals/client-protocol.md, section 11.5.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class BatchRefused(Exception):
-    """No replica served the batch, and some of them do not know batch reads."""
+    """An error: no replica served the batch, and some of them do not support batch reads."""
 
 
 class BatchAnswer(NamedTuple):
-    """What one replica gave; at least one entry is good."""
+    """The answer of one replica; at least one entry is good."""
 
     bookie: str
     first: int
@@ -45,7 +45,7 @@ class BatchAnswer(NamedTuple):
     step: int = 1
 
     def has_all(self, count: int) -> bool:
-        """Whether it brought so many, and none of them damaged."""
+        """Return True if the answer has `count` entries, and none of them is damaged."""
         return len(self.verified.entries) == count and not self.verified.damaged
 
 
@@ -60,7 +60,7 @@ class BatchQuestion(NamedTuple):
 
 
 class BatchParts(NamedTuple):
-    """What all batch reads of one handle share. `clock`: that of the event loop."""
+    """The parts that all batch reads of one handle share. `clock`: that of the event loop."""
 
     operations: BookieOperations
     support: BatchSupport
@@ -72,8 +72,10 @@ class BatchParts(NamedTuple):
 
 
 class BatchRead:
-    """Asks `order` in turn. `done` is told the answer, or an exception: `BatchRefused`, the error that counts for the
-    first entry as single reads would raise it, or a defect."""
+    """A read that asks the bookies of `order` in turn.
+
+    `done` gets the answer, or an exception: `BatchRefused`, the error that single reads would raise for the first
+    entry, or a defect."""
 
     def __init__(
         self,
@@ -102,14 +104,15 @@ class BatchRead:
         self._wait_from(self.started)
 
     def speculate(self, now: float, alive: frozenset[str]) -> None:
-        """See `speculation.Waiting`. A batch is a scan's worth of work, so whoever lets it wait is not given more time
-        for answering others."""
+        """Ask the next replica; see `speculation.Waiting`.
+
+        A batch is a scan's worth of work, so a slow bookie gets no extra time for serving other requests."""
         self._ask_next()
         self._delay = self._parts.policy.next_delay(self._delay)
         self._wait_from(now)
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """Give up the requests under way: the caller does not wait any more."""
         self.due = inf
         for request in self._under_way.values():
             request.abandon()
@@ -131,7 +134,7 @@ class BatchRead:
         del self._under_way[bookie]
         try:
             outcome = self._outcome(bookie, answer)
-        except Exception as defect:  # a connection called: whoever waits for the batch must see it
+        except Exception as defect:  # a connection called: the caller that waits for the batch must see it
             outcome = defect
         if outcome is not None:
             self.abandon()

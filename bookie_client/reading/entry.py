@@ -1,4 +1,4 @@
-"""What a reader gets: an entry of which everything is verified. Immutable; any thread."""
+"""An entry as a reader gets it, with everything verified. Immutable; any thread."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Final, NamedTuple, overload
 
 from bookie_protocol.wire.v2 import ENTRY_LENGTH
 
+_LAC_AND_LENGTH: Final = struct.Struct(">qq")
+_MOST_SLICES: Final = 1024
+"""Remembered at a time; larger batches do without."""
+
 
 class LedgerEntry(NamedTuple):
     """One entry whose digest, ledger id and entry id were verified."""
@@ -22,12 +26,6 @@ class LedgerEntry(NamedTuple):
     payload: bytes
     lac: int = -1
     """The last add confirmed that the writer knew when it sent this entry; -1 if none."""
-
-
-_LAC_AND_LENGTH: Final = struct.Struct(">qq")
-
-_MOST_SLICES: Final = 1024
-"""Remembered at a time; larger batches do without."""
 
 
 @lru_cache(maxsize=256)
@@ -46,13 +44,13 @@ def _all_payloads(size: int, payload_at: int, count: int) -> Callable[[memoryvie
 
 class EntryBatch(Sequence[LedgerEntry]):
     """The k-th entry, with its length in front, is `body[starts[k]:starts[k + 1]]`; its payload begins `payload_at`
-    bytes behind its start. Whoever wants something of all of them finds it there. `starts` is a `range` where all
-    entries have one size: these are taken apart in two thirds of the time."""
+    bytes behind its start. A reader that needs one field of all entries finds it there. `starts` is a `range` where
+    all entries have one size: these are taken apart in two thirds of the time."""
 
     __slots__ = ("_count", "_first", "_ledger_id", "_step", "body", "nbytes", "payload_at", "starts")
 
     lac_at: Final = ENTRY_LENGTH.size + 16
-    """Where an entry has the last add confirmed that it carries (int64, big-endian), from its start."""
+    """Offset, from the start of an entry, of the last add confirmed that it carries (int64, big-endian)."""
 
     def __init__(
         self, ledger_id: int, first: int, body: bytes, starts: Sequence[int], payload_at: int, step: int = 1
@@ -65,7 +63,7 @@ class EntryBatch(Sequence[LedgerEntry]):
         self.starts = starts
         self.payload_at = payload_at
         self.nbytes = starts[-1] - starts[0] - payload_at * self._count
-        """Of all payloads."""
+        """Bytes of all payloads."""
 
     def payloads(self) -> Sequence[memoryview]:
         """All of them, in place."""
@@ -127,5 +125,5 @@ def payload_bytes(entries: Sequence[LedgerEntry]) -> int:
 
 def payloads_of(entries: Sequence[LedgerEntry]) -> Sequence[bytes | memoryview]:
     """The payloads of a batch from `LedgerReader.batches`, as a rule without an object for each entry: views, which
-    keep the bookie's answer alive, or bytes. For whoever looks at payloads once or copies them elsewhere."""
+    keep the bookie's answer alive, or bytes. It suits callers that look at payloads once or copy them elsewhere."""
     return entries.payloads() if isinstance(entries, EntryBatch) else [entry.payload for entry in entries]

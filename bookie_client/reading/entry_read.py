@@ -1,5 +1,6 @@
-"""The read of one entry, one replica after the other until one serves undamaged bytes; and groups of such reads. And
-which error counts when all replicas failed.
+"""The read of one entry, one replica after the other until one serves undamaged bytes; and groups of such reads.
+
+If all replicas fail, this module also chooses the error that is raised.
 
 Invariants
 - `done` is called exactly once, when the entry, or every one of a group, was served or failed; unless it was abandoned
@@ -7,14 +8,14 @@ Invariants
 - The next replica is asked when none is outstanding, or by `speculate`. The first undamaged copy wins; what the others
   answer later is dropped.
 - Nothing is asked after the end, nor after `abandon`.
-- Each entry of a group is looked after for speculation by itself: one slow entry asks nobody for its neighbours. The
-  delay is the group's: it grows whenever somebody was asked for one of its entries.
-- "No such entry" is the outcome only when every replica says so, and nobody failed in any other way: a fault, a
-  time-out or a bad digest leaves open whether the entry exists.
+- Each entry of a group is looked after for speculation by itself: one slow entry causes no requests for its neighbours.
+  The delay is the group's: it grows whenever a replica was asked for one of its entries.
+- "No such entry" is the outcome only when every replica says so, and none failed in any other way: a fault, a time-out
+  or a bad digest leaves open whether the entry exists.
 
 Event loop only.
 
-Source: reference client protocol, sections 11.2 and 11.3.
+Source: docs/internals/client-protocol.md, sections 11.2 and 11.3.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from bookie_client.reading.sources import EntrySources
 
 _PASSING: Final = (BookieUnavailable, TooManyRequests)
-"""What every replica of an entry may say at one moment and none at the next."""
+"""Errors that every replica of an entry may return at one moment and none at the next."""
+Question = tuple[int, Sequence[str], tuple[bytes, bytes]]
+"""(entry id, order of replicas, key and frame)."""
 
 
 def outcome_of(errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
@@ -66,7 +69,7 @@ def read_failure(ledger_id: int, entry_id: int, errors: Mapping[str, PodkeeperEr
 
 
 def may_pass(failure: PodkeeperError) -> bool:
-    """Whether waiting may help: some replica could not be reached, or had too much to do, whatever the others said."""
+    """Return True if waiting may help: some replica could not be reached or was too busy."""
     if isinstance(failure, _PASSING):
         return True
     cause = failure.__cause__
@@ -79,13 +82,13 @@ Done = Callable[[int, bytes | None, bytes, PodkeeperError | None], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadPath:
-    """What all reads of one handle share."""
+    """The parts that all reads of one handle share."""
 
     channels: Mapping[str, Channel]
     digest: DigestManager
     observer: EntrySources
     fan_out: int = 1
-    """How many replicas are asked at once."""
+    """Number of replicas that are asked at once."""
 
 
 class EntryRead(Request):
@@ -119,7 +122,7 @@ class EntryRead(Request):
 
     @property
     def may_speculate(self) -> bool:
-        """Whether it has no answer yet, and a replica is left to ask."""
+        """Return True if it has no answer yet and there is another replica to ask."""
         return not self.is_done and self._asked < len(self._order)
 
     def speculate(self) -> None:
@@ -127,7 +130,7 @@ class EntryRead(Request):
         self._ask_next()
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """Drop later answers: the caller does not wait any more."""
         self.is_done = True
 
     @property
@@ -225,12 +228,9 @@ class _LaterReplica(Request):
         return self._read.describe()
 
 
-Question = tuple[int, Sequence[str], tuple[bytes, bytes]]
-"""(entry id, order of replicas, key and frame)."""
-
-
 class EntryGroup:
-    """`known`: replicas that failed before this group, for the error of an entry that nobody serves."""
+    """A group of reads of single entries. `known`: replicas that failed before this group, for the error of an entry
+    that none serves."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class EntryGroup:
     ) -> None:
         self.due = inf
         self.answers: dict[int, LedgerEntry | PodkeeperError] = {}
-        """By entry id, in the order in which they came."""
+        """Answers by entry id, in the order in which they came."""
         self._ledger_id = ledger_id
         self._path = path
         self._policy = policy
@@ -267,7 +267,7 @@ class EntryGroup:
             read.send()
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """Drop later answers: the caller does not wait any more."""
         self.due = inf
         for read in self._reads:
             read.abandon()

@@ -1,5 +1,6 @@
-"""A ledger as one reader's handle knows it: metadata that follow the store, and a LAC that only rises. It is followed
-while somebody waits for it (`LacFollower`): long polls, or plain polling with version 2.
+"""A ledger as one reader's handle knows it: metadata that follow the store, and a last add confirmed that only rises.
+
+The LAC is followed while a caller waits for it (`LacFollower`): by long polls, or plain polling with version 2.
 
 A bookie learns of LAC n with the entries behind n. So the bookie polled first is the one at position n + 2 of the
 striping (for the next entry n + 1, the one behind its first holder): it gets both the entry wanted and, with the
@@ -8,9 +9,9 @@ every write set, so no entry's word is missed.
 
 Invariants
 - The metadata are never replaced by older ones, and the LAC never goes back.
-- Once the ledger is closed the LAC is its last entry, the same for every handle, and nothing changes any more
-  but the bookies of its segments (re-replication). No LAC heard before can be above that end, because what was
-  heard was confirmed by the writer; were it so, the end would count, and the log would tell.
+- Once the ledger is closed the LAC is its last entry, the same for every handle, and nothing changes any more but the
+  bookies of its segments (re-replication). No LAC heard before can be above that end, because what was heard was
+  confirmed by the writer; were it so, the end would count, and it would be logged.
 - `next_change` is asked for before a condition is looked at, so no change is missed between look and wait.
 - At most one request to each bookie is under way; one that is not answered yet is left alone when the LAC moves
   on, because it is answered soon after.
@@ -19,11 +20,11 @@ Invariants
   doubles up to `MAX_PAUSE`. So nothing here ever spins.
 - A bookie that keeps silent, or goes on having no news (its writer may have left it out), costs `FIRST_PATIENCE`
   seconds: then one more is asked, and so on.
-- Nobody is asked while nobody waits. When the last tail ends, nothing is under way any more.
+- No bookie is asked while no caller waits. When the last tail ends, no request is under way any more.
 
 Event loop only.
 
-Sources: reference client protocol, sections 12 and 13; reference wire protocol, section 8.4.
+Sources: docs/internals/client-protocol.md, sections 12 and 13; docs/internals/wire-protocol.md, section 8.4.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie_client.context import ClientContext
-from bookie_client.logs import get_logger
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.lac import is_negative, last_confirmed_of, least_lac
@@ -55,9 +55,20 @@ from bookie_protocol.errors import (
     fresh,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.logs import get_logger
+from bookie_protocol.metadata_service.interface import LedgerLife, Versioned
 
 _log = get_logger(__name__)
+FIRST_PATIENCE: Final = 1.5
+"""Seconds without a new LAC until one more bookie is asked (`firstSpeculativeReadLACTimeout`)."""
+MAX_PATIENCE: Final = 5.0
+"""Upper limit of that wait, which doubles (`maxSpeculativeReadLACTimeout`)."""
+FIRST_BACK_OFF: Final = 0.1
+MAX_BACK_OFF: Final = 2.0
+"""Seconds for which a bookie that failed is left alone."""
+FIRST_PAUSE: Final = 0.02
+MAX_PAUSE: Final = 0.5
+"""Seconds; what a reader of an idle ledger may be late where bookies cannot be waited for."""
 
 
 class FollowedLedger:
@@ -72,7 +83,7 @@ class FollowedLedger:
         self._task: asyncio.Task[None] | None = None
         self.is_deleted = False
         self.failure: PodkeeperError | None = None
-        """Why nothing more can be learnt through this handle."""
+        """The error after which nothing more can be learnt through this handle; None while it works."""
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -112,13 +123,17 @@ class FollowedLedger:
     # --- news -----------------------------------------------------------------------------------------------
 
     def heard(self, lac: int) -> None:
-        """Somebody told a last add confirmed."""
+        """Take a last add confirmed that a bookie or the caller reported."""
         if lac > self._lac and not self.is_closed:
             self._lac = lac
             self._changed()
 
     def take(self, stored: Versioned[LedgerMetadata]) -> bool:
-        """Metadata from the store; False when they are nothing new."""
+        """Metadata from the store; False when they are nothing new. Those of another ledger that has the id by now say
+        that this one was deleted."""
+        if LedgerLife.of(stored) != LedgerLife.of(self._stored):
+            self._deleted()
+            return False
         if stored.version <= self._stored.version:
             return False
         self._stored = stored
@@ -143,7 +158,7 @@ class FollowedLedger:
             return False
 
     def fail(self, error: PodkeeperError) -> None:
-        """Nothing more can be learnt: whoever waits gets this error."""
+        """End following: every waiting caller gets this error."""
         if self.failure is None:
             self.failure = fresh(error)
             self._changed()
@@ -168,7 +183,7 @@ class FollowedLedger:
             fail_on_defect(self._task, self.ledger_id, "following its metadata", self.fail)
 
     async def close(self) -> None:
-        """Stop watching; whoever still waits is told. Calling it again is fine."""
+        """Stop watching; callers that still wait get `LedgerClosed`. May be called again."""
         self.fail(LedgerClosed(f"ledger {self.ledger_id}: this reader was closed"))
         task, self._task = self._task, None
         if task is not None:
@@ -185,7 +200,7 @@ class FollowedLedger:
             with suppress(MetadataError):
                 await self._watch()
             if self._is_moving:
-                # The watch ended by a fault that it does not ride out: begin anew, unhurriedly.
+                # The watch ended by a fault that it does not handle: start it again after a pause.
                 await asyncio.sleep(self._context.options.degraded_retry_interval)
 
     async def _watch(self) -> None:
@@ -199,30 +214,18 @@ class FollowedLedger:
                     return
 
 
-FIRST_PATIENCE: Final = 1.5
-"""Seconds without a new LAC until one more bookie is asked (`firstSpeculativeReadLACTimeout`)."""
-MAX_PATIENCE: Final = 5.0
-"""Upper limit of that wait, which doubles (`maxSpeculativeReadLACTimeout`)."""
-FIRST_BACK_OFF: Final = 0.1
-MAX_BACK_OFF: Final = 2.0
-"""Seconds for which a bookie that failed is left alone."""
-FIRST_PAUSE: Final = 0.02
-MAX_PAUSE: Final = 0.5
-"""Seconds; what a reader of an idle ledger may be late where bookies cannot be waited for."""
-
-
 @dataclass(slots=True)
 class _Pacing:
-    """How one bookie is asked, and when again. Times are those of the event loop's clock."""
+    """The way one bookie is asked, and when it is asked again. Times are those of the event loop's clock."""
 
     long_polls: bool
-    """Whether it is asked to wait for news; else plainly."""
+    """True if it is asked to wait for news; else it is polled."""
     pause: float = 0.0
     """Seconds before the next question."""
     back_off: float = 0.0
     """Seconds for which it is left alone since it failed last."""
     not_before: float = 0.0
-    """When it may be asked again after a failure."""
+    """Time from which it may be asked again after a failure."""
 
     def had_news(self) -> None:
         self.pause = self.back_off = 0.0
@@ -242,7 +245,7 @@ class LacFollower:
     def __init__(
         self, context: ClientContext, ledger: FollowedLedger, digest: DigestManager, observer: EntrySources
     ) -> None:
-        """`observer` is told of the entries that come along: of each that a tail takes, and of each damaged one."""
+        """Follow a ledger. `observer` is notified of each entry that a tail takes and of each damaged one."""
         self._context = context
         self._observer = observer
         self._ledger = ledger
@@ -329,7 +332,7 @@ class LacFollower:
         now = self._loop.time()
         resting = [b for b in order if now < self._pacing_of(b).not_before]
         if any(bookie in resting for bookie in order[:wanted]):
-            # One that belongs to the cover is missing: nobody but all others together stand in for it.
+            # A bookie of the cover is missing: only all others together can replace it.
             wanted = len(order)
         for bookie in [b for b in order if b not in resting][: wanted + extra]:
             if bookie not in self._polls:

@@ -9,7 +9,7 @@ Invariants
 
 Event loop only.
 
-Sources: reference client protocol, sections 11, 12 and 13; reference client protocol, section 12.
+Sources: docs/internals/client-protocol.md, sections 11, 12 and 13; docs/internals/client-protocol.md, section 12.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirm
 from bookie_client.reading.reader import EntryReader, batches_with_refresh, one_by_one, read_with_refresh, whole
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError, fresh
+from bookie_protocol.lasting import Ending
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -37,6 +38,7 @@ ReadBatches = Callable[[int, int], AsyncGenerator[Sequence[LedgerEntry], None]]
 FIRST_PAUSE: Final = 0.05
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts."""
+T = TypeVar("T")
 
 
 async def tail(
@@ -106,14 +108,12 @@ class _Retry:
             raise fresh(self._ledger.failure)
 
 
-T = TypeVar("T")
-
-
 class LedgerReader:
     """Reads one ledger. Made by `Client.open`; also an async context manager."""
 
     def __init__(self, context: ClientContext, stored: Versioned[LedgerMetadata], digest: DigestManager) -> None:
         self.ledger_id = stored.value.ledger_id
+        self._ending = Ending(f"close reader of {stored.value.ledger_id}")
         self._context = context
         self._digest = digest
         self._ledger = FollowedLedger(context, stored)
@@ -129,7 +129,7 @@ class LedgerReader:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger is closed, so that its end is final."""
+        """Return True if the ledger is closed, so that its end is final."""
         return self._ledger.is_closed
 
     @property
@@ -140,18 +140,18 @@ class LedgerReader:
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries of a closed ledger; 0 while it is open, when nobody but its writer
-        knows."""
+        """Return the payload bytes of all entries of a closed ledger; 0 while it is open, when only its writer knows
+        them."""
         return self._ledger.metadata.length
 
     @property
     def served_by(self) -> Mapping[str, int]:
-        """How many entries each bookie served through this handle."""
+        """Return the number of entries that each bookie served through this handle."""
         return dict(self._reader.served_by)
 
     @property
     def damaged_at(self) -> Mapping[str, int]:
-        """How many replicas with a wrong digest each bookie gave."""
+        """Return the number of replicas with a wrong digest that each bookie returned."""
         return dict(self._reader.damaged_at)
 
     # --- the last add confirmed -----------------------------------------------------------------------------
@@ -159,16 +159,15 @@ class LedgerReader:
     async def read_last_add_confirmed(self) -> int:
         """Ask the bookies how far the ledger is confirmed; returns what is known then.
 
-        Waits for as many bookies as it takes to have one of every possible ack quorum. The newest entry is
-        confirmed to readers by the one behind it, by its writer's explicit LAC, or by closing. Of a closed
-        ledger nobody is asked.
+        Waits for as many bookies as it takes to have one of every possible ack quorum. The newest entry is confirmed to
+        readers by the one behind it, by its writer's explicit LAC, or by closing. For a closed ledger no bookie is
+        asked.
 
             reader = await client.open(ledger_id, password=b"secret")
             await reader.read_last_add_confirmed()
             entries = await reader.read(0, reader.last_add_confirmed)
 
-        Raises `BookieUnavailable` or another `CouldNotTell` when too few bookies answered, `Unauthorized`.
-        """
+        Raises `BookieUnavailable` or another `CouldNotTell` when too few bookies answered, `Unauthorized`."""
         if not self.is_closed:
             try:
                 lac = await read_last_confirmed(self._context, self.metadata, self._digest)
@@ -182,12 +181,11 @@ class LedgerReader:
         return self.last_add_confirmed
 
     async def try_read_last_add_confirmed(self) -> int:
-        """As `read_last_add_confirmed`, content with the first answer that is news: cheap to poll with, and of
-        no news it means less.
+        """Read the last add confirmed, and return at the first answer that is newer than the known one.
 
-        Raises `BookieUnavailable` or another `CouldNotTell` when nobody answered; `Unauthorized` when a bookie says
-        so before another had news: a bookie that answers with news first hides it, and the next reading raises.
-        """
+        It is cheap to poll with, but "no news" means less than from `read_last_add_confirmed`. Raises
+        `BookieUnavailable` or another `CouldNotTell` if no bookie answered, and `Unauthorized` if a bookie says so
+        before another had news: an answer with news hides it, and the next call raises."""
         if not self.is_closed:
             known = self.last_add_confirmed
             self._ledger.heard(await try_read_last_confirmed(self._context, self.metadata, self._digest, known))
@@ -200,8 +198,8 @@ class LedgerReader:
         return await self._read(first, last, whole, bound=self.last_add_confirmed)
 
     async def read_payloads(self, first: int, last: int) -> list[bytes | memoryview]:
-        """As `read`, the payloads alone: as a rule views of the answers that brought them, without an object for each
-        entry. Each view keeps its whole answer; `bytes(payload)` does not. Raises as `entries`.
+        """Return the payloads of the entries: usually views of the answers, without an object for each entry. Each
+        view keeps its whole answer; `bytes(payload)` does not. Raises as `entries`.
 
             for payload in await reader.read_payloads(0, reader.last_add_confirmed):
                 file.write(payload)
@@ -230,11 +228,11 @@ class LedgerReader:
         self._reader.read_ahead(nbytes)
 
     async def read_unconfirmed(self, first: int, last: int) -> list[LedgerEntry]:
-        """Entries `first` to `last` of an open ledger, whether they are confirmed or not.
+        """Return the entries `first` to `last` of an open ledger, whether they are confirmed or not.
 
-        What is read above the last add confirmed may never become part of the ledger: its writer was not told
-        that it is stored, and a recovery may end the ledger in front of it. Of a closed ledger as `read`.
-        Raises `NoSuchEntry` when all replicas of one say that they have none, else as `entries`.
+        An entry above the last add confirmed may never become part of the ledger: its add was not acknowledged to the
+        writer, and a recovery may end the ledger before it. For a closed ledger this is the same as `read`. Raises
+        `NoSuchEntry` if all replicas of an entry deny it, else as `entries`.
 
             newest = await reader.read_unconfirmed(reader.last_add_confirmed + 1, reader.last_add_confirmed + 1)
         """
@@ -268,8 +266,7 @@ class LedgerReader:
     # --- the handle -----------------------------------------------------------------------------------------
 
     def heard(self, last_add_confirmed: int) -> None:
-        """The caller learnt from somebody that entries up to this one are confirmed; of a closed ledger its end
-        counts."""
+        """Take from the caller that entries up to this one are confirmed; a closed ledger keeps its end."""
         self._ledger.heard(last_add_confirmed)
 
     async def follow(self) -> None:
@@ -284,8 +281,11 @@ class LedgerReader:
             raise
 
     async def close(self) -> None:
-        """Stop following the ledger; tails end with `LedgerClosed`. Calling it again is fine. Connections belong
-        to the client."""
+        """Stop following the ledger; tails end with `LedgerClosed`. Calling it again is fine, and cancelling a call
+        does not stop it. Connections belong to the client."""
+        await self._ending.reach(self._close)
+
+    async def _close(self) -> None:
         self._context.open_handles.discard(self.close)
         await self._ledger.close()
         await self._follower.close()

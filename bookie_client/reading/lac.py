@@ -1,10 +1,11 @@
-"""The last add confirmed of an open ledger: asking its bookies, and the vote on what they know, and whether that is
-enough (`LacVote`, without I/O: fed with the answer of each position, in any order).
+"""The last add confirmed of an open ledger: requests to its bookies, and the vote on their answers.
 
-Two ways. `read_last_confirmed` asks every bookie of the current ensemble and is done once the answers cover it:
-then every entry that was acknowledged early enough for its LAC to have travelled is known. `try_read_last_confirmed`
-takes the first answer that is news. Both, and the fencing of a recovery, ask with a `Ballot`: requests to several
-bookies at once, their answers one by one as they come.
+`LacVote` decides, without I/O, whether the answers are enough: it is fed with that of each position, in any order.
+
+Two ways. `read_last_confirmed` asks every bookie of the current ensemble and is done once the answers cover it, or
+for healing once all have answered: then every entry that was acknowledged early enough for its LAC to have travelled is
+known. `try_read_last_confirmed` takes the first answer that is news. Both, and the fencing of a recovery, ask with a
+`Ballot`: requests to several bookies at once, their answers one by one as they come.
 
 Invariants
 - Nothing is fenced: a writer notices nothing.
@@ -23,7 +24,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, sections 12, 14.2 and 14.3.
+Source: docs/internals/client-protocol.md, sections 12, 14.2 and 14.3.
 """
 
 from __future__ import annotations
@@ -51,21 +52,24 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
+T = TypeVar("T")
+Answer = LacAnswer | EntryAnswer
+
 
 def is_negative(error: PodkeeperError) -> bool:
-    """Whether a bookie promised that it has not got what was asked for. A metadata service's "not found" is not
-    a bookie's word."""
+    """Return True if a bookie promised that it does not have the entry. "Not found" of a metadata service is not a
+    bookie's word."""
     return isinstance(error, (NoSuchEntry, NoSuchLedger))
 
 
 def is_covered(quorums: Quorums, known: Collection[int]) -> bool:
-    """Whether fewer than Qa positions of every possible write set are missing from `known`."""
+    """Return True if fewer than Qa positions of every possible write set are missing from `known`."""
     unknown = {position for position in range(quorums.ensemble) if position not in known}
     return all(len(unknown.intersection(quorums.write_set(start))) < quorums.ack for start in range(quorums.ensemble))
 
 
 class LastEntry(NamedTuple):
-    """What an undamaged last entry tells."""
+    """The content of an undamaged last entry."""
 
     entry_id: int
     lac: int
@@ -90,10 +94,14 @@ class VoteOutcome(Enum):
 
 
 class LacVote:
-    """One question to all positions of an ensemble. Each position answers once, by one of the four methods."""
+    """One question to all positions of an ensemble. Each position answers once, by one of the four methods.
 
-    def __init__(self, quorums: Quorums) -> None:
+    `hears_all`: it is decided when all have answered, or failed, and no earlier; a refusal decides it at once.
+    """
+
+    def __init__(self, quorums: Quorums, *, hears_all: bool = False) -> None:
         self._quorums = quorums
+        self._hears_all = hears_all
         self._known: set[int] = set()
         self._missing = set(range(quorums.ensemble))
         self._valid = False
@@ -104,11 +112,10 @@ class LacVote:
         self.length_heard = 0
         """The length in the header that carried this LAC: that of an entry behind it, so rather too large."""
         self.errors: dict[int, PodkeeperError] = {}
-        """Why positions are unknown, or damaged, in the order of their answers."""
+        """Reasons why positions are unknown, or damaged, in the order of their answers."""
 
     def served(self, position: int, last: LastEntry | None, explicit_lac: int = NO_LAC) -> None:
-        """The position told what it has: its last entry (None: it has none), and an explicit LAC if it has
-        one."""
+        """Count the answer of a position: its last entry (None: it has none), and an explicit LAC if it has one."""
         if not self._count(position):
             return
         self._heard(last, explicit_lac)
@@ -172,13 +179,12 @@ class LacVote:
             self._lengths.setdefault(last.entry_id - 1, last.length - last.payload_size)
 
     def _decide(self) -> None:
+        if self._hears_all and self._missing:
+            return
         if self._valid and is_covered(self._quorums, self._known):
             self.outcome = VoteOutcome.COVERED
         elif not self._missing:
             self.outcome = VoteOutcome.FAILED
-
-
-T = TypeVar("T")
 
 
 class Ballot(Generic[T]):
@@ -231,17 +237,19 @@ def quorums_of(metadata: LedgerMetadata) -> Quorums:
 
 
 def least_lac(metadata: LedgerMetadata) -> int:
-    """What the metadata alone says is confirmed: everything in front of the last segment, or in a closed ledger
-    everything."""
+    """Return the last entry that the metadata alone confirm: the one before the last segment, or the end of a
+    closed ledger."""
     return metadata.last_entry_id if metadata.is_closed else metadata.first_entry_ids[-1] - 1
 
 
-async def read_last_confirmed(context: ClientContext, metadata: LedgerMetadata, digest: DigestManager) -> int:
-    """The LAC that the current ensemble knows.
+async def read_last_confirmed(
+    context: ClientContext, metadata: LedgerMetadata, digest: DigestManager, *, hears_all: bool = False
+) -> int:
+    """The LAC that the current ensemble knows. `hears_all`: the highest of all bookies that answer.
 
     Raises `Unauthorized` at once; else, when too few bookies answered, the last error, naming all of them.
     """
-    vote = LacVote(quorums_of(metadata))
+    vote = LacVote(quorums_of(metadata), hears_all=hears_all)
     async with Ballot(_requests(context, metadata)) as ballot:
         async for position, answer in ballot:
             _count(vote, position, answer, metadata.ledger_id, digest)
@@ -249,7 +257,7 @@ async def read_last_confirmed(context: ClientContext, metadata: LedgerMetadata, 
                 break
     if vote.outcome is VoteOutcome.COVERED:
         return max(vote.lac, least_lac(metadata))
-    raise vote_failure(metadata, vote, "its last add confirmed cannot be told")
+    raise vote_failure(metadata, vote, "its last add confirmed is unknown")
 
 
 async def try_read_last_confirmed(
@@ -273,11 +281,12 @@ async def try_read_last_confirmed(
                 return best
     if answered:
         return best
-    raise vote_failure(metadata, vote, "its last add confirmed cannot be told")
+    raise vote_failure(metadata, vote, "its last add confirmed is unknown")
 
 
 async def last_confirmed_of(context: ClientContext, bookie: str, ledger_id: int, digest: DigestManager) -> int:
-    """What one bookie knows; -1 if nothing. Raises its error, and `DigestMismatch`."""
+    """Return the last add confirmed that one bookie knows; -1 if it knows none. Raises its error, and
+    `DigestMismatch`."""
     try:
         explicit, last = _verified(await _request(context, bookie, ledger_id), ledger_id, digest)
     except PodkeeperError as error:
@@ -300,9 +309,6 @@ def vote_failure(metadata: LedgerMetadata, vote: LacVote, what: str) -> Podkeepe
 # --- inside ---------------------------------------------------------------------------------------------------
 
 
-Answer = LacAnswer | EntryAnswer
-
-
 def _requests(context: ClientContext, metadata: LedgerMetadata) -> dict[int, Coroutine[Any, Any, Answer]]:
     return {
         position: _request(context, bookie, metadata.ledger_id)
@@ -317,7 +323,7 @@ async def _request(context: ClientContext, bookie: str, ledger_id: int) -> Answe
 
 
 def _count(vote: LacVote, position: int, answer: Answer | PodkeeperError, ledger_id: int, digest: DigestManager) -> int:
-    """Feed the vote; the LAC that this answer told, -1 if none."""
+    """Feed the vote and return the LAC of this answer; -1 if it has none."""
     if isinstance(answer, PodkeeperError):
         vote.failed(position, answer)
         return NO_LAC

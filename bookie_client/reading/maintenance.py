@@ -1,4 +1,4 @@
-"""For audits, scrubbing, re-replication and readers that want one bookie's copies: the replicas behind a handle.
+"""The replicas behind a handle, for audits, scrubbing, re-replication and readers that want one bookie's copies.
 
     async with client.open(ledger_id, password=b"secret") as ledger:
         async for answer in replicas(ledger).scan("bookie-0:3181", 0, ledger.last_add_confirmed):

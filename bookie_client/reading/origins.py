@@ -1,7 +1,7 @@
-"""Where the entries of a range came from: the bookie that served each, and how long its request took.
+"""The origins of the entries of a range: the bookie that served each, and how long its request took.
 
-Off unless somebody asks (`origins_of`): it costs a dictionary entry for each ledger entry. Whoever asks takes the
-origins of what it consumed, so that no more are kept than entries under way.
+Off unless a caller asks (`origins_of`): it costs a dictionary entry for each ledger entry. The caller takes the origins
+of the entries that it consumed, so that no more are kept than entries under way.
 
     origins = origins_of(reader)
     async for batch in reader.batches():
@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 
 class Origin(NamedTuple):
-    """`seconds` from the request to its answer; a batch counts as a whole. Empty for what nobody noted."""
+    """The origin of one entry; empty if it was not noted. `seconds`: from the request to its answer; a batch
+    counts as a whole."""
 
     bookie: str | None = None
     seconds: float | None = None
@@ -48,5 +49,5 @@ class Origins:
             self._served[entry_id] = origin
 
     def take(self, entry_id: int) -> Origin:
-        """And forget it."""
+        """Return the origin of an entry and forget it."""
         return self._served.pop(entry_id, NOWHERE)

@@ -1,4 +1,4 @@
-"""How a range of entries is cut into pieces, and how many of them may be under way.
+"""The plan of a read: how a range of entries is cut into pieces, and how many of them may be under way.
 
 A piece is fetched by one batch read, or by one read per entry. A batch may answer with fewer entries than the
 piece has; the rest becomes a piece of its own.
@@ -14,7 +14,7 @@ Invariants
 
 Pure; one range uses it.
 
-Source: reference client protocol, sections 11.2, 11.5 and 18.
+Source: docs/internals/client-protocol.md, sections 11.2, 11.5 and 18.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Piece:
         """Its place among the pieces: consecutive ones begin with different replicas."""
         self.by_batch = False
         self.max_bytes = 0
-        """Of the answer's frame, if it is read by batch."""
+        """Maximum bytes of the answer's frame, if it is read by batch."""
         self.is_asked = False
         self.is_done = False
         self.reserved = 0
@@ -76,7 +76,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """What a range may take. Bytes are payload bytes plus `ENTRY_COST` per entry."""
+    """Limits of what a range may hold. Bytes are payload bytes plus `ENTRY_COST` per entry."""
 
     max_entries: int
     """Single reads."""
@@ -112,13 +112,13 @@ class ReadPlan:
         self.next = first
         self.by_batch = limits.batch_entries > 1
         self.head_only = False
-        """Of batches, fetch none but that of the piece that is next to be delivered: nobody knows whether bookies serve
-        them. Single reads, which all of them serve, do not wait for that."""
+        """If True, fetch only the batch of the piece that is delivered next: it is not known yet whether bookies
+        serve batches. Single reads, which all of them serve, do not wait for that."""
         self.bytes_in_use = 0
         self.peak_bytes = 0
         self.singles_in_use = 0
         self.pieces: deque[Piece] = deque()
-        """Those cut and not yet consumed, in order."""
+        """Pieces cut and not yet consumed, in order."""
         self._limits = limits
         self._batch = limits.largest_batch
         self._average = average
@@ -208,7 +208,7 @@ class ReadPlan:
     # --- pieces ---------------------------------------------------------------------------------------------
 
     def _candidate(self) -> tuple[int, int, Piece | None]:
-        """What is to be fetched next: the rest of a piece, or what was not cut yet."""
+        """Return the range to fetch next: the rest of a piece, or entries that were not cut yet."""
         if self._unasked:
             piece = next(piece for piece in self.pieces if not piece.is_asked)
             return piece.start, piece.stop, piece
@@ -232,7 +232,7 @@ class ReadPlan:
         if stop >= piece.stop:
             return
         if piece.stop == self._cut:
-            # The last piece: what is behind is cut anew, by what is known by then.
+            # The last piece: the entries behind it are cut again later, by what is known then.
             self._cut = stop
         else:
             self.pieces.insert(self.pieces.index(piece) + 1, Piece(stop, piece.stop, piece.ordinal))

@@ -1,8 +1,8 @@
 """One range of entries under way: pieces fetched ahead, handed out in order.
 
 A range that one batch read brings, as most ranges do that are read as a whole, is asked for without a plan and its
-pieces, which would cost as much as verifying what comes (`read_one_batch`). What comes of it is told as it is: an
-answer that is not the whole range, and whatever else is not as usual, is for `RangeRead.go_on` to make the best of.
+pieces, which would cost as much as verifying what comes (`read_one_batch`). Its outcome is returned as it is:
+`RangeRead.go_on` continues from an answer that is not the whole range, and from any other unusual one.
 
 Invariants
 - Entries come in order and verified; the first that no replica can serve ends the range with its error, after
@@ -14,7 +14,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, sections 11.2 to 11.5.
+Source: docs/internals/client-protocol.md, sections 11.2 to 11.5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from math import inf
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
@@ -31,6 +31,9 @@ from bookie_client.reading.plan import Piece, ReadPlan
 from bookie_client.reading.sources import EntrySources, Fetched, fetched, interleaved
 from bookie_client.reading.speculation import Speculator
 from bookie_protocol.errors import PodkeeperError, fresh
+
+if TYPE_CHECKING:
+    from bookie_client.tracing import CallTrace
 
 T = TypeVar("T")
 
@@ -51,8 +54,10 @@ class RangeRead:
     """Made by `EntryReader`; used once, by `batches`, by `read_into`, or by `next` until it has no more or raises, and
     `stop` then or at any time before."""
 
-    def __init__(self, sources: EntrySources, plan: ReadPlan) -> None:
+    def __init__(self, sources: EntrySources, plan: ReadPlan, mark: bytes = b"") -> None:
+        """`mark`: of the trace that the first request for a single entry carries."""
         self._sources = sources
+        self._mark = mark
         self._plan = plan
         self._loop = asyncio.get_running_loop()
         self._speculator = Speculator(self._loop, sources.served_by)
@@ -73,7 +78,8 @@ class RangeRead:
             await self.stop()
 
     async def read_into(self, found: list[T], part: Callable[[Sequence[LedgerEntry]], Iterable[T]]) -> None:
-        """What `part` gives of all entries; of those in front of an error it is there when that is raised."""
+        """Append what `part` returns for all entries to `found`; for the entries before an error it is there when
+        that is raised."""
         try:
             while (batch := await self.next()) is not None:
                 found += part(batch)
@@ -81,7 +87,7 @@ class RangeRead:
             await self.stop()
 
     def go_on(self, read: BatchRead, outcome: BatchAnswer | Exception, stop: int) -> None:
-        """Begin with what came of a batch read of the entries in front of `stop`, which somebody else has made."""
+        """Continue from the outcome of a batch read, made by the caller, of the entries before `stop`."""
         self._batches[read] = Columns(self._plan.begin_with(stop), 1), 0
         self._batch_done(read, outcome)
 
@@ -103,7 +109,7 @@ class RangeRead:
                 return head.entries
 
     async def stop(self) -> None:
-        """Nothing is under way any more."""
+        """End the range: when this returns, no request is under way any more."""
         self._speculator.stop()
         for group in self._groups:
             group.abandon()
@@ -134,7 +140,7 @@ class RangeRead:
             raise self._broken
 
     def _piece_done(self) -> None:
-        """Wake whoever waits for it; and what it left, or what its size allows, may be asked for now."""
+        """Wake the consumer if the next piece is done, and ask for more if there is room."""
         if self._plan.pieces[0].is_done:
             self._wake()
         self._issue()
@@ -144,7 +150,7 @@ class RangeRead:
             self._waiter.set_result(None)
 
     def _break(self, defect: Exception) -> None:
-        """Not an answer of a bookie: whoever iterates must see it."""
+        """End the range with a defect, which the consumer must see: it is not an answer of a bookie."""
         self._broken = defect
         self._wake()
 
@@ -157,7 +163,8 @@ class RangeRead:
     def _read_singly(self, piece: Piece) -> None:
         group = self._sources.group(self._group_done)
         self._groups[group] = piece
-        self._sources.send(group, range(piece.start, piece.stop))
+        mark, self._mark = self._mark, b""
+        self._sources.send(group, range(piece.start, piece.stop), mark=mark)
         self._speculator.watch(group)
 
     def _group_done(self, group: EntryGroup) -> None:
@@ -214,7 +221,7 @@ class RangeRead:
             self._took(columns.piece, interleaved(cast("list[Fetched]", columns.fetched), columns.piece.count))
 
     def _give_up(self, columns: Columns) -> None:
-        """Nothing more of these is wanted."""
+        """Give up the reads of these columns: their entries are no longer wanted."""
         columns.is_given_up = True
         for read in [read for read, (whose, _) in self._batches.items() if whose is columns]:
             del self._batches[read]
@@ -222,7 +229,7 @@ class RangeRead:
             read.abandon()
 
     def _fall_back(self, piece: Piece) -> None:
-        """No replica serves batches at present: this range goes on without them."""
+        """Continue this range without batches: no replica serves them at present."""
         self._plan.by_batch = self._plan.head_only = False
         self._plan.give_back(piece)
 
@@ -244,10 +251,36 @@ class RangeRead:
             self._break(error)
 
 
+class TracedRange(RangeRead):
+    """A range of a client that has a tracer: one span, from the first `next` until `stop`."""
+
+    def __init__(self, sources: EntrySources, plan: ReadPlan, begin: Callable[[], CallTrace]) -> None:
+        super().__init__(sources, plan)
+        self._begin = begin
+        self._trace: CallTrace | None = None
+
+    async def next(self) -> Sequence[LedgerEntry] | None:
+        if self._trace is None:
+            self._trace = self._begin()
+            self._mark = self._trace.take_mark()
+        try:
+            return await super().next()
+        except BaseException as error:
+            self._trace.end(error)
+            raise
+
+    async def stop(self) -> None:
+        try:
+            if self._trace is not None:
+                self._trace.end()
+        finally:
+            await super().stop()
+
+
 async def read_one_batch(
     sources: EntrySources, first: int, count: int, max_bytes: int, order: Sequence[str]
 ) -> tuple[BatchRead, BatchAnswer | Exception]:
-    """The read, which has ended, and what it was told: see `BatchRead`."""
+    """Return the read, which has ended, and its outcome: see `BatchRead`."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BatchAnswer | Exception] = loop.create_future()
 

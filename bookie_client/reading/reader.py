@@ -11,7 +11,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, section 11.
+Source: docs/internals/client-protocol.md, section 11.
 """
 
 from __future__ import annotations
@@ -20,27 +20,37 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.batch_read import BatchAnswer
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.plan import ReadLimits, ReadPlan
-from bookie_client.reading.range_read import RangeRead, read_one_batch
+from bookie_client.reading.range_read import RangeRead, TracedRange, read_one_batch
 from bookie_client.reading.replica_read import ReplicaReader
 from bookie_client.reading.sources import EntrySources
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
+if TYPE_CHECKING:
+    from bookie_client.tracing import CallTrace
+
 T = TypeVar("T")
+Refresh = Callable[[], Awaitable[bool]]
+"""Read the metadata that the reader uses again, and return True if they changed. Does not raise if the stored
+state is unknown.
+"""
 
 
 class EntryReader:
-    """Reads entries of one ledger. `metadata` gives the segments as the handle knows them at that moment;
-    `on_lac` is told every last add confirmed that a bookie's answer carries. `recovering`: a recovery waits for what is
-    read, so it is of no traffic class but the ordinary one."""
+    """A reader of entries of one ledger.
+
+    `metadata` gives the segments as the handle knows them at that moment; `on_lac` gets every last add confirmed that a
+    bookie's answer carries. `recovering`: a recovery waits for the entries, so they are read in the ordinary traffic
+    class.
+    """
 
     def __init__(
         self,
@@ -54,15 +64,16 @@ class EntryReader:
         self._sources = EntrySources(context, metadata, digest, on_lac, recovering=recovering)
         self._limits = _limits(self._sources)
         self._most = 0
+        self._traces = context.traces
 
     @property
     def served_by(self) -> Counter[str]:
-        """How many entries each bookie served."""
+        """Return the number of entries that each bookie served."""
         return self._sources.served_by
 
     @property
     def damaged_at(self) -> Counter[str]:
-        """How many replicas that were not the entry each bookie gave."""
+        """Return the number of damaged replicas that each bookie returned."""
         return self._sources.damaged_at
 
     def read_ahead(self, nbytes: int) -> None:
@@ -71,18 +82,21 @@ class EntryReader:
 
     def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """Iterate from `first` to `last`, both included, some entries at a time; `last` = `first` - 1 is no entry.
-        Whoever ends the iteration early closes it (`contextlib.aclosing`), or leaves that to the event loop.
 
-        Raises `BadRequest` for a range that is none or that ends above `bound` (the last add confirmed). The
-        iteration raises `DigestMismatch`, `BookieUnavailable`, `NoSuchEntry` ... as the replicas' answers
-        tell.
+        A caller that ends the iteration early closes it (`contextlib.aclosing`), or leaves that to the event loop.
+
+        Raises `BadRequest` for an invalid range or one that ends above `bound` (the last add confirmed). The iteration
+        raises `DigestMismatch`, `BookieUnavailable`, `NoSuchEntry` ... by the replicas' answers.
         """
         return self.range(first, last, bound=bound).batches()
 
     def range(self, first: int, last: int, *, bound: int) -> RangeRead:
-        """As `batches`, for whoever iterates without a generator: it costs less."""
+        """Return the range of `batches` for callers that iterate without a generator, which costs less."""
         self._check(first, last, bound)
-        return RangeRead(self._sources, self._plan(first, last))
+        sources, plan, traces = self._sources, self._plan(first, last), self._traces
+        if traces is None:
+            return RangeRead(sources, plan)
+        return TracedRange(sources, plan, lambda: traces.read(sources.ledger_id, first, last))
 
     def read_into(
         self,
@@ -93,20 +107,28 @@ class EntryReader:
         *,
         bound: int,
     ) -> Coroutine[Any, Any, None]:
-        """As `batches`: what `part` gives of all entries, one thing of each. It costs less than iterating. Of those in
-        front of an error it is there when that is raised."""
+        """Append what `part` returns for each batch to `found`, which costs less than iterating.
+
+        The results of the entries before an error are in `found` when it is raised. Checks and raises as `batches`.
+        """
         self._check(first, last, bound)
-        return self._read_into(found, first, last, part)
+        if self._traces is None:
+            return self._read_into(found, first, last, part)
+        trace = self._traces.read(self._sources.ledger_id, first, last)
+        return _ended(trace, self._read_into(found, first, last, part, trace.take_mark()))
 
     async def read_entry(self, entry_id: int) -> LedgerEntry:
         """One entry, whatever the last add confirmed is. Raises as iterating over `batches` does."""
         if entry_id < 0:
             raise BadRequest(f"ledger {self._sources.ledger_id}: {entry_id} is not an entry id")
-        return await self._sources.read_one(entry_id)
+        if self._traces is None:
+            return await self._sources.read_one(entry_id)
+        trace = self._traces.read(self._sources.ledger_id, entry_id, entry_id)
+        return await _ended(trace, self._sources.read_one(entry_id, mark=trace.take_mark()))
 
     @property
     def observer(self) -> EntrySources:
-        """Is to be told of entries of this ledger that come by another way than a read."""
+        """Return the object that is notified of entries of this ledger that were not read through this reader."""
         return self._sources
 
     @property
@@ -115,7 +137,7 @@ class EntryReader:
         return ReplicaReader(self._sources)
 
     def note_origins(self) -> Origins:
-        """Note from now on where entries come from; whoever consumes them takes the notes."""
+        """Note from now on where entries come from; the consumer takes the notes."""
         if self._sources.origins is None:
             self._sources.origins = Origins()
         return self._sources.origins
@@ -130,20 +152,25 @@ class EntryReader:
             raise BadRequest(f"ledger {ledger_id}: entry {last} is above the last add confirmed, {bound}")
 
     async def _read_into(
-        self, found: list[T], first: int, last: int, part: Callable[[Sequence[LedgerEntry]], Iterable[T]]
+        self,
+        found: list[T],
+        first: int,
+        last: int,
+        part: Callable[[Sequence[LedgerEntry]], Iterable[T]],
+        mark: bytes = b"",
     ) -> None:
         sources, count = self._sources, last + 1 - first
         most = self._most_in_a_batch()
         is_one_batch = 1 < count <= most and not sources.is_striped and sources.segment_end(first) > last
         order = sources.batch_order(first, first // most) if is_one_batch else []
         if not order:
-            await RangeRead(sources, self._plan(first, last)).read_into(found, part)
+            await RangeRead(sources, self._plan(first, last), mark).read_into(found, part)
             return
         read, outcome = await read_one_batch(sources, first, count, self._limits.frame_bytes(count), order)
         if isinstance(outcome, BatchAnswer) and outcome.has_all(count):
             found += part(sources.took_batch(read, outcome).entries)
             return
-        reading = RangeRead(sources, self._plan(first, last))
+        reading = RangeRead(sources, self._plan(first, last), mark)
         reading.go_on(read, outcome, last + 1)
         await reading.read_into(found, part)
 
@@ -158,6 +185,16 @@ class EntryReader:
         plan = ReadPlan(first, last, self._limits, sources.average(), sources.segment_end)
         plan.head_only = not any(map(sources.support.is_proven, sources.metadata().last_ensemble))
         return plan
+
+
+async def _ended(trace: CallTrace, reading: Coroutine[Any, Any, T]) -> T:
+    try:
+        found = await reading
+    except BaseException as error:
+        trace.end(error)
+        raise
+    trace.end()
+    return found
 
 
 def _limits(sources: EntrySources) -> ReadLimits:
@@ -180,14 +217,11 @@ async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> As
                 yield entry
 
 
-Refresh = Callable[[], Awaitable[bool]]
-"""Reads the metadata that the reader goes by; whether they are news. Does not raise when nobody can tell."""
-
-
 def batches_with_refresh(
     reader: EntryReader, first: int, last: int, *, bound: int, refresh: Refresh
 ) -> AsyncGenerator[Sequence[LedgerEntry], None]:
-    """As `EntryReader.batches`. What cannot be read is tried again for as long as the metadata have news."""
+    """Iterate as `EntryReader.batches` does. Entries that cannot be read are tried again for as long as the
+    metadata change."""
     return _batches(reader, first, last, reader.range(first, last, bound=bound), refresh)
 
 
@@ -200,8 +234,7 @@ async def read_with_refresh(
     bound: int,
     refresh: Refresh,
 ) -> list[T]:
-    """What `part` gives of all of them, one thing of each; one bad entry fails the whole range. It costs less than
-    iterating."""
+    """Return what `part` returns for all entries; one bad entry fails the whole range. It costs less than iterating."""
     found: list[T] = []
     reading = reader.read_into(found, first, last, part, bound=bound)
     while True:

@@ -1,13 +1,13 @@
 """Reads of one named replica, without fall-over: for audits, scrubbing and re-replication.
 
 Invariants
-- What a bookie answered is told as it is: an error here says something about this replica only.
+- The answer of a bookie is returned as it is: an error here concerns this replica only.
 - Nothing is handed out as an entry that failed verification.
 - A scan is bounded in bytes as a range is, and nothing of it is under way once the iteration has ended.
 
 Event loop only.
 
-Source: reference client protocol, sections 4 and 11; reference autorecovery, sections on checking and copying.
+Source: docs/internals/client-protocol.md, sections 4 and 11; docs/internals/auto-recovery.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ CHUNKS_AHEAD: Final = 4
 
 
 class ReplicaAnswer(NamedTuple):
-    """What one bookie says about one entry: the entry or an error."""
+    """The answer of one bookie about one entry: the entry or an error."""
 
     bookie: str
     entry_id: int
     entry: LedgerEntry | None
     error: PodkeeperError | None
     seconds: float | None = None
-    """From the request to its answer; a batch counts as a whole. Only scans tell."""
+    """Seconds from the request to its answer; a batch counts as a whole. Set by scans only."""
 
 
 class ReplicaReader:
@@ -63,7 +63,7 @@ class ReplicaReader:
         return (await self._read(bookie, entry_id))[0]
 
     async def read_stored(self, bookie: str, entry_id: int) -> bytes:
-        """The same entry as it is stored: header, digest, payload. For whoever makes another copy. Raises as `read`."""
+        """Return the entry as it is stored: header, digest, payload, to make another copy. Raises as `read`."""
         return (await self._read(bookie, entry_id))[1]
 
     async def _read(self, bookie: str, entry_id: int) -> tuple[LedgerEntry, bytes]:
@@ -76,7 +76,7 @@ class ReplicaReader:
         return verified.entries[0], bytes(answer.entry)
 
     async def read_all(self, entry_id: int) -> list[ReplicaAnswer]:
-        """What each bookie of the entry's write set says, in the order of the write set."""
+        """Return the answer of each bookie of the entry's write set, in the order of the write set."""
         replicas = self._sources.metadata().bookies_for(entry_id)
         return list(await asyncio.gather(*(self._answer(bookie, entry_id) for bookie in replicas)))
 
@@ -93,10 +93,10 @@ class ReplicaReader:
             start = stop
 
     async def scan(self, bookie: str, first: int, last: int) -> AsyncGenerator[ReplicaAnswer, None]:
-        """What this bookie says about each entry that it should hold, in order. Never raises for an entry.
+        """Yield this bookie's answer for each entry that it should hold, in order. Never raises for an entry.
 
-        A bookie that cannot be reached costs one time-out per some entries: whoever is not interested in its
-        other entries stops at the first `BookieUnavailable`.
+        A bookie that cannot be reached costs one time-out for every few entries: a caller that does not need its other
+        entries stops at the first `BookieUnavailable`.
         """
         held = self.held_by(bookie, first, last)
         size = self._chunk_size()

@@ -1,5 +1,6 @@
-"""Where the entries of one ledger come from: which replica is asked, in which order and why, by which request, and what
-is learnt of it.
+"""The sources of the entries of one ledger: which replica is asked, in which order, by which request.
+
+Each answer is also used to choose the next replicas.
 
 Invariants
 - Every replica that gave damaged bytes is counted, per bookie, and logged; so is each that its bookie could not read
@@ -11,7 +12,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, sections 11.2 to 11.5 and 17.3.
+Source: docs/internals/client-protocol.md, sections 11.2 to 11.5 and 17.3.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from typing import Final, NamedTuple
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.context import ClientContext
-from bookie_client.logs import get_logger
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Location, Topology
 from bookie_client.reading.batch_read import BatchAnswer, BatchParts, BatchQuestion, BatchRead
 from bookie_client.reading.entry import LedgerEntry, payload_bytes
@@ -38,32 +38,41 @@ from bookie_client.reading.speculation import SpeculationPolicy, Speculator
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import DigestMismatch, PodkeeperError, StorageFault, fresh
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.logs import get_logger
+from bookie_protocol.trace_context import marked
 
 LATEST_PLACE_OF_A_REMOTE_REPLICA = 2
 """Index; so that a dead region of this client costs at most two tries."""
+_log = get_logger(__name__)
+LEAST_BATCH_SECONDS: Final = 0.05
+"""Minimum seconds for a batch read before others are asked too, if nothing else is known; half of the delay."""
+BATCH_DECAY: Final = 0.9
+"""Factor per batch by which the slowest batch is forgotten."""
+LOGGED_ONE_BY_ONE: Final = 10
+"""Bad replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
 
 
 class Standing(IntEnum):
-    """Why a replica has its place; smaller is asked earlier."""
+    """The reason for a replica's place in the order; smaller is asked earlier."""
 
     LOCAL = 1
-    """In this client's region (or no regions are known), nothing against it."""
+    """Located in this client's region (or no regions are known), without problems."""
     LOCAL_TROUBLED = 2
-    """In this client's region, quarantined: it failed often lately."""
+    """Located in this client's region, quarantined: it failed often recently."""
     REMOTE = 3
-    """In another region."""
+    """Located in another region."""
     REMOTE_TROUBLED = 4
-    """In another region, quarantined."""
+    """Located in another region, quarantined."""
     READ_ONLY = 5
     """It takes no writes, which often means a full or failing disk."""
     SLOW = 6
     """It failed a read lately, or answers far slower than its peers."""
     UNREACHABLE = 7
-    """No connection lately, or not registered."""
+    """A bookie that was not connected recently, or is not registered."""
 
 
 class Rank(NamedTuple):
-    """What the order is made of."""
+    """The sort key of a replica."""
 
     standing: Standing
     distance: int
@@ -72,13 +81,14 @@ class Rank(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """What is known about bookies at one moment."""
+    """A snapshot of what is known about bookies."""
 
     unreachable: frozenset[str] = frozenset()
     troubled: frozenset[str] = frozenset()
     slow: frozenset[str] = frozenset()
     writable: frozenset[str] | None = None
-    """None: the registry has told nothing yet, so nobody counts as not registered."""
+    """Registered writable bookies. None: the registry has reported nothing yet, so no bookie counts as not
+    registered."""
     read_only: frozenset[str] = frozenset()
     topology: Topology = UNKNOWN_TOPOLOGY
 
@@ -130,7 +140,7 @@ def _standing(bookie: str, view: ReplicaView, is_remote: bool) -> Standing:
 
 
 def _is_remote(local: Location | None, location: Location | None) -> bool:
-    """Whether the bookie is in another region. One part alone is a rack: there are no regions then."""
+    """Return True if the bookie is in another region. A location of one part is a rack: there are no regions then."""
     if local is None or len(local) < 2:
         return False
     return location is None or location[0] != local[0]
@@ -145,16 +155,6 @@ def _distance(local: Location | None, location: Location | None) -> int:
             break
         shared += 1
     return len(local) - shared
-
-
-_log = get_logger(__name__)
-
-LEAST_BATCH_SECONDS: Final = 0.05
-"""What a batch read may take before others are asked too, if nothing else is known; half of the delay."""
-BATCH_DECAY: Final = 0.9
-"""How fast the slowest batch is forgotten, per batch."""
-LOGGED_ONE_BY_ONE: Final = 10
-"""Bad replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
 
 
 class Fetched(NamedTuple):
@@ -207,8 +207,11 @@ class Channels(dict[str, Channel]):
 
 
 class EntrySources:
-    """Belongs to one handle. `metadata` gives the segments as the handle knows them at that moment; `on_lac` is
-    told what bookies say about the last add confirmed (v3 reads); `recovering`: reads that a recovery waits for."""
+    """The sources of one handle.
+
+    `metadata` gives the segments as the handle knows them at that moment; `on_lac` gets the last add confirmed that
+    bookies report (v3 reads); `recovering`: a recovery waits for the reads.
+    """
 
     def __init__(
         self,
@@ -230,7 +233,7 @@ class EntrySources:
         self.origins: Origins | None = None
         self.is_striped = value.ensemble_size != value.write_quorum_size
         self.step = value.ensemble_size if self.is_striped else 1
-        """From one entry of a batch read to the next: of a striped ledger no bookie has all."""
+        """Distance between two entries of a batch read: no bookie has all entries of a striped ledger."""
         self.support = context.batch_support.stepped if self.is_striped else context.batch_support
         self.policy = SpeculationPolicy.of(options)
         fan_out = value.write_quorum_size if options.parallel_reads else 1
@@ -317,8 +320,11 @@ class EntrySources:
         """A group to `send`."""
         return EntryGroup(self.ledger_id, self.path, self.policy, done, known, self.origins)
 
-    def send(self, group: EntryGroup, entry_ids: Sequence[int], order: Sequence[str] | None = None) -> None:
-        """Ask for entries of ascending ids one by one; `order` instead of that of each entry's write set."""
+    def send(
+        self, group: EntryGroup, entry_ids: Sequence[int], order: Sequence[str] | None = None, mark: bytes = b""
+    ) -> None:
+        """Ask for entries of ascending ids one by one; `order` instead of that of each entry's write set. `mark`: of
+        the trace that the first request carries (`trace_context`)."""
         context, metadata, ledger_id, view = self.context, self.metadata(), self.ledger_id, NOTHING_KNOWN
         transactions, size = context.transactions, metadata.ensemble_size
         read = partial(context.pool.dialect.read, batch_class=True) if self._batch_class else context.pool.dialect.read
@@ -336,6 +342,9 @@ class EntrySources:
                 chosen[entry_id % size] = replicas
                 firsts.add(replicas[0])
             requests.append((entry_id, replicas, read(next(transactions), ledger_id, entry_id)))
+        if mark:
+            entry_id, replicas, (key, frame) = requests[0]
+            requests[0] = entry_id, replicas, (key, marked(frame, mark))
         expected = max(map(context.health.expected_read_seconds, firsts))
         group.send(requests, self._clock(), self.policy.first_delay(expected))
 
@@ -344,14 +353,15 @@ class EntrySources:
         entry_id: int,
         order: Sequence[str] | None = None,
         known: Mapping[str, PodkeeperError] | None = None,
+        mark: bytes = b"",
     ) -> LedgerEntry:
-        """One entry from the first replica that serves it. Raises what counts when none does."""
+        """One entry from the first replica that serves it; `mark` as in `send`. Raises what counts when none does."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         group = self.group(lambda _: ended.set(), known)
         speculator = Speculator(loop, self.served_by)
         try:
-            self.send(group, [entry_id], order)
+            self.send(group, [entry_id], order, mark)
             speculator.watch(group)
             await ended.wait()
         finally:
@@ -370,7 +380,7 @@ class EntrySources:
         order: Sequence[str],
         done: Callable[[BatchRead, BatchAnswer | Exception], None],
     ) -> BatchRead:
-        """Ask for up to `count` entries from `first` on, one step apart; `done` is told, later, what came of it."""
+        """Ask for up to `count` entries from `first` on, one step apart; `done` gets the outcome later."""
         question = BatchQuestion(self.ledger_id, first, count, max_bytes, self.step)
         read = BatchRead(self._batch_parts, question, order, done)
         expected = self._slowest_batch
@@ -390,7 +400,8 @@ class EntrySources:
         return Fetched(verified.entries, verified.nbytes, None)
 
     async def mended(self, answer: BatchAnswer) -> Fetched:
-        """The entries of a batch, with what is damaged there read elsewhere; up to the first that nobody serves."""
+        """Return the entries of a batch, with the damaged ones read elsewhere; up to the first that no replica
+        serves."""
         bookie, first, verified, step = answer
         answers: list[LedgerEntry | PodkeeperError] = list(verified.entries)
         for place, error in verified.damaged.items():
@@ -440,7 +451,7 @@ class EntrySources:
             self.context.health.mark_slow(bookie)
 
     def heard_lac(self, lac: int) -> None:
-        """What a bookie says is confirmed."""
+        """Pass on a last add confirmed that a bookie reported."""
         if self._on_lac is not None:
             self._on_lac(lac)
 

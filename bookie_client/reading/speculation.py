@@ -1,4 +1,4 @@
-"""When the next replica is asked although the ones before may still answer.
+"""Speculative reads: the time at which the next replica is asked although the ones before may still answer.
 
 Invariants
 - A replica that goes on answering other reads of the range is given more time, until the first look after the longest
@@ -7,7 +7,7 @@ Invariants
 
 `SpeculationPolicy` is pure; `Speculator` belongs to the event loop.
 
-Source: reference client protocol, sections 11.2 and 18.
+Source: docs/internals/client-protocol.md, sections 11.2 and 18.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class SpeculationPolicy:
         return self.first == 0
 
     def first_delay(self, expected: float) -> float:
-        """How long the first replica has. `expected`: seconds that its reads take at most as a rule."""
+        """Return the seconds that the first replica has. `expected`: seconds that its reads usually take at most."""
         if self.first is not None:
             return min(self.first, self.longest)
         return min(max(3 * expected, LEAST_ADAPTIVE_DELAY), self.longest)
 
     def next_delay(self, delay: float) -> float:
-        """How long the next replica has."""
+        """Return the seconds that the next replica has."""
         return min(delay * self.multiplier, self.longest)
 
 
@@ -74,7 +74,7 @@ class Waiting(Protocol):
     """Reads that wait for replicas. Times are those of the event loop's clock."""
 
     due: float
-    """When to look after them; `inf`: never again."""
+    """Time of the next look after them; `inf`: never again."""
 
     def speculate(self, now: float, alive: frozenset[str]) -> None:
         """Ask the next replica for each read that is due, and move `due`. `alive`: bookies that answered

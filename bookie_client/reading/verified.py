@@ -2,8 +2,8 @@
 
 Pure; any thread.
 
-Sources: reference client protocol, sections 5 and 11.5; reference client protocol, sections 5 and 11.5; reference
-wire protocol, section 7 (digests).
+Sources: docs/internals/client-protocol.md, sections 5 and 11.5; docs/internals/client-protocol.md, sections 5 and 11.5;
+docs/internals/wire-protocol.md, section 7 (digests).
 """
 
 from __future__ import annotations
@@ -31,25 +31,41 @@ _PACKED_CRC32C_HEADER: Final = struct.Struct(">iqqqqI")
 _LENGTH_SIZE: Final = ENTRY_LENGTH.size
 assert _PACKED_CRC32C_HEADER.size == _LENGTH_SIZE + _CRC32C_OVERHEAD
 
+_PREFIX: Final = struct.Struct(">iq")
+"""Length and ledger id."""
+_CHECKSUM_SIZE: Final = 4
+_CHECKSUM_AT: Final = ENTRY_LENGTH.size + ENTRY_HEADER_SIZE
+"""Offset from the start of an entry, including its length, as for all places here."""
+_PAYLOAD_AT: Final = _CHECKSUM_AT + _CHECKSUM_SIZE
+_FEWEST: Final = 32
+"""Minimum number of entries for which arrays are faster."""
+_LONGEST: Final = 2048
+"""Longer ones cost more in copying than in looking at each. Bytes of an entry."""
+_TOGETHER: Final = 128
+"""Entries that are copied and looked at while the processor's cache holds them."""
+_WORTH_LOADING: Final = 32
+"""Batches; loading takes as long as looking at the entries of some thousand."""
+_batches = counting(1)
+
 
 class Verified(NamedTuple):
     """Entries whose ids are one step apart."""
 
     entries: Sequence[LedgerEntry]
-    """In the place of a damaged one stands an entry without bytes."""
+    """Entries by place; a damaged one is replaced by an entry without bytes."""
     damaged: dict[int, DigestMismatch]
-    """By place in `entries`."""
+    """Digest errors by place in `entries`."""
     nbytes: int
-    """Of the payloads of all good ones."""
+    """Payload bytes of all good entries."""
 
 
 def verify_packed(
     digest: DigestManager, ledger_id: int, first: int, packed: PackedEntries, most: int, step: int = 1
 ) -> Verified:
-    """As `verify_run`, of the first `most` entries of an answer. Raises `ProtocolViolation` where their lengths do not
-    fit."""
+    """Verify the first `most` entries of an answer, as `verify_run` does. Raises `ProtocolViolation` if their
+    lengths do not fit."""
     if digest.type is DigestType.CRC32C:
-        # The digest that nearly all ledgers have. None: something is wrong, which somebody else finds out.
+        # The digest that nearly all ledgers have. None: something is wrong; `verify_run` finds out what.
         asked = ledger_id, first, packed, most, step
         batch = even_crc32c_batch(*asked) or _crc32c_batch(*asked)
         if batch is not None:
@@ -113,24 +129,6 @@ def _mismatch(digest: DigestManager, ledger_id: int, entry_id: int, entry: bytes
     raise AssertionError("the digest manager disagrees with itself")
 
 
-_PREFIX: Final = struct.Struct(">iq")
-"""Length and ledger id."""
-_CHECKSUM_SIZE: Final = 4
-_CHECKSUM_AT: Final = ENTRY_LENGTH.size + ENTRY_HEADER_SIZE
-"""From the start of an entry, its length in front, as all places here."""
-_PAYLOAD_AT: Final = _CHECKSUM_AT + _CHECKSUM_SIZE
-_FEWEST: Final = 32
-"""For fewer arrays do not pay."""
-_LONGEST: Final = 2048
-"""Longer ones cost more in copying than in looking at each. Bytes of an entry."""
-_TOGETHER: Final = 128
-"""Entries that are copied and looked at while the processor's cache holds them."""
-_WORTH_LOADING: Final = 32
-"""Batches; loading takes as long as looking at the entries of some thousand."""
-
-_batches = counting(1)
-
-
 def even_crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int, step: int = 1) -> EntryBatch | None:
     """Verification of entries that all have one size: of all together, by arrays over the answer, without a look at
     each.
@@ -141,7 +139,7 @@ def even_crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: i
     does not fit makes it another one. Where several do not fit, their differences cancel out once in 2**32 cases, as
     seldom as one difference escapes its own checksum.
 
-    Invariant: a batch is only ever found good here. Which entry is damaged, and how, somebody else finds out.
+    Invariant: a batch is only ever found good here. `verify_run` finds out which entry is damaged, and how.
 
     The first `most` entries. None if this is not the way for them, or if anything is wrong.
 
@@ -174,7 +172,7 @@ def _has_arrays() -> bool:
 
 
 def _is_sound(run: memoryview, size: int, ledger_id: int, first: int, step: int) -> bool:
-    """Whether these are entries of this size with ids one step apart from `first` on, and digests that fit."""
+    """Return True if these are entries of this size with ids one step apart from `first` on, and matching digests."""
     import numpy as np
 
     stride = ENTRY_LENGTH.size + size

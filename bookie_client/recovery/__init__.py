@@ -1,8 +1,8 @@
-"""Recovery: fencing, finding the end of a ledger that nobody closed, storing it.
+"""Recovery: fencing, finding the end of a ledger that its writer did not close, storing it.
 
 recovery.recover_ledger  marks, finds the end (fences, `forward_read`, stores again), closes by
                          compare-and-set or adopts another's end
-forward_read.EntryVote   pure: found, not found (Qw - Qa + 1 denials behind a fence), or nobody can tell
+forward_read.EntryVote   pure: found, not found (Qw - Qa + 1 denials behind a fence), or unknown
 
 A recovery replaces bookies for itself and stores the new segments together with the end. The entries that it stores
 again carry the LAC that fencing found: until it is closed, the writer may still close the ledger at a lower end than

@@ -1,5 +1,6 @@
-"""The recovery's read of one entry: found, not found, or an error because nobody can tell; and what all steps of one
-recovery share (`RecoveryParts`).
+"""The recovery's read of one entry: found, not found, or an error because the answer is unknown.
+
+`RecoveryParts` is what all steps of one recovery share.
 
 Invariants
 - Every request fences its bookie first, so a bookie's "no" holds for ever: an add of the old writer that is still
@@ -7,15 +8,17 @@ Invariants
 - Replicas are asked one after the other: the next one when one failed, or has not answered for as long as its
   reads take as a rule. An answer that comes later still counts.
 - Found: any one undamaged copy. It may have been acknowledged, so it stays.
-- Not found: Qw - Qa + 1 positions of the write set said in so many words, behind a fence, that they have not got
-  it. Then fewer than Qa copies can exist, now and ever: it was never acknowledged. A time-out, a lost connection, a
-  fault, a damaged copy or a ledger in limbo is never such a word.
-- Unknown: everybody answered, and neither holds. The recovery fails, and another one may know more.
-- The verdict, once it is not `OPEN`, never changes. When it stands nothing of the read is under way any more.
+- Not found: Qw - Qa + 1 positions of the write set said in so many words, behind a fence, that they have not got it.
+  Then fewer than Qa copies can exist, now and ever: it was never acknowledged. A time-out, a lost connection, a fault,
+  a damaged copy or a ledger in limbo is never such a word.
+- Where the recovery `hears_all` (healing's do), the others of the write set have answered too, or failed: a copy on any
+  of them wins over those that deny it, who may have lost theirs without a trace.
+- Unknown: all replicas answered, and neither holds. The recovery fails, and another one may know more.
+- The verdict, once it is not `OPEN`, never changes. Once it is reached, no request of the read is under way any more.
 
 `EntryVote` is pure; everything else belongs to the event loop.
 
-Source: reference client protocol, section 14.5.
+Source: docs/internals/client-protocol.md, section 14.5.
 """
 
 from __future__ import annotations
@@ -46,17 +49,19 @@ class RecoveryParts:
     digest: DigestManager
     master_key: bytes = field(repr=False)
     distrusted: frozenset[str] = frozenset()
-    """Bookies that are known to have lost entries of the ledger: what they deny counts as unknown."""
+    """Bookies that lost entries of the ledger, or may have: what they deny counts as unknown."""
+    hears_all: bool = False
+    """An entry counts as not found only when its whole write set has answered, or failed, because any copy wins."""
     quorums: Quorums = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quorums", quorums_of(self.metadata))
 
     def weighed(self, bookie: str, error: PodkeeperError) -> PodkeeperError:
-        """What a bookie's answer is worth: a distrusted one's "no" is no promise."""
+        """Return the error to count for a bookie's answer: the "no" of a distrusted bookie is not a promise."""
         if bookie in self.distrusted and is_negative(error):
             return LedgerStateUnknown(
-                f"bookie {bookie} lost entries of ledger {self.ledger_id}: its no counts for nothing"
+                f"bookie {bookie} may have lost entries of ledger {self.ledger_id}: its no counts for nothing"
             )
         return error
 
@@ -75,7 +80,7 @@ class FoundEntry(NamedTuple):
 
 
 async def read_forward(parts: RecoveryParts, entry_id: int) -> FoundEntry | None:
-    """The entry; None when it was never acknowledged. Raises the error that counts when nobody can tell."""
+    """Return the entry; None if it was never acknowledged. Raises the error that counts if the answer is unknown."""
     read = _ForwardRead(parts, entry_id)
     try:
         return await read.run()
@@ -90,7 +95,7 @@ class _ForwardRead:
         bookies = parts.metadata.bookies_for(entry_id)
         unreachable = parts.context.health.failed_lately()
         self._order = sorted(bookies, key=unreachable.__contains__)
-        self._vote = EntryVote(parts.quorums, bookies)
+        self._vote = EntryVote(parts.quorums, bookies, hears_all=parts.hears_all)
         self._policy = SpeculationPolicy.of(parts.context.options)
         self._asked: dict[asyncio.Task[FoundEntry], str] = {}
 
@@ -120,7 +125,7 @@ class _ForwardRead:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _delay(self, bookie: str, delay: float | None) -> float | None:
-        """How long the replica has before the next one is asked too; None: until it fails."""
+        """Return the seconds that the replica has before the next one is asked too; None: until it fails."""
         if self._policy.is_off:
             return None
         if delay is None:
@@ -159,15 +164,16 @@ class Verdict(Enum):
 
 
 class EntryVote:
-    """`bookies`: the entry's write set."""
+    """`bookies`: the entry's write set. `hears_all`: it is not found only when all of them have answered, or failed."""
 
-    def __init__(self, quorums: Quorums, bookies: tuple[str, ...]) -> None:
+    def __init__(self, quorums: Quorums, bookies: tuple[str, ...], *, hears_all: bool = False) -> None:
+        self._hears_all = hears_all
         self._missing = set(bookies)
         self._negatives_needed = quorums.write - quorums.ack + 1
         self._negatives = 0
         self.verdict = Verdict.OPEN
         self.errors: dict[str, PodkeeperError] = {}
-        """What each bookie said that has not served the entry, in the order of the answers."""
+        """Errors of the bookies that have not served the entry, in the order of the answers."""
 
     def found(self, bookie: str) -> None:
         """The bookie served the entry, undamaged."""
@@ -181,6 +187,8 @@ class EntryVote:
         self.errors[bookie] = error
         if is_negative(error):
             self._negatives += 1
+        if self._hears_all and self._missing:
+            return
         if self._negatives >= self._negatives_needed:
             self.verdict = Verdict.NOT_FOUND
         elif not self._missing:

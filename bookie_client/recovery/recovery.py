@@ -1,4 +1,4 @@
-"""Recovery: a ledger that nobody closed gets its end, though its writer may be dead, or alive and unaware.
+"""Recovery: it stores the end of a ledger that was not closed, whether its writer is dead, or alive and unaware.
 
 Mark the metadata IN_RECOVERY, so that the writer cannot change the ensemble any more; find the end (`find_end`: fence,
 read forward, store again what is found, stop at the first entry that was never acknowledged); store it with one
@@ -6,8 +6,8 @@ compare-and-set. Any number of clients may do this at once, and any of them may 
 that makes the ledger CLOSED decides, and all others adopt what it stored.
 
 Invariants
-- Nobody is fenced with a password that differs from the one the ledger recorded.
-- An attempt that fails leaves the ledger IN_RECOVERY, and anybody may try again.
+- No bookie is fenced with a password that differs from the one the ledger recorded.
+- An attempt that fails leaves the ledger IN_RECOVERY, and any client may try again.
 - The end found is at or above every entry that a writer saw acknowledged, and every entry up to it has its ack
   quorum.
 - Reading ahead never decides anything: entries are taken in order, and what was read behind the end is dropped.
@@ -15,6 +15,8 @@ Invariants
 - Once the ledger is fenced the old writer can never again collect Qa acknowledgements in any write set: the vote was
   covered, by bookies that made their fence durable before they answered. The LAC that comes out was confirmed by the
   writer, or by a recovery before this one: it is a start, not the end.
+- A bookie that cannot read its last entry is asked once more, for an entry that no ledger has: its "no such entry"
+  proves the fence.
 - Entries that are stored again keep id, payload and length. They carry the LAC that fencing found, not how far the
   recovery is: until the ledger is closed its writer, or another recovery, may still close it at a lower end, and a
   reader must never hear of a LAC above the end.
@@ -24,7 +26,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, section 14.
+Source: docs/internals/client-protocol.md, section 14.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from bookie_client.access import LedgerAccess
+from bookie_client.connection.request import EntryAnswer
 from bookie_client.context import ClientContext
-from bookie_client.logs import get_logger
-from bookie_client.metadata_update import update_metadata
+from bookie_client.metadata_update import read_same, update_metadata
 from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, least_lac, vote_failure
 from bookie_client.reading.reader import EntryReader
 from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts, read_forward
@@ -52,22 +55,30 @@ from bookie_protocol.errors import (
     LedgerDeleted,
     MetadataError,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataVersionConflict,
+    NotThere,
     PodkeeperError,
     RecoveryFailed,
+    StorageFault,
     Unauthorized,
     fresh,
 )
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.logs import get_logger
+from bookie_protocol.metadata_service.interface import LedgerLife, Versioned
 
+NO_ENTRY: Final = 1 << 56
+"""An entry id that no ledger reaches. It is small enough for its place in an index file to be a valid offset."""
 FIRST_WINDOW: Final = 4
 """Entries under way at first; as many more as were found, because most ledgers have very few to recover."""
+_log = get_logger(__name__)
+Stored = Versioned[LedgerMetadata]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """What is to be stored."""
+    """The end of a ledger, as it is stored in the metadata."""
 
     last_entry_id: int
     length: int
@@ -75,11 +86,12 @@ class LedgerEnd:
     segments: Mapping[int, Ensemble]
     """Ensembles that recovered entries were stored on, by first entry; in addition to the stored ones."""
     recovered: int
-    """How many entries were stored again."""
+    """Number of entries that were stored again."""
 
 
 async def find_end(parts: RecoveryParts) -> LedgerEnd:
-    """Raises `Unauthorized`, and the errors of bookies when nobody can tell the end; a later call may."""
+    """Find the end of the ledger. Raises `Unauthorized`, and the errors of bookies if the end is unknown; a later
+    call may find it."""
     fencing = Fencing(parts)
     try:
         start = await fencing.run()
@@ -164,12 +176,16 @@ class _Forward:
         return max(1, min(FIRST_WINDOW + found, self._max_entries, self._max_bytes // self._largest))
 
 
+class _LastEntryUnreadable(CouldNotTell):
+    """A bookie is fenced, and cannot read its last entry from its disk."""
+
+
 class Fencing:
     """One round; `close` it when the recovery ends, because bookies that answer late are fenced all the same."""
 
     def __init__(self, parts: RecoveryParts) -> None:
         self._parts = parts
-        self._vote = LacVote(parts.quorums)
+        self._vote = LacVote(parts.quorums, hears_all=parts.hears_all)
         self._ballot = Ballot(
             {position: self._fence(bookie) for position, bookie in enumerate(parts.metadata.last_ensemble)}
         )
@@ -188,12 +204,12 @@ class Fencing:
         return max(self._vote.lac, least_lac(self._parts.metadata))
 
     def exact_length(self, lac: int) -> int | None:
-        """Payload bytes of entries 0 to `lac`, if one of the last entries told."""
+        """Return the payload bytes of entries 0 to `lac`, if one of the last entries contains them."""
         return self._vote.exact_length(lac)
 
     @property
     def length_heard(self) -> int:
-        """What the reference would take for the length, when nothing exact can be had."""
+        """Return the length that the reference would use, if no exact one is known."""
         return self._vote.length_heard
 
     async def close(self) -> None:
@@ -201,7 +217,7 @@ class Fencing:
         await self._ballot.close()
 
     def _count(self, position: int, answer: LastEntry | PodkeeperError) -> None:
-        if isinstance(answer, DigestMismatch):
+        if isinstance(answer, (DigestMismatch, _LastEntryUnreadable)):
             self._vote.damaged(position, answer)
         elif isinstance(answer, PodkeeperError):
             self._vote.failed(position, answer)
@@ -209,11 +225,22 @@ class Fencing:
             self._vote.served(position, answer)
 
     async def _fence(self, bookie: str) -> LastEntry:
+        """The bookie's last entry. `_LastEntryUnreadable`: the bookie is fenced, and cannot read that entry."""
+        try:
+            answer = await self._read_behind_the_fence(bookie, LAST_ENTRY)
+        except StorageFault as error:
+            # One answer stands for two facts: the fence, and the entry read behind it. An entry that no ledger has is
+            # denied from the index alone, so this second answer tells of the fence whatever the disk says of the entry.
+            with suppress(NotThere):
+                await self._read_behind_the_fence(bookie, NO_ENTRY)
+            raise _LastEntryUnreadable(str(error)) from error
+        return LastEntry.of(self._parts.digest, self._parts.ledger_id, answer.entry)
+
+    async def _read_behind_the_fence(self, bookie: str, entry_id: int) -> EntryAnswer:
         parts = self._parts
-        answer = await parts.context.operations.read_entry(
-            bookie, parts.ledger_id, LAST_ENTRY, fence_key=parts.master_key, high_priority=True
+        return await parts.context.operations.read_entry(
+            bookie, parts.ledger_id, entry_id, fence_key=parts.master_key, high_priority=True
         )
-        return LastEntry.of(parts.digest, parts.ledger_id, answer.entry)
 
 
 class _Rewrites(AddState):
@@ -300,21 +327,23 @@ class Rewriter:
         return ensemble
 
 
-_log = get_logger(__name__)
-
-Stored = Versioned[LedgerMetadata]
-
-
 async def recover_ledger(
-    context: ClientContext, stored: Stored, access: LedgerAccess, distrusted: frozenset[str] = frozenset()
+    context: ClientContext,
+    stored: Stored,
+    access: LedgerAccess,
+    distrusted: frozenset[str] = frozenset(),
+    *,
+    hears_all: bool = False,
 ) -> Stored:
     """Close a ledger; returns its final metadata, which may be another client's work.
 
-    `distrusted`: bookies that are known to have lost entries of this ledger. They are fenced like the others, but an
-    entry that they deny may exist all the same, so the ledger is not closed below it on their word.
+    `distrusted`: bookies that lost entries of this ledger, or may have. They are fenced like the others, but an entry
+    that they deny may exist all the same, so the ledger is not closed below it on their word. `hears_all`: every bookie
+    is heard, or waited for within its time-outs, before an entry counts as not there; readers need not.
 
     Raises `RecoveryFailed` when too few bookies answer (the ledger stays IN_RECOVERY; try again once they are
-    back), `Unauthorized`, `LedgerDeleted` (deleted meanwhile), `MetadataUnavailable`,
+    back), `Unauthorized`, `LedgerDeleted` (deleted meanwhile), `MetadataReplaced` (deleted, and a different ledger now
+    has its id), `MetadataUnavailable`,
     `MetadataVersionConflict` (the state or the last ensemble changed meanwhile: no end was stored; try again).
     """
     ledger_id = stored.value.ledger_id
@@ -323,14 +352,15 @@ async def recover_ledger(
         if marked.value.is_closed:
             return marked
         _log.info("recovery", ledger=ledger_id, ensemble=marked.value.last_ensemble)
-        end = await find_end(RecoveryParts(context, marked.value, access.digest, access.master_key, distrusted))
+        parts = RecoveryParts(context, marked.value, access.digest, access.master_key, distrusted, hears_all)
+        end = await find_end(parts)
         closed = await _close(context, marked, end)
     except MetadataNotFound as error:
         raise LedgerDeleted(f"ledger {ledger_id} was deleted while it was recovered") from error
     except (Unauthorized, MetadataError):
         raise
     except PodkeeperError as error:
-        return await _adopt_or_fail(context, ledger_id, error)
+        return await _adopt_or_fail(context, LedgerLife.of(stored), error)
     _log.info("recovered", ledger=ledger_id, last_entry=closed.value.last_entry_id, stored_again=end.recovered)
     return closed
 
@@ -358,24 +388,26 @@ def _with_end(metadata: LedgerMetadata, end: LedgerEnd) -> LedgerMetadata:
 
 
 def _check_same_tail(before: LedgerMetadata, now: LedgerMetadata) -> None:
-    """What bookies said counts for the ensemble that was fenced, and for no other."""
+    """Raise unless the metadata still have the ensemble that was fenced: the bookies' answers count for no other."""
     tail = before.first_entry_ids[-1], before.last_ensemble
     if now.state is not LedgerState.IN_RECOVERY or (now.first_entry_ids[-1], now.last_ensemble) != tail:
         raise MetadataVersionConflict(
-            f"ledger {now.ledger_id}: somebody changed its state or last ensemble during the recovery; try again"
+            f"ledger {now.ledger_id}: another client changed its state or last ensemble during the recovery; try again"
         )
 
 
-async def _adopt_or_fail(context: ClientContext, ledger_id: int, error: PodkeeperError) -> Stored:
-    """Somebody else may have been luckier: then that is the end."""
+async def _adopt_or_fail(context: ClientContext, life: LedgerLife, error: PodkeeperError) -> Stored:
+    """Another client may have closed it: then that is the end."""
     try:
-        stored = await context.ledgers.read(ledger_id)
+        stored = await read_same(context.ledgers, life)
     except MetadataNotFound:
-        raise LedgerDeleted(f"ledger {ledger_id} was deleted while it was recovered") from error
+        raise LedgerDeleted(f"ledger {life.ledger_id} was deleted while it was recovered") from error
+    except MetadataReplaced:
+        raise
     except MetadataError:
-        _fail(ledger_id, error)
+        _fail(life.ledger_id, error)
     if not stored.value.is_closed:
-        _fail(ledger_id, error)
+        _fail(life.ledger_id, error)
     return stored
 
 

@@ -1,78 +1,85 @@
-"""Checking a ledger: which of its replicas are there; the outcome, a verdict on each replica of each fragment; and
-closing a ledger whose writer is gone by what a check found (`close_checked`), on behalf of healing: fence it, find its
-end, and write that down.
+"""The check of a ledger: a verdict on each replica of each fragment.
 
     report = await LedgerChecker(client, CheckOptions(verification_percentage=10)).check(ledger_id)
     for fragment in report.bad_fragments:
         print(fragment.fragment.first_entry, fragment.bad)
 
 Of each position the first and the last entry that striping puts there are read from exactly that bookie, and of those
-between them as many percent as asked for, one at random of each equal part. Of bookies in doubt (`complete`) nothing is
-left out: their lists of entries are compared with striping, and where they give none every entry is read.
-
-A reader who recovers a ledger believes a bookie that says "no such entry". Who heals has to be more careful: it is
-called because bookies were lost, and one that came back under its id with empty disks denies entries which were
-acknowledged. With its word, and that of bookies which never got them, a ledger could be closed below them. So the
-ledger is checked first, and whoever denies entries that were confirmed, or gives them damaged, is not believed about
-any other: then the recovery fails rather than cuts off, and the ledger stays IN_RECOVERY until somebody who knows is
-back.
-
-Replication workers, decommissions, `recover`, the data integrity check and the Spark jobs close ledgers in this way and
-in no other.
+between them as many percent as asked for, one at random of each equal part. A repair passes the reasons of the mark
+(`findings`), and gets an answer to exactly those: the entries that a finding names are read, those that are said to
+diverge are compared with the other copies, and where no reason is known every entry is read. The list of entries of
+such a bookie is compared with striping, too; where it gives none, every entry is read.
 
 Invariants
 - A bookie that does not answer, or cannot tell, is unreachable and never bad. Only its own word, its absence from the
   registry (see `bookies.Registrations`) or bytes that are not the entry make a replica bad.
 - Digests are verified with the password that the ledger recorded. Where none is recorded, ids alone are compared.
-- Entries behind the last add confirmed of an open ledger are not looked at: they are their writer's.
-- Total loss is told: every position that should hold an entry and denies it is MISSING, also where the segment has but
-  this one entry.
-- At most `max_reads` reads are under way, and all pass the throttle.
+- A check does not look at entries behind the last add confirmed of an open ledger: they are their writer's. `tail`
+  does, for bookies that may have lost some (`replication.tail`).
+- Total loss is reported: every position that should hold an entry and denies it is MISSING, also where the segment has
+  but this one entry.
+- At most `max_reads` reads are under way, and all pass the throttle (`replication.replica_reads`).
 
 Event loop only.
 
-Source: reference auto-recovery, sections 5 and 6.3.
+Source: docs/internals/auto-recovery.md, sections 5 and 6.3.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import merge
 from itertools import islice
 from random import Random
 from typing import Final
 
-from bookie_client.access import LedgerAccess, access_to, replica_access
+from bookie_client.access import LedgerAccess, replica_access
 from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.reading.lac import least_lac, read_last_confirmed
-from bookie_client.recovery.recovery import recover_ledger
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
-from bookie_client.replication.source_reads import Outcome, Patience, SourceReads
+from bookie_client.replication.lists import YIELD_EVERY, Lists, first_missing
+from bookie_client.replication.replica_reads import (
+    BUSY_SECONDS,
+    BUSY_TRIES,
+    CHUNK_BYTES,
+    CHUNK_SINGLES,
+    GUESSED_BYTES,
+    Look,
+    ReplicaReads,
+)
+from bookie_client.replication.source_reads import Patience
+from bookie_client.replication.tail import Tail, find_tail
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager, DigestType
 from bookie_protocol.errors import (
     BadRequest,
-    BookieTimeout,
+    BadVersion,
     DigestMismatch,
+    LedgerStateUnknown,
     MetadataError,
     NotThere,
     PodkeeperError,
     StorageFault,
-    TooManyRequests,
     fresh,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.findings import Finding, Reason, Runs, entries_to_read, joined_runs
 from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.wire.availability import Availability
 
+CHUNK_ENTRIES: Final = 1_000
+"""Entries that are asked for at a time, by batch."""
+MAX_HOLES: Final = 20
+"""Entries that `holes` names."""
+_EVERYTHING: Final = (0, 2**63 - 1)
+
 
 class ReplicaVerdict(Enum):
-    """What a bookie's copies at one position of a fragment are worth."""
+    """The verdict on a bookie's copies at one position of a fragment."""
 
     GOOD = "good"
     """Every entry that was looked at is there, and undamaged."""
@@ -84,13 +91,26 @@ class ReplicaVerdict(Enum):
     """An entry fails its digest, or the bookie cannot read it from its disk."""
     LOST = "lost"
     """The bookie is registered nowhere. Also where it stores nothing, so that the metadata drop dead bookies."""
+    DIVERGENT = "divergent"
+    """An entry that was found to be the wrong one still differs from the other copies."""
     UNREACHABLE = "unreachable"
-    """Registered, and does not answer, or answers that it cannot tell: never counted as missing."""
+    """Registered, and does not answer, or refuses to: never counted as missing."""
+    UNTOLD = "untold"
+    """The bookie answers that it cannot tell what it holds of this ledger. Said once, this counts as unreachable."""
 
     @property
     def is_bad(self) -> bool:
         """A new copy is wanted."""
-        return self in (ReplicaVerdict.MISSING, ReplicaVerdict.DAMAGED, ReplicaVerdict.LOST)
+        return self is ReplicaVerdict.LOST or self in FAULTS
+
+    @property
+    def is_unknown(self) -> bool:
+        """The copies may be there or not."""
+        return self in (ReplicaVerdict.UNREACHABLE, ReplicaVerdict.UNTOLD)
+
+
+FAULTS: Final = frozenset({ReplicaVerdict.MISSING, ReplicaVerdict.DAMAGED, ReplicaVerdict.DIVERGENT})
+"""Verdicts that a registered bookie gives, or shows, about its own copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +138,8 @@ class FragmentReport:
 
     @property
     def unknown(self) -> Mapping[int, str]:
-        """Positions about which nobody can tell, and their bookies."""
-        unreachable = ReplicaVerdict.UNREACHABLE
-        return {found.position: found.bookie for found in self.findings if found.verdict is unreachable}
+        """Return the positions whose verdict is unknown, and their bookies."""
+        return {found.position: found.bookie for found in self.findings if found.verdict.is_unknown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,44 +163,30 @@ class LedgerReport:
 
     @property
     def cannot_tell(self) -> bool:
-        """Some replica, or the end of an open ledger, could not be looked at: the ledger may be worse than it seems."""
+        """Return True if some replica, or the end of an open ledger, could not be checked: the ledger may be worse
+        than it seems."""
         return self.lac_error is not None or any(report.unknown for report in self.fragments)
 
     @property
     def is_healthy(self) -> bool:
-        """Everything that was looked at is good, and everything could be looked at."""
+        """Return True if everything was checked and is good."""
         return not self.cannot_tell and not self.bad_fragments
-
-
-CHUNK_ENTRIES: Final = 1_000
-"""Entries that are asked for at a time, by batch."""
-CHUNK_SINGLES: Final = 64
-"""Entries that are asked for at a time, by a request each."""
-CHUNK_BYTES: Final = 1024 * 1024
-GUESSED_BYTES: Final = 1024
-"""Of an entry, where the metadata do not tell."""
-LISTS_TO_GIVE_UP: Final = 3
-"""A bookie that was silent so often in a row when asked for a list is not asked again: Java's with DbLedgerStorage
-never answer."""
-YIELD_EVERY: Final = 20_000
-"""Entries compared before other tasks get their turn."""
-BUSY_TRIES: Final = 4
-BUSY_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """How thorough a check is."""
+    """Options of a check."""
 
     verification_percentage: int = 0
-    """Of the entries between the first and the last (`auditorLedgerVerificationPercentage`); 100: all."""
+    """Percentage of the entries between the first and the last that is read
+    (`auditorLedgerVerificationPercentage`); 100: all."""
     max_reads: int = 100
     """Reads under way (`inFlightReadEntryNumInLedgerChecker`, where -1 stands for no limit)."""
     throttle: ReplicationThrottle = field(default_factory=ReplicationThrottle)
     digest: DigestType | None = None
-    """For ledgers that recorded none; None: of these only ids are verified."""
+    """Digest type of ledgers that recorded none; None: only their ids are verified."""
     password: bytes = b""
-    """For ledgers that recorded none."""
+    """Password of ledgers that recorded none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.verification_percentage <= 100:
@@ -197,12 +202,11 @@ class LedgerChecker:
         self._client = client
         self.options = options or CheckOptions()
         self._registrations = Registrations(client.bookies, client.metadata_service.bookies)
-        # Its unit is the read: a chunk of entries takes as much as it has reads.
-        self._window = Window(self.options.max_reads, self.options.max_reads, 0)
-        self._silences: Counter[str] = Counter()  # no more than there are bookies
+        self._lists = Lists(client.operations.entries_of_ledger, self.options.throttle)
+        self._reads = ReplicaReads(client.context, self._lists, self.options.throttle, self.options.max_reads)
 
-    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
-        """Look at every fragment of a ledger. `complete`: bookies of which every copy is looked for.
+    async def check(self, ledger_id: int, *, findings: Collection[Finding] = ()) -> LedgerReport:
+        """Look at every fragment of a ledger, and at what these findings are about.
 
         Raises `LedgerDeleted` (it was deleted), `MetadataUnavailable`, `MetadataDamaged`. What single bookies answer is
         in the report.
@@ -211,12 +215,57 @@ class LedgerChecker:
         stored = await self._client.stored_metadata(ledger_id)
         metadata = stored.value
         access = replica_access(metadata, options.digest, options.password)
-        lac, lac_error = await self._end_of(metadata, access.digest)
+        lac, lac_error = await known_end(self._client, metadata, access.digest)
         reports = []
         for fragment in fragments(ledger_id, metadata, lac):
-            findings = await self._check_fragment(metadata, fragment, access, range(len(fragment.ensemble)), complete)
-            reports.append(FragmentReport(fragment, findings))
+            positions = range(len(fragment.ensemble))
+            found = await self._check_fragment(metadata, fragment, access, positions, findings)
+            reports.append(FragmentReport(fragment, found))
         return LedgerReport(ledger_id, stored, lac, tuple(reports), lac_error)
+
+    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None:
+        """Have these bookies make durable what they have of a ledger; return why one has not, None if all have."""
+        for bookie in sorted(bookies):
+            try:
+                await self._force(bookie, ledger_id)
+            except PodkeeperError as error:
+                return f"{bookie} does not say that its copies are durable: {error}"
+        return None
+
+    async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail:
+        """Look behind the end of an open ledger for what the bookies that these findings name may have lost there.
+
+        Raises `LedgerDeleted`, `MetadataUnavailable`, `MetadataDamaged`.
+        """
+        if report.lac_error is not None:
+            return Tail(unknown=f"the end of the ledger is not known: {report.lac_error}")
+        metadata = report.metadata.value
+        access = replica_access(metadata, self.options.digest, self.options.password)
+        tail = await find_tail(self._reads, report.fragments[-1].fragment, report.lac, doubts, access)
+        if metadata.is_closed or not doubts:
+            return tail
+        # Entries behind the end are in the segment that the writer has now: it may have exchanged a bookie since.
+        now = await self._client.metadata(report.ledger_id)
+        if (now.state, now.first_entry_ids[-1], now.last_ensemble) != (
+            metadata.state,
+            metadata.first_entry_ids[-1],
+            metadata.last_ensemble,
+        ):
+            return Tail(unknown="the state or the last segment of the ledger changed while it was looked at")
+        return tail
+
+    async def _force(self, bookie: str, ledger_id: int) -> None:
+        """A bookie before 4.8 refuses this request each time, and is taken at its word. Java's bookies also refuse it
+        when they fail, as while they stop. So one that refuses is asked again, until it would have stopped."""
+        patience = Patience(BUSY_TRIES, BUSY_SECONDS)
+        while True:
+            try:
+                return await self._client.context.operations.force_ledger(bookie, ledger_id)
+            except BadVersion:  # ours: requests of version 2 have no force
+                return None
+            except BadRequest:
+                if not await patience.again():
+                    return None
 
     async def check_again(
         self,
@@ -224,26 +273,40 @@ class LedgerChecker:
         found: FragmentReport,
         positions: Collection[int],
         *,
-        complete: Collection[str] = (),
+        findings: Collection[Finding] = (),
     ) -> FragmentReport:
         """Look at some positions of a fragment again; of the others what was found stays. Raises
         `MetadataUnavailable`."""
         access = replica_access(metadata, self.options.digest, self.options.password)
-        anew = await self._check_fragment(metadata, found.fragment, access, sorted(positions), complete)
+        anew = await self._check_fragment(metadata, found.fragment, access, sorted(positions), findings)
         by_position = {each.position: each for each in (*found.findings, *anew)}
         return FragmentReport(found.fragment, tuple(by_position[each.position] for each in found.findings))
 
+    async def holes(self, fragment: Fragment, positions: Collection[int]) -> tuple[int, ...]:
+        """Entries of these positions that every bookie which should have them lacks by its own list, the first few.
+
+        This costs a request for each bookie and reads nothing. A bookie that gives no list may have everything.
+        """
+        ensemble = fragment.ensemble
+        lists = await asyncio.gather(*(self._held(bookie, fragment.ledger_id) for bookie in ensemble))
+        found: set[int] = set()
+        for position in positions:
+            for looked_at, entry_id in enumerate(fragment.entries_of(position), 1):
+                if not looked_at % YIELD_EVERY:
+                    await asyncio.sleep(0)
+                if not any(_may_have(lists[at], entry_id) for at in fragment.write_set(entry_id)):
+                    found.add(entry_id)
+                    if len(found) >= MAX_HOLES:
+                        return tuple(sorted(found))
+        return tuple(sorted(found))
+
     # --- inside ---------------------------------------------------------------------------------------------
 
-    async def _end_of(self, metadata: LedgerMetadata, digest: DigestManager) -> tuple[int, PodkeeperError | None]:
-        if metadata.is_closed:
-            return metadata.last_entry_id, None
-        try:
-            return await read_last_confirmed(self._client.context, metadata, digest), None
-        except MetadataError:
-            raise
-        except PodkeeperError as error:
-            return least_lac(metadata), fresh(error)
+    async def _held(self, bookie: str, ledger_id: int) -> Availability | None:
+        """Return the entries that the bookie has of the ledger; None if it does not answer."""
+        if await self._registrations.of(bookie) is Registration.NOWHERE:
+            return Availability([])
+        return await self._reads.listed(bookie, ledger_id)
 
     async def _check_fragment(
         self,
@@ -251,116 +314,119 @@ class LedgerChecker:
         fragment: Fragment,
         access: LedgerAccess,
         positions: Sequence[int],
-        complete: Collection[str],
+        doubts: Collection[Finding],
     ) -> tuple[ReplicaFinding, ...]:
         """The findings on these positions, in their order."""
         average = GUESSED_BYTES
         if metadata.is_closed and metadata.last_entry_id >= 0:
             average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
-        reads = SourceReads(self._client.context, fragment, access, (), batch_reads=True)
+        look = Look.at(self._client.context, fragment, access, average)
         findings = await asyncio.gather(
             *(
-                self._check_position(fragment, position, reads, average, fragment.ensemble[position] in complete)
+                self._check_position(
+                    look, position, [each for each in doubts if each.bookie == fragment.ensemble[position]]
+                )
                 for position in positions
             )
         )
         return tuple(findings)
 
-    async def _check_position(
-        self, fragment: Fragment, position: int, reads: SourceReads, average: int, complete: bool
-    ) -> ReplicaFinding:
-        bookie = fragment.ensemble[position]
-        entries = fragment.entries_of(position)
-        # Where nothing is read nobody else finds out that the bookie has gone.
+    async def _check_position(self, look: Look, position: int, doubts: Collection[Finding]) -> ReplicaFinding:
+        """`doubts`: the findings on this bookie."""
+        fragment, reads = look.fragment, look.reads
+        bookie, entries = fragment.ensemble[position], fragment.entries_of(position)
+        # If nothing is read, only this look-up finds out that the bookie has gone.
         if await self._registrations.of(bookie, asked_now=not len(entries)) is Registration.NOWHERE:
             return ReplicaFinding(position, bookie, ReplicaVerdict.LOST, None, "registered nowhere")
         if not len(entries):
             return ReplicaFinding(position, bookie, ReplicaVerdict.EMPTY)
-        percentage, doubtful = self.options.verification_percentage, None
-        if complete and percentage < 100:
-            listed = await self._list(bookie, fragment.ledger_id)
+        named, percentage, doubtful = entries_to_read(doubts), self.options.verification_percentage, None
+        if named is None:
+            percentage = 100
+        elif doubts and percentage < 100:
+            listed = await self._reads.listed(bookie, fragment.ledger_id)
             if listed is None:
                 percentage = 100
             else:
                 doubtful = await first_missing(entries, listed)
-        ids = sampled(entries, percentage, self._client.context.random)
+        sample = sampled(entries, percentage, self._client.context.random)
+        ids = _once(merge(sample, _named_entries(fragment, position, named or ())))
         # It says so itself, or has it by now. It is read alone: what is asked for together has to ascend.
         first = [] if doubtful is None else [doubtful]
-        in_batches = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // average))
+        in_batches = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // look.average))
         doubt: ReplicaFinding | None = None
         while True:
             # Until the bookie has shown that it knows batches no more than may be asked for one by one.
-            knows = percentage == 100 and reads.may_batch(bookie, proven=True)
-            chunk = first or list(islice(ids, in_batches if knows else min(CHUNK_SINGLES, self._most)))
+            knows = (percentage == 100 or bool(named)) and reads.may_batch(bookie, proven=True)
+            chunk = first or list(islice(ids, in_batches if knows else min(CHUNK_SINGLES, self.options.max_reads)))
             first = []
             if not chunk:
                 break
-            for entry_id, error in (await self._read(reads, bookie, chunk, average)).items():
+            for entry_id, error in (await self._reads.read(look, bookie, chunk))[1].items():
                 finding = ReplicaFinding(position, bookie, verdict_of(error), entry_id, str(error))
                 if finding.verdict.is_bad:
                     return finding
                 doubt = doubt or finding
             if doubt is not None:
                 return doubt
-        return ReplicaFinding(position, bookie, ReplicaVerdict.GOOD)
+        differing = await self._differing(look, position, doubts)
+        return differing or ReplicaFinding(position, bookie, ReplicaVerdict.GOOD)
 
-    async def _list(self, bookie: str, ledger_id: int) -> Availability | None:
-        """What the bookie says that it stores of the ledger; None: it does not tell, or has nothing."""
-        if self._silences[bookie] >= LISTS_TO_GIVE_UP:
-            return None
-        await self.options.throttle.read(0)
-        try:
-            listed = await self._client.operations.entries_of_ledger(bookie, ledger_id)
-        except BookieTimeout:
-            self._silences[bookie] += 1
-            return None
-        except PodkeeperError:
-            return None
-        self._silences.pop(bookie, None)
-        return listed
+    async def _differing(self, look: Look, position: int, doubts: Collection[Finding]) -> ReplicaFinding | None:
+        """The first entry, of those that are said to diverge, that differs from another copy, or that has none to be
+        compared with; None: there is none."""
+        fragment, bookie = look.fragment, look.fragment.ensemble[position]
+        runs = [run for each in doubts if each.reason is Reason.DIVERGENT for run in each.runs or (_EVERYTHING,)]
+        ids = _named_entries(fragment, position, joined_runs(runs, len(runs) or 1))
+        while chunk := list(islice(ids, CHUNK_SINGLES)):
+            mine = (await self._reads.read(look, bookie, chunk))[0]
+            compared: set[int] = set()
+            for other, member in enumerate(fragment.ensemble):
+                wanted = [entry_id for entry_id in chunk if entry_id in mine and entry_id in fragment.entries_of(other)]
+                if other == position or not wanted:
+                    continue
+                for entry_id, theirs in (await self._reads.read(look, member, wanted))[0].items():
+                    compared.add(entry_id)
+                    if look.appended(mine[entry_id]) != look.appended(theirs):
+                        said = f"it differs from the copy on {member}"
+                        return ReplicaFinding(position, bookie, ReplicaVerdict.DIVERGENT, entry_id, said)
+            alone = next((entry_id for entry_id in chunk if entry_id not in compared), None)
+            if alone is not None:
+                said = "no other copy to compare with can be read"
+                return ReplicaFinding(position, bookie, ReplicaVerdict.UNREACHABLE, alone, said)
+        return None
 
-    @property
-    def _most(self) -> int:
-        return self.options.max_reads
 
-    async def _read(self, reads: SourceReads, bookie: str, ids: list[int], average: int) -> dict[int, PodkeeperError]:
-        """What went wrong, by entry, in order; empty if all of these are good."""
-        throttle, patience = self.options.throttle, Patience(BUSY_TRIES, BUSY_SECONDS)
-        while True:
-            requests = reads.requests(ids, bookie)
-            at_once = min(requests, self._most)
-            await self._window.acquire(at_once)
-            try:
-                await throttle.read(average * len(ids), requests)
-                outcome = Outcome()
-                await reads.read_from(bookie, ids, CHUNK_BYTES, outcome, at_once=at_once)
-            finally:
-                self._window.release(1, at_once)
-            throttle.correct_read(outcome.nbytes - average * len(ids), outcome.requests - requests)
-            errors = outcome.errors
-            said = {entry_id: errors[entry_id][bookie] for entry_id in ids if entry_id in errors}
-            busy = any(isinstance(error, TooManyRequests) for error in said.values())
-            if any(verdict_of(error).is_bad for error in said.values()) or not (busy and await patience.again()):
-                return said
+def _named_entries(fragment: Fragment, position: int, runs: Runs) -> Iterator[int]:
+    """The entries of these runs that striping puts at the position, ascending."""
+    sizes = fragment.quorums.ensemble, fragment.quorums.write
+    for first, last in runs:
+        inside = max(first, fragment.first_entry), min(last, fragment.last_entry)
+        yield from StripedEntries(*inside, position, *sizes)
+
+
+def _once(ids: Iterable[int]) -> Iterator[int]:
+    """Yield each of ascending ids once."""
+    last: int | None = None
+    for each in ids:
+        if each != last:
+            yield each
+        last = each
+
+
+def _may_have(listed: Availability | None, entry_id: int) -> bool:
+    return listed is None or entry_id in listed
 
 
 def verdict_of(error: PodkeeperError) -> ReplicaVerdict:
-    """What a bookie's answer to a read makes of its copy."""
+    """Return the verdict on a copy whose read failed with this error."""
     if isinstance(error, NotThere):
         return ReplicaVerdict.MISSING
     if isinstance(error, (DigestMismatch, StorageFault)):
         return ReplicaVerdict.DAMAGED
+    if isinstance(error, LedgerStateUnknown):
+        return ReplicaVerdict.UNTOLD
     return ReplicaVerdict.UNREACHABLE
-
-
-async def first_missing(entries: StripedEntries, listed: Availability) -> int | None:
-    """The first entry that the list lacks; None: it has all. The event loop has its turns meanwhile."""
-    for looked_at, entry_id in enumerate(entries, 1):
-        if entry_id not in listed:
-            return entry_id
-        if not looked_at % YIELD_EVERY:
-            await asyncio.sleep(0)
-    return None
 
 
 def sampled(entries: StripedEntries, percentage: int, random: Random) -> Iterator[int]:
@@ -381,19 +447,19 @@ def sampled(entries: StripedEntries, percentage: int, random: Random) -> Iterato
         yield entries[-1]
 
 
-async def close_checked(client: Client, report: LedgerReport, password: bytes | None = None) -> LedgerMetadata:
-    """The metadata of the closed ledger. `report`: of a check a moment ago; `password`: None: what the ledger recorded.
+async def known_end(
+    client: Client, metadata: LedgerMetadata, digest: DigestManager
+) -> tuple[int, PodkeeperError | None]:
+    """Return the last known entry of a ledger: of an open one its last add confirmed, or if no bookies tell that, the
+    last entry that the metadata confirm, with the error. Raises `MetadataError`.
 
-    Raises as `recover_ledger`; after `RecoveryFailed` it can be tried again.
+    Every bookie is heard: one that came back with an empty disk knows of no entry, and may be the first to answer.
     """
-    stored = await client.stored_metadata(report.ledger_id)
-    access = access_to(stored.value, password, DigestType.CRC32C)
-    return (await recover_ledger(client.context, stored, access, denying(report))).value
-
-
-def denying(report: LedgerReport) -> frozenset[str]:
-    """Bookies that deny, or cannot read, entries which they must have."""
-    verdicts = (ReplicaVerdict.MISSING, ReplicaVerdict.DAMAGED)
-    return frozenset(
-        found.bookie for fragment in report.fragments for found in fragment.findings if found.verdict in verdicts
-    )
+    if metadata.is_closed:
+        return metadata.last_entry_id, None
+    try:
+        return await read_last_confirmed(client.context, metadata, digest, hears_all=True), None
+    except MetadataError:
+        raise
+    except PodkeeperError as error:
+        return least_lac(metadata), fresh(error)

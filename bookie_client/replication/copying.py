@@ -13,7 +13,7 @@ Invariants
 The adds have the flag of recovery, so that ledgers which are fenced on a target take them, and not its priority:
 clients come first. Event loop only.
 
-Source: reference auto-recovery, section 7; reference wire protocol, sections 3 and 4.
+Source: docs/internals/auto-recovery.md, section 7; docs/internals/wire-protocol.md, sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -25,30 +25,34 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from bookie_client.access import LedgerAccess
+from bookie_client.connection.channel import Channel
 from bookie_client.connection.dialect import AddEncoder
-from bookie_client.connection.pool import Channel
 from bookie_client.connection.request import Answer, FramedRequest
 from bookie_client.context import ClientContext
 from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.source_reads import MAX_SINGLES, SourceReads, explained
+from bookie_client.replication.source_reads import FAULTY_ANSWERS, MAX_SINGLES, SourceReads, explained
 from bookie_client.replication.throttle import ReplicationThrottle, piece_bytes
 from bookie_client.writing.window import Window
-from bookie_protocol.errors import EntriesUnreadable, PodkeeperError, TooManyRequests
+from bookie_protocol.errors import EntriesUnreadable, LedgerStateUnknown, PodkeeperError, TooManyRequests
 
 LEAST_PIECES: Final = 16
 ENTRIES_UNDER_WAY: Final = 8192
-"""Of one replicator: so many pieces are under way at once that they hold about as many entries, and not fewer than
-`LEAST_PIECES`. Small pieces must not mean that the disks wait."""
+"""Entries of one replicator under way: its pieces hold about this number together, but there are at least
+`LEAST_PIECES`, so that small pieces do not leave the disks idle.
+"""
 FIRST_PIECE: Final = 16
 """Entries of the first piece, which is read alone, when nothing is known of their sizes."""
 ENTRY_COST: Final = 200
 """Bytes that an entry costs here beyond what is stored, about."""
 PIECES_PER_WINDOW: Final = 8
 MAX_UNREADABLE: Final = 1_000
+BUSY_TRIES: Final = 10
+BUSY_SECONDS: Final = 0.02
+"""The first pause before an entry is sent again; doubles with each."""
 
 
 class CopyLimits(NamedTuple):
-    """What all fragments of one replicator share."""
+    """The limits that all fragments of one replicator share."""
 
     window: Window
     max_window_bytes: int
@@ -105,7 +109,7 @@ class FragmentCopy:
         """Different entries that were stored wherever they are needed."""
         self.copies = 0
         self.nbytes = 0
-        """Of all copies, as stored."""
+        """Bytes of all copies, as stored."""
 
     async def run(self) -> None:
         """Copy everything. Raises `EntriesUnreadable`, `TargetFailed`."""
@@ -220,19 +224,18 @@ class FragmentCopy:
 
     def _unreadable_error(self) -> EntriesUnreadable:
         found = dict(sorted(self._unreadable.items())[:MAX_UNREADABLE])
-        said = explained(self._fragment.ledger_id, found)
-        error = EntriesUnreadable(f"no replica can give some entries, so nothing was exchanged: {said}")
+        told = explained(self._fragment.ledger_id, found)
+        error = EntriesUnreadable(f"no replica can give some entries, so nothing was exchanged: {told}")
         error.entries = tuple(found)
+        said = [each for answers in found.values() for each in answers.items()]
+        error.untold = frozenset(bookie for bookie, why in said if isinstance(why, LedgerStateUnknown))
+        answers = (*FAULTY_ANSWERS, LedgerStateUnknown)
+        error.silent = frozenset(bookie for bookie, why in said if not isinstance(why, answers))
         return error
 
 
-BUSY_TRIES: Final = 10
-BUSY_SECONDS: Final = 0.02
-"""The first pause before an entry is sent again; doubles with each."""
-
-
 class TargetFailed(Exception):
-    """A target refused a copy, or cannot be told to have it. Never leaves this package: `error` does."""
+    """An error: a target refused a copy, or may not have it. It never leaves this package: `error` does."""
 
     def __init__(self, bookie: str, error: PodkeeperError) -> None:
         super().__init__(str(error))

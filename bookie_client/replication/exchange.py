@@ -1,36 +1,34 @@
-"""The metadata side of re-replication: which segment it is, the exchange of its bookies by compare-and-set,
-and whether the new copies, which the metadata name from then on, are all there.
+"""The metadata side of re-replication: the segment, the exchange of its bookies by compare-and-set, and a check.
+
+The check lists the new copies, which the metadata name from then on, to see that all are there.
 
 A bookie collects what no metadata name, once it has the ledger's lock. Where a lock ended before its holder knew,
 copies may go after they were acknowledged and before they are named; afterwards they stay. Bookies that list their
-entries are believed; of those that do not (Java's with DbLedgerStorage never answer) the first entry is read: whoever
-collects a ledger takes all of it that is there.
+entries are believed; of those that do not (Java's with DbLedgerStorage never answer) the first entry is read: a bookie
+that collects a ledger removes all of its entries.
 
 Invariants
 - Only the named positions of one segment change, and only where they still name the bookie that is replaced.
 - An ensemble never names a bookie twice.
 - A segment that its writer may still change is left alone; so is one that is not what it was when the copies were made.
-- Who holds the ledger's lock exchanges in the session that holds it, or not at all.
+- The holder of the ledger's lock exchanges in the session that holds it, or not at all.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 5 and 7.
+Source: docs/internals/auto-recovery.md, sections 5 and 7.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.metadata_update import update_metadata
-from bookie_client.replication.check import first_missing
 from bookie_client.replication.copying import TargetFailed
 from bookie_client.replication.fragments import Fragment, fragments
+from bookie_client.replication.lists import Lists, first_missing
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import (
-    BookieTimeout,
     CopyLost,
     LedgerDeleted,
     LedgerNotClosed,
@@ -43,16 +41,18 @@ from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
 
-def closed_fragment(metadata: LedgerMetadata, fragment: Fragment) -> Fragment:
-    """The same fragment by the metadata as they are stored now.
+def stored_fragment(metadata: LedgerMetadata, fragment: Fragment, *, may_grow: bool) -> Fragment:
+    """Return the same fragment by the metadata as they are stored now.
 
-    Raises `LedgerNotClosed` when it may still grow, `MetadataVersionConflict` when the segment is gone or has another
-    ensemble.
+    `may_grow`: the last segment of an open ledger counts too, up to the entry where the fragment ends, which is
+    confirmed; but not where the metadata record no digest. The key of the writer is unknown then, and an empty bookie
+    would take another one for it. Raises `LedgerNotClosed` when it may still grow, `MetadataVersionConflict` when the
+    segment is gone or has another ensemble.
     """
-    for now in fragments(metadata.ledger_id, metadata, -1):
+    for now in fragments(metadata.ledger_id, metadata, fragment.last_entry):
         if now.first_entry != fragment.first_entry:
             continue
-        if not now.is_closed:
+        if not now.is_closed and not (may_grow and metadata.digest_type):
             raise LedgerNotClosed(
                 f"ledger {metadata.ledger_id} is {metadata.state.value}, and its last segment, from entry "
                 f"{now.first_entry}, may still grow: close it, or recover it first"
@@ -86,10 +86,10 @@ async def exchange_bookies(
         return tuple(ensemble)
 
     def needed(metadata: LedgerMetadata) -> bool:
-        # Whatever speaks against the exchange is told here: a conflict of `transform` would only be tried again.
+        # All objections to the exchange are raised here: a conflict of `transform` would only be tried again.
         ensemble, before = wanted(metadata), _ensemble(metadata, fragment)
         if ensemble != before and len(set(ensemble)) < len(set(before)):
-            raise _changed(fragment, f"somebody else gave it one of the new bookies {sorted(targets.values())}")
+            raise _changed(fragment, f"another client gave it one of the new bookies {sorted(targets.values())}")
         return ensemble != before
 
     def transform(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -113,22 +113,18 @@ def _ensemble(metadata: LedgerMetadata, fragment: Fragment) -> Ensemble:
 
 def _changed(fragment: Fragment, what: str) -> MetadataVersionConflict:
     return MetadataVersionConflict(
-        f"ledger {fragment.ledger_id}: the segment from entry {fragment.first_entry} was changed by somebody else, "
+        f"ledger {fragment.ledger_id}: the segment from entry {fragment.first_entry} was changed by another client, "
         f"{what}; check the ledger again"
     )
 
 
-LISTS_TO_GIVE_UP: Final = 3
-"""A bookie that was silent so often in a row is not asked for lists again."""
-
-
 class NewCopies:
-    """Looks for one client. Bounded by the number of bookies."""
+    """Looks for one client."""
 
-    def __init__(self, client: Client, throttle: ReplicationThrottle) -> None:
+    def __init__(self, client: Client, lists: Lists, throttle: ReplicationThrottle) -> None:
         self._operations = client.operations
         self._throttle = throttle
-        self._silences: Counter[str] = Counter()
+        self._lists = lists
 
     async def check(self, fragment: Fragment, position: int, bookie: str) -> None:
         """Raises `TargetFailed`: the bookie lacks an entry that striping puts at this position."""
@@ -140,19 +136,14 @@ class NewCopies:
     async def _missing(self, fragment: Fragment, position: int, bookie: str) -> int | None:
         """The first entry that is not there; None: all are, as far as the bookie tells."""
         entries = fragment.entries_of(position)
-        if self._silences[bookie] < LISTS_TO_GIVE_UP:
-            await self._throttle.read(0)
-            try:
-                listed = await self._operations.entries_of_ledger(bookie, fragment.ledger_id)
-            except NotThere:
-                return entries[0]
-            except BookieTimeout:
-                self._silences[bookie] += 1
-            except PodkeeperError:
-                pass
-            else:
-                self._silences.pop(bookie, None)
-                return await first_missing(entries, listed)
+        try:
+            listed = await self._lists.of(bookie, fragment.ledger_id)
+        except NotThere:
+            return entries[0]
+        except PodkeeperError:
+            listed = None
+        if listed is not None:
+            return await first_missing(entries, listed)
         await self._throttle.read(0)
         try:
             await self._operations.read_entry(bookie, fragment.ledger_id, entries[0])

@@ -1,19 +1,19 @@
-"""Fragments: the segments of a ledger as re-replication sees them, and what striping puts on each bookie.
+"""Fragments: the segments of a ledger as re-replication sees them, and the entries of each bookie.
 
 A fragment is one segment with its last known entry. Of a ledger that is not closed, what lies behind the last add
-confirmed belongs to its writer and to nobody else: such entries are in no fragment.
+confirmed belongs to its writer alone: such entries are in no fragment.
 
 Invariants
 - The fragments of a ledger follow each other without gap or overlap from entry 0 to the last known entry. Only the last
   one may be empty (`last_entry < first_entry`).
-- A fragment is closed when nobody but re-replication can change its ensemble: every segment of a closed ledger, and
-  every segment but the last of one that is not. (The reference also compares ensembles; the writer replaces the last
-  segment in place and never an earlier one, so the position in the ledger tells the same.)
+- A fragment is closed when only re-replication can change its ensemble: every segment of a closed ledger, and every
+  segment but the last of one that is not. (The reference also compares ensembles; the writer replaces the last segment
+  in place and never an earlier one, so the position in the ledger says the same.)
 - Positions count, not bookies: striping is by position, and a position keeps its entries when its bookie is exchanged.
 
 Pure and immutable; any thread.
 
-Source: reference auto-recovery, sections 5 and 8; reference client protocol, section 4.
+Source: docs/internals/auto-recovery.md, sections 5 and 8; docs/internals/client-protocol.md, section 4.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Fragment:
         return max(0, self.last_entry - self.first_entry + 1)
 
     def positions(self, bookie: str) -> tuple[int, ...]:
-        """Where the ensemble names this bookie; empty if it does not."""
+        """Return the positions at which the ensemble names this bookie; empty if it does not."""
         return tuple(position for position, member in enumerate(self.ensemble) if member == bookie)
 
     def entries_of(self, position: int) -> StripedEntries:
@@ -107,7 +107,7 @@ def quorums_of(metadata: LedgerMetadata) -> Quorums:
 def fragments(ledger_id: int, metadata: LedgerMetadata, lac: int) -> tuple[Fragment, ...]:
     """All fragments of a ledger, one for each segment, in order.
 
-    `lac`: the last add confirmed of a ledger that is not closed, or -1 if nobody knows it: then everything in front of
+    `lac`: the last add confirmed of a ledger that is not closed, or -1 if it is unknown: then everything in front of
     the last segment is known, and the last segment counts as empty. Of a closed ledger it is not looked at.
     """
     quorums = quorums_of(metadata)
@@ -126,8 +126,11 @@ def fragments(ledger_id: int, metadata: LedgerMetadata, lac: int) -> tuple[Fragm
 
 
 class Naming(Enum):
-    """What it means that a segment names a bookie. NOTHING: it stores no entry of it, by the metadata alone. ENTRIES:
-    striping puts entries there. GROWING: the segment's end is not known yet, so entries may come at any time."""
+    """The meaning of a segment that names a bookie.
+
+    NOTHING: by the metadata, the bookie stores no entry of it. ENTRIES: striping puts entries there. GROWING: the
+    segment's end is not known yet, so entries may come at any time.
+    """
 
     NOTHING = "nothing"
     ENTRIES = "entries"

@@ -8,13 +8,14 @@
 Invariants
 - Data first, metadata last: the ensemble is exchanged, by compare-and-set, only after every entry that striping puts on
   a target was acknowledged by it as durable, and its last one was read back.
-- Surplus copies are collected where no metadata name their bookie and nobody holds the ledger's lock. So the exchange
-  is made in the session that holds the lock (`session_id`), and the new copies are listed once more when they are
-  named; if some have gone, the exchange is taken back.
-- Whoever is named by the exchange is registered afterwards, or the ledger is marked: an audit of the lost bookie may
+- Surplus copies are collected where no metadata name their bookie and no client holds the ledger's lock. So the
+  exchange is made in the session that holds the lock (`session_id`), and the new copies are listed once more when they
+  are named; if some have gone, the exchange is taken back.
+- A bookie that the exchange names is registered afterwards, or the ledger is marked: an audit of the lost bookie may
   have passed this ledger before.
 - Copies are the bytes of a replica whose digest was verified: header, LAC and length are those of the writer.
-- A fragment that its writer may still change is never copied (`LedgerNotClosed`).
+- A fragment that its writer may still change keeps its bookies (`LedgerNotClosed`). Its confirmed entries may be filled
+  in again on the bookies that it names: no writer and no recovery changes what was acknowledged.
 - An entry counts as unreadable only when every bookie of its write set was asked, those to be replaced among them. Then
   nothing of the fragment is exchanged, and the ledger stays as it was.
 - What is under way is bounded in bytes, over all fragments that one replicator copies at the same time.
@@ -22,7 +23,7 @@ Invariants
 Surplus copies of an attempt that failed are removed by the garbage collection of the bookies that hold them. Event loop
 only.
 
-Source: reference auto-recovery, section 7.
+Source: docs/internals/auto-recovery.md, section 7.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from typing import Final
 
 from bookie_client.access import LedgerAccess, replica_access
 from bookie_client.client import Client
-from bookie_client.logs import get_logger
+from bookie_client.metadata_update import read_same
 from bookie_client.replication.copying import CopyLimits, FragmentCopy, TargetFailed
-from bookie_client.replication.exchange import NewCopies, closed_fragment, exchange_bookies
+from bookie_client.replication.exchange import NewCopies, exchange_bookies, stored_fragment
 from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.lists import Lists, first_missing
 from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.targets import (
     Leaving,
@@ -58,7 +60,9 @@ from bookie_protocol.errors import (
     fresh,
 )
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.logs import get_logger
+from bookie_protocol.metadata_service.findings import absences
+from bookie_protocol.metadata_service.interface import LedgerLife, Versioned
 
 _log = get_logger(__name__)
 
@@ -69,7 +73,7 @@ TARGET_TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """How far one fragment is. `entries_total`: different entries that some target needs; `nbytes` as stored."""
+    """The progress of one fragment. `entries_total`: different entries that some target needs; `nbytes` as stored."""
 
     ledger_id: int
     first_entry: int
@@ -83,21 +87,21 @@ ProgressListener = Callable[[CopyProgress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationOptions:
-    """How a replicator copies."""
+    """Options of a replicator."""
 
     entry_batch_size: int = 2_000
-    """Most entries of one read (`rereplicationEntryBatchSize`, whose default is 10). Several reads are under way."""
+    """Maximum entries of one read (`rereplicationEntryBatchSize`, whose default is 10). Several reads are under way."""
     max_bytes_in_flight: int = 32 * MIB
     """Bytes read and not yet stored everywhere, over all fragments of this replicator."""
     throttle: ReplicationThrottle = field(default_factory=ReplicationThrottle)
     batch_reads: bool = True
     """Read many entries by one request, where ensemble size = write quorum (`recoveryBatchReadEnabled`)."""
     progress: ProgressListener | None = None
-    """Told after each piece."""
+    """Callback after each piece."""
     digest: DigestType | None = None
-    """For ledgers that recorded none; None: of these only ids are verified."""
+    """Digest type of ledgers that recorded none; None: only their ids are verified."""
     password: bytes = b""
-    """For ledgers that recorded none."""
+    """Password of ledgers that recorded none."""
 
     def __post_init__(self) -> None:
         for name in ("entry_batch_size", "max_bytes_in_flight"):
@@ -107,8 +111,11 @@ class ReplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationResult:
-    """What was done. `ensemble`: the segment's, as stored now; `entries`: different ones that were copied; `nbytes`: of
-    all copies. `unfilled`: bad positions that keep their bookie for want of a spare, and why."""
+    """The outcome of a replication.
+
+    `ensemble`: the segment's, as stored now; `entries`: different ones that were copied; `nbytes`: of all copies.
+    `unfilled`: bad positions that keep their bookie for want of a spare, and why.
+    """
 
     ensemble: Ensemble
     entries: int
@@ -123,7 +130,8 @@ class FragmentReplicator:
         self._client = client
         self.options = options = options or ReplicationOptions()
         self._leaving = Leaving(client)
-        self._copies = NewCopies(client, options.throttle)
+        self._lists = Lists(client.operations.entries_of_ledger, options.throttle)
+        self._copies = NewCopies(client, self._lists, options.throttle)
         self._limits = CopyLimits.of(
             options.max_bytes_in_flight, options.throttle, options.entry_batch_size, options.batch_reads
         )
@@ -134,16 +142,19 @@ class FragmentReplicator:
         bad: Mapping[int, str],
         *,
         in_place: Collection[int] = (),
+        by_lists: bool = False,
         excluded: Mapping[str, str] | None = None,
         session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult:
-        """Make new copies of what striping puts on the bad positions (position -> bookie), and exchange them.
+        """Make new copies of the entries that striping puts on the bad positions (position -> bookie), and
+        exchange them.
 
         `in_place`: positions of `bad` whose bookie is registered, writable and lost its copies: it is filled again, and
-        the metadata stay as they are. `excluded`: bookies that are no targets, and why, beside those being
-        decommissioned. A bad bookie is asked for entries too, when no other has them. `session_id`: that holds the
-        ledger's lock; None: nobody else repairs or collects this ledger.
+        the metadata stay as they are. `by_lists`: if no bookie is exchanged, these only get the entries from the first
+        one on that they lack by their own lists. `excluded`: bookies that are no targets, and why, beside those being
+        decommissioned. A bad bookie is asked for entries too, when no other has them. `session_id`: the one that holds
+        the ledger's lock; None: no other client repairs or collects this ledger.
 
         If there are spares for some bad positions only, these are filled, and the result names the others. Bookies are
         filled in place whether or not there is a spare for the other positions.
@@ -153,7 +164,7 @@ class FragmentReplicator:
         (when others failed too, or there are no others), `MetadataVersionConflict` (the segment is not what it was:
         check again), `LedgerDeleted`, `SessionEnded` (the lock is gone), `MetadataUnavailable`, `BadRequest`.
         """
-        stored, fragment = await self._now(fragment)
+        stored, fragment = await self._now(fragment, may_grow=set(in_place) >= bad.keys())
         _check_named(fragment, bad)
         if not bad.keys() >= set(in_place):
             raise BadRequest(f"positions {sorted(in_place)} are to be filled in place, and {sorted(bad)} are bad")
@@ -171,7 +182,7 @@ class FragmentReplicator:
                     raise
                 return Targets({}, dict.fromkeys(exchanged, str(error)))
 
-        job = _Job(stored, fragment, refilled, frozenset(bad), session_id, progress)
+        job = _Job(stored, fragment, refilled, frozenset(bad), session_id, progress, by_lists)
         return await self._carry_out(job, choose, excluded or {})
 
     async def mend(
@@ -186,7 +197,7 @@ class FragmentReplicator:
 
         Does nothing if it obeys already. Raises as `replicate`; `NotEnoughBookies` also when no exchange helps.
         """
-        stored, fragment = await self._now(fragment)
+        stored, fragment = await self._now(fragment, may_grow=False)
         _check_named(fragment, bad or {})
 
         async def choose(left_out: Mapping[str, str]) -> Targets:
@@ -200,7 +211,7 @@ class FragmentReplicator:
 
         Raises as `replicate` for a fragment that is not what it was.
         """
-        stored, fragment = await self._now(fragment)
+        stored, fragment = await self._now(fragment, may_grow=True)
         sources = self._sources(fragment, self._access(stored.value), frozenset())
         inside = sorted(entry for entry in set(entry_ids) if fragment.first_entry <= entry <= fragment.last_entry)
         requests = sources.requests(inside)
@@ -211,9 +222,9 @@ class FragmentReplicator:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    async def _now(self, fragment: Fragment) -> tuple[Versioned[LedgerMetadata], Fragment]:
+    async def _now(self, fragment: Fragment, *, may_grow: bool) -> tuple[Versioned[LedgerMetadata], Fragment]:
         stored = await self._client.stored_metadata(fragment.ledger_id)
-        return stored, closed_fragment(stored.value, fragment)
+        return stored, stored_fragment(stored.value, fragment, may_grow=may_grow)
 
     def _access(self, metadata: LedgerMetadata) -> LedgerAccess:
         return replica_access(metadata, self.options.digest, self.options.password)
@@ -253,7 +264,8 @@ class FragmentReplicator:
         access = self._access(stored.value)
         sources = self._sources(fragment, access, job.bad)
         if receivers:
-            copy = self._copy(stored.value, fragment, access, sources, receivers, job.progress)
+            part = await self._lacking(fragment, receivers) if job.by_lists and not targets.chosen else fragment
+            copy = self._copy(stored.value, part, access, sources, receivers, job.progress)
             await copy.run()
             await self._read_back(fragment, sources, receivers)
             entries, nbytes = copy.entries, copy.nbytes
@@ -272,6 +284,23 @@ class FragmentReplicator:
             nbytes=nbytes,
         )
         return ReplicationResult(ensemble, entries, nbytes, targets.unfilled)
+
+    async def _lacking(self, fragment: Fragment, refilled: Mapping[int, str]) -> Fragment:
+        """Return the fragment from the first entry on that one of these bookies lacks; whole if one does not tell.
+
+        A bookie that was away while its ledger was written lacks a few entries of what may be a very long segment.
+        """
+        firsts = []
+        for position, bookie in refilled.items():
+            try:
+                listed = await self._lists.of(bookie, fragment.ledger_id)
+            except PodkeeperError:
+                return fragment
+            first = None if listed is None else await first_missing(fragment.entries_of(position), listed)
+            if first is None:
+                return fragment  # it tells nothing, or a read said that one is missing
+            firsts.append(first)
+        return replace(fragment, first_entry=min(firsts))
 
     def _copy(
         self,
@@ -302,7 +331,8 @@ class FragmentReplicator:
         gone = await unregistered(self._client, set(chosen.values()))
         if gone:
             _log.warning("bookies that got new copies are gone", ledger=ledger_id, bookies=sorted(gone))
-            await self._client.metadata_service.under_replication.mark(ledger_id, sorted(gone), ctime_ms=None)
+            marks = self._client.metadata_service.under_replication
+            await marks.mark(ledger_id, ctime_ms=None, findings=absences(sorted(gone)))
         try:
             for position, bookie in receivers.items():
                 if bookie not in gone:
@@ -310,12 +340,12 @@ class FragmentReplicator:
         except TargetFailed:
             now = replace(job.fragment, ensemble=_exchanged(job.fragment.ensemble, chosen))
             back = {position: job.fragment.ensemble[position] for position in chosen}
-            stored = await self._client.stored_metadata(ledger_id)
+            stored = await read_same(self._client.metadata_service.ledgers, LedgerLife.of(job.stored))
             await exchange_bookies(self._client, stored, now, back, job.session_id)
             raise
 
     async def _read_back(self, fragment: Fragment, sources: SourceReads, receivers: Mapping[int, str]) -> None:
-        """Each target gives the last entry that it got. Raises `TargetFailed`."""
+        """Read the last entry back from each target. Raises `TargetFailed`."""
         for position, bookie in receivers.items():
             last = fragment.entries_of(position)[-1]
             await self.options.throttle.read(0)
@@ -337,6 +367,7 @@ class _Job:
     bad: Collection[int]
     session_id: int | None
     progress: ProgressListener | None
+    by_lists: bool = False
 
 
 def _exchanged(ensemble: Ensemble, chosen: Mapping[int, str]) -> Ensemble:

@@ -5,18 +5,18 @@ ledgers and nothing is changed.
 
 Invariants
 - A copy counts only if its bookie is registered, answers, is not one of those going, and no mark names it.
-- What cannot be told is unsafe: metadata that cannot be read, a bookie that is registered and does not answer.
+- What is unknown is unsafe: metadata that cannot be read, a bookie that is registered and does not answer.
 - Memory is bounded: ledgers stream by, and at most `max_listed` are kept by name.
 
 Event loop only.
 
-Source: reference auto-recovery, section 13.
+Source: docs/internals/auto-recovery.md, section 13.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -24,18 +24,24 @@ from typing import Final
 from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
 from bookie_client.replication.fragments import Fragment, fragments
+from bookie_protocol.aside import STEPS, Aside, Slices
 from bookie_protocol.errors import MetadataError, MetadataNotFound, MetadataUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
-CONCURRENT_READS: Final = 32
+CONCURRENT_READS: Final = 16
 """Ledgers whose metadata are read at the same time."""
 PROGRESS_EVERY: Final = 1_000
 MAX_LISTED: Final = 1_000
+SafetyProgress = Callable[[int, int], None]
+"""(ledgers seen, ledgers at risk so far)."""
 
 
 class Risk(Enum):
-    """What would become of a ledger. UNKNOWN: nobody can tell, which is unsafe. NO_SLACK: its write quorum is no larger
-    than its ack quorum, so that no bookie of it can ever be stopped without going below; all its other copies stay."""
+    """The risk to a ledger. UNKNOWN: it could not be determined, which is unsafe.
+
+    NO_SLACK: its write quorum is no larger than its ack quorum, so that stopping any of its bookies goes below the
+    quorum; all its other copies stay.
+    """
 
     NO_COPY = "no copy"
     BELOW_ACK_QUORUM = "below ack quorum"
@@ -45,7 +51,7 @@ class Risk(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerAtRisk:
-    """The worst of a ledger's segments. `copies_left`: of its worst entry, those that can be told for sure."""
+    """The worst of a ledger's segments. `copies_left`: the certain copies of its worst entry."""
 
     ledger_id: int
     risk: Risk
@@ -65,19 +71,15 @@ class SafetyReport:
     """Ledgers that store entries on one of the bookies."""
     no_copy: int
     below_ack_quorum: int
-    """Not counting those without slack."""
+    """Number of ledgers below their ack quorum, not counting those without slack."""
     no_slack: int
     unknown: int
     listed: tuple[LedgerAtRisk, ...]
 
     @property
     def is_safe(self) -> bool:
-        """No ledger is at risk, and everything could be told."""
+        """Return True if no ledger is at risk and none is unknown."""
         return not (self.no_copy or self.below_ack_quorum or self.no_slack or self.unknown)
-
-
-SafetyProgress = Callable[[int, int], None]
-"""(ledgers seen, ledgers at risk so far)."""
 
 
 async def safety_check(
@@ -160,6 +162,7 @@ class _SafetyCheck:
         self._client = client
         self._going = going
         self._registrations = Registrations(client.bookies, client.metadata_service.bookies)
+        self._aside = Aside()
         self._live: dict[str, asyncio.Task[_Live]] = {}
 
     def close(self) -> None:
@@ -176,7 +179,12 @@ class _SafetyCheck:
             return None
         except MetadataError as error:
             return LedgerAtRisk(ledger_id, Risk.UNKNOWN, 0, 0, 0, f"its metadata cannot be read: {error}")
-        concerned = [fragment for fragment in _with_entries(metadata) if not self._going.isdisjoint(fragment.ensemble)]
+        if self._going.isdisjoint(metadata.all_bookies()):
+            return _Untouched.NOT_CONCERNED
+        if len(metadata.ensembles) > STEPS:
+            concerned = await self._aside.run(lambda: _concerned(metadata, self._going))
+        else:
+            concerned = _concerned(metadata, self._going)
         if not concerned:
             return _Untouched.NOT_CONCERNED
         try:
@@ -185,13 +193,18 @@ class _SafetyCheck:
             quorum = concerned[0].quorums.ack
             return LedgerAtRisk(ledger_id, Risk.UNKNOWN, 0, 0, quorum, f"its mark cannot be read: {error}")
         missing = frozenset(mark.replicas) if mark is not None else frozenset[str]()
-        found = [risk for fragment in concerned if (risk := await self._risk(fragment, missing)) is not None]
-        return min(found, key=lambda risk: (_GRAVITY[risk.risk], risk.copies_left), default=_Untouched.SAFE)
+        slices, worst = Slices(), None
+        for fragment in concerned:
+            risk = await self._risk(fragment, missing, slices)
+            if risk is not None and (worst is None or _gravity(risk) < _gravity(worst)):
+                worst = risk
+        return worst if worst is not None else _Untouched.SAFE
 
-    async def _risk(self, fragment: Fragment, missing: frozenset[str]) -> LedgerAtRisk | None:
+    async def _risk(self, fragment: Fragment, missing: frozenset[str], slices: Slices) -> LedgerAtRisk | None:
         live = {bookie: await self._state(bookie) for bookie in set(fragment.ensemble)}
         worst: LedgerAtRisk | None = None
         for positions in _write_sets(fragment):
+            await slices.took(len(positions) + 10)
             members = [fragment.ensemble[position] for position in positions]
             if self._going.isdisjoint(members):
                 continue
@@ -254,17 +267,23 @@ class _SafetyCheck:
 _GRAVITY: Final = {Risk.NO_COPY: 0, Risk.UNKNOWN: 1, Risk.BELOW_ACK_QUORUM: 2, Risk.NO_SLACK: 3}
 
 
-def _with_entries(metadata: LedgerMetadata) -> list[Fragment]:
-    """Fragments that hold entries, or may at any time: the last one of a ledger that is not closed."""
+def _gravity(risk: LedgerAtRisk) -> tuple[int, int]:
+    return _GRAVITY[risk.risk], risk.copies_left
+
+
+def _concerned(metadata: LedgerMetadata, going: frozenset[str]) -> list[Fragment]:
+    """Fragments on one of these bookies that hold entries, or may at any time: the last one of a ledger that is not
+    closed."""
     found = fragments(metadata.ledger_id, metadata, -1)
-    return [fragment for fragment in found if fragment.count or not fragment.is_closed]
+    with_entries = (fragment for fragment in found if fragment.count or not fragment.is_closed)
+    return [fragment for fragment in with_entries if not going.isdisjoint(fragment.ensemble)]
 
 
-def _write_sets(fragment: Fragment) -> Iterable[tuple[int, ...]]:
+def _write_sets(fragment: Fragment) -> Iterator[tuple[int, ...]]:
     """The write sets of its entries, each once; of one that may grow, all."""
     size = fragment.quorums.ensemble
     count = size if not fragment.is_closed else min(size, fragment.count)
-    return [fragment.write_set(fragment.first_entry + place) for place in range(count)]
+    return (fragment.write_set(fragment.first_entry + place) for place in range(count))
 
 
 async def _batches(items: AsyncIterator[int], size: int) -> AsyncIterator[list[int]]:

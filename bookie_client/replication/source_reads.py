@@ -11,7 +11,7 @@ Invariants
 
 Nothing here is a task per entry: a piece is one batch read, or one future for all its single reads. Event loop only.
 
-Source: reference auto-recovery, section 7; reference client protocol, sections 11.2 and 11.5.
+Source: docs/internals/auto-recovery.md, section 7; docs/internals/client-protocol.md, sections 11.2 and 11.5.
 """
 
 from __future__ import annotations
@@ -29,10 +29,20 @@ from bookie_client.context import ClientContext
 from bookie_client.distribution import columns_of
 from bookie_client.replication.fragments import Fragment
 from bookie_protocol.entry import ENTRY_HEADER_SIZE, ENTRY_IDS
-from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, PodkeeperError, TooManyRequests, fresh
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    DigestMismatch,
+    NotThere,
+    PodkeeperError,
+    StorageFault,
+    TooManyRequests,
+    fresh,
+)
 
 MAX_SINGLES: Final = 256
 """Single reads of one piece that are under way at once."""
+FAULTY_ANSWERS: Final = (NotThere, DigestMismatch, StorageFault)
+"""Errors by which a bookie says, or shows, that a copy is missing or unreadable. Any other error leaves that open."""
 _TOLD: Final = 3
 """Entries of which a message says what each bookie answered."""
 BUSY_TRIES: Final = 9
@@ -41,7 +51,8 @@ BUSY_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class Patience:
-    """With who is busy or away: so many tries, and pauses between them that double, the first of `pause` seconds."""
+    """Retries while a bookie is busy or away: the number of tries, and pauses that double, the first of `pause`
+    seconds."""
 
     tries: int
     pause: float
@@ -62,8 +73,10 @@ def _no_errors() -> dict[int, dict[str, PodkeeperError]]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What reads came to. `found`: entries as they are stored. `errors`: by entry, what each bookie said. `requests`:
-    how many were sent."""
+    """The outcome of reads.
+
+    `found`: entries as they are stored. `errors`: by entry, the error of each bookie. `requests`: how many were sent.
+    """
 
     found: dict[int, bytes] = field(default_factory=dict)
     errors: dict[int, dict[str, PodkeeperError]] = field(default_factory=_no_errors)
@@ -101,7 +114,7 @@ class SourceReads:
 
     @property
     def reads_batches(self) -> bool:
-        """Whether some good replica may be asked for many entries at once."""
+        """Return True if some good replica may be asked for many entries at once."""
         return any(
             self._may_ask(bookie)
             for position, bookie in enumerate(self._fragment.ensemble)
@@ -109,11 +122,12 @@ class SourceReads:
         )
 
     def may_batch(self, bookie: str, *, proven: bool = False) -> bool:
-        """Whether this bookie may be asked for many entries at once. `proven`: it has done so before."""
+        """Return True if this bookie may be asked for many entries at once. `proven`: only if it has served a
+        batch before."""
         return self._may_ask(bookie) and (not proven or self._support.is_proven(bookie))
 
     def requests(self, ids: Sequence[int], bookie: str | None = None) -> int:
-        """How many requests it takes to read these from one bookie, or each from some bookie, as far as is known."""
+        """Return the number of requests to read these from one bookie, or each from some bookie, as far as is known."""
         if not (self.reads_batches if bookie is None else self._may_ask(bookie)):
             return len(ids)
         return sum(1 if self._is_run(column) else len(column) for column in columns_of(ids, self._step))
@@ -218,7 +232,7 @@ class SourceReads:
         return self._batch_reads and self._support.may_ask(bookie, self._loop.time())
 
     def _is_run(self, ids: Sequence[int], done: int = 0) -> bool:
-        """Whether the ids behind the first `done` can be asked for at once."""
+        """Return True if the ids behind the first `done` can be asked for at once."""
         rest = len(ids) - done
         return rest > 1 and ids[-1] - ids[done] == (rest - 1) * self._step
 
@@ -273,7 +287,7 @@ class SourceReads:
 
 
 class _SingleReads:
-    """Some reads of one bookie, and one future for all."""
+    """A group of reads of one bookie with one future for all."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ids: Sequence[int]) -> None:
         self.done: asyncio.Future[None] = loop.create_future()

@@ -2,14 +2,14 @@
 
 Invariants
 - A target is writable, reachable, neither in the ensemble nor excluded: it is connected before anything is copied.
-- A bookie that is being decommissioned is no target, whoever copies; known after `LEAVING_SECONDS` at the latest, and
-  asked again right before the metadata name it. (A decommission waits for the locks that were held when its bookie
-  stopped being a target, and looks for ledgers that name it afterwards.)
+- A bookie that is being decommissioned is not a target for any copy; this is known after `LEAVING_SECONDS` at the
+  latest, and asked again right before the metadata name it. (A decommission waits for the locks that were held when its
+  bookie stopped being a target, and looks for ledgers that name it afterwards.)
 - The placement policy decides, with the client's `random`.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 6.4 and 7; reference client protocol, section 16.
+Source: docs/internals/auto-recovery.md, sections 6.4 and 7; docs/internals/client-protocol.md, section 16.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from bookie_client.client import Client
 from bookie_client.placement.policy import Adherence, ClusterView, Placement, ReplacementRequest
 from bookie_client.replication.copying import TargetFailed
 from bookie_client.replication.fragments import Fragment
-from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, NotEnoughBookies
+from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, NotEnoughBookies, SparesUnreachable
 from bookie_protocol.metadata_service.records import DECOMMISSION
 
 LEAVING_SECONDS: Final = 1.0
-"""For how long it counts who is being decommissioned: asking costs as much as copying a small ledger."""
+"""Seconds for which the list of decommissioned bookies is reused: reading it costs as much as copying a small
+ledger.
+"""
 
 
 class Leaving:
-    """Who is being decommissioned, as one replicator knows it."""
+    """The bookies that are being decommissioned, as one replicator knows them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -41,7 +43,7 @@ class Leaving:
         self._known_until = -inf
 
     async def names(self, *, now: bool = False) -> frozenset[str]:
-        """Bookie ids; `now`: asked anew. Raises `MetadataUnavailable`."""
+        """Return the ids of these bookies. With `now`, read them again. Raises `MetadataUnavailable`."""
         time = asyncio.get_running_loop().time()
         if now or time >= self._known_until:
             self._names = await self._client.metadata_service.records(DECOMMISSION).names()
@@ -77,9 +79,10 @@ class Targets(NamedTuple):
 async def choose_targets(
     client: Client, leaving: Leaving, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str]
 ) -> Targets:
-    """Spares for the bad positions, as many as there are. Raises `NotEnoughBookies` when there is none at all."""
+    """Spares for the bad positions, as many as there are. Raises `NotEnoughBookies` when there is none at all,
+    `SparesUnreachable` if some did not answer."""
     view = await _view(client, leaving, excluded)
-    placement = await _reachable(client, fragment, bad, view, mend=False)
+    placement, all_answered = await _reachable(client, fragment, bad, view, mend=False)
     unfilled = {position: placement.unfilled.get(position, "no spare bookie") for position in bad}
     chosen = {
         position: placement.ensemble[position]
@@ -89,7 +92,7 @@ async def choose_targets(
     for position in chosen:
         del unfilled[position]
     if bad and not chosen:
-        raise _no_spare(fragment, unfilled)
+        raise _no_spare(fragment, unfilled, NotEnoughBookies if all_answered else SparesUnreachable)
     return Targets(chosen, unfilled)
 
 
@@ -102,7 +105,7 @@ async def choose_mending(
     report = client.placement.check(fragment.ensemble, fragment.quorums, view)
     if not bad and report.adherence is not Adherence.FAIL:
         return Targets({}, {})
-    placement = await _reachable(client, fragment, bad, view, mend=True)
+    placement, _ = await _reachable(client, fragment, bad, view, mend=True)
     chosen = {
         position: bookie for position, bookie in enumerate(placement.ensemble) if bookie != fragment.ensemble[position]
     }
@@ -139,9 +142,9 @@ async def _view(client: Client, leaving: Leaving, excluded: Mapping[str, str]) -
 
 async def _reachable(
     client: Client, fragment: Fragment, bad: Mapping[int, str], view: ClusterView, *, mend: bool
-) -> Placement:
-    """The policy's choice, with bookies that cannot be reached left out."""
-    context, policy = client.context, client.placement
+) -> tuple[Placement, bool]:
+    """The policy's choice, with bookies that cannot be reached left out; and whether there was none of these."""
+    context, policy, all_answered = client.context, client.placement, True
     while True:
         request = ReplacementRequest(
             ensemble=fragment.ensemble, failed=bad, quorums=fragment.quorums, cluster=view, random=context.random
@@ -152,14 +155,13 @@ async def _reachable(
         unreachable = [bookie for bookie, reachable in zip(chosen, reached, strict=True) if not reachable]
         if not unreachable:
             context.placement_inputs.tell_relaxed(placement)
-            return placement
+            return placement, all_answered
+        all_answered = False
         # Each round leaves out at least one more bookie, so this ends.
         left_out = dict.fromkeys(unreachable, "could not be reached just now")
-        view = replace(view, excluded={**view.excluded, **left_out}, quarantined=context.avoided_bookies())
+        view = replace(view, excluded={**view.excluded, **left_out}, unreachable=context.health.failed_lately())
 
 
-def _no_spare(fragment: Fragment, unfilled: Mapping[int, str]) -> NotEnoughBookies:
+def _no_spare(fragment: Fragment, unfilled: Mapping[int, str], kind: type[NotEnoughBookies]) -> NotEnoughBookies:
     why = "; ".join(f"{fragment.ensemble[position]}: {reason}" for position, reason in sorted(unfilled.items()))
-    return NotEnoughBookies(
-        f"ledger {fragment.ledger_id}, entries from {fragment.first_entry}: no bookie for new copies ({why})"
-    )
+    return kind(f"ledger {fragment.ledger_id}, entries from {fragment.first_entry}: no bookie for new copies ({why})")

@@ -1,7 +1,7 @@
 """The throttle of background copying: so many bytes, and so many requests, a second.
 
 Reads and writes have a budget each, of the same size: a copy to one bookie proceeds at `bytes_per_second`, one to two
-bookies at half of that. Unused budget is not saved up, so there are no bursts; whoever was late starts afresh.
+bookies at half of that. Unused budget is not saved up, so there are no bursts; a late caller starts afresh.
 
 Invariants
 - Callers are served in the order in which they came.
@@ -12,7 +12,8 @@ Invariants
 
 Shared by everything in one process that copies or checks in the background. Event loop only.
 
-Source: reference auto-recovery, section 7 (`replicationRateByBytes`), which counts what is read, by a running average.
+Source: docs/internals/auto-recovery.md, section 7 (`replicationRateByBytes`), which counts what is read, by a running
+average.
 """
 
 from __future__ import annotations
@@ -30,6 +31,22 @@ bookie reads or stores a piece, its clients wait, so many small ones are kinder 
 LEAST_PIECE: Final = 64 * 1024
 """Bytes below which more requests cost more than they spare: under a low limit a piece is a larger part of a second's
 budget."""
+LEAST_SHARE: Final = 8
+FIRST_SHARE: Final = 4
+STEP_SHARE: Final = 32
+"""Divisor of the maximum rate that gives the rise after a window."""
+FALL: Final = 0.7
+"""Factor by which the rate falls after a slow window."""
+WINDOW_SECONDS: Final = 1.0
+WINDOW_PIECES: Final = 32
+FORGOTTEN_SECONDS: Final = 10.0
+"""Seconds of pause after which a new window begins. The throttle's own delays are not a pause."""
+REMEMBERED: Final = 60
+QUANTILE: Final = 0.9
+SLOWER: Final = 1.2
+"""A window is slow when its quantile is so many times the usual one,"""
+SLACK_SECONDS: Final = 0.0003
+"""and so much more."""
 
 
 def piece_bytes(bytes_per_second: float | None, most: int, per_second: int = PIECES_PER_SECOND) -> int:
@@ -106,7 +123,7 @@ class ReplicationThrottle:
         """Bookies took so long to store a piece. This throttle does not mind; `YieldingThrottle` does."""
 
     def _free_at(self) -> float:
-        """When everything that was let pass, or waits to be, has had its time."""
+        """Return the time at which all admitted and waiting work has had its share."""
         return max(self._reads.free_at, self._writes.free_at)
 
     async def _wait(self, lane: _Lane, nbytes: int, operations: int) -> None:
@@ -116,37 +133,19 @@ class ReplicationThrottle:
             await asyncio.sleep(start - now)
 
 
-LEAST_SHARE: Final = 8
-FIRST_SHARE: Final = 4
-STEP_SHARE: Final = 32
-"""What the rate rises by after a window, as a part of the most."""
-FALL: Final = 0.7
-"""What is left of the rate after a window that was slow."""
-WINDOW_SECONDS: Final = 1.0
-WINDOW_PIECES: Final = 32
-FORGOTTEN_SECONDS: Final = 10.0
-"""After such a pause a window begins anew. What the throttle itself holds back is no pause."""
-REMEMBERED: Final = 60
-QUANTILE: Final = 0.9
-SLOWER: Final = 1.2
-"""A window is slow when its quantile is so many times the usual one,"""
-SLACK_SECONDS: Final = 0.0003
-"""and so much more."""
-
-
 class YieldingThrottle(ReplicationThrottle):
     """`most`: bytes per second that are never exceeded. Limits set by `limit` later are the new most."""
 
     def __init__(self, most: float, ops_per_second: float | None = None) -> None:
         self._most: float | None = most
         self._quantiles: deque[float] = deque(maxlen=REMEMBERED)
-        """Of the last windows."""
+        """Quantiles of the last windows."""
         self._stores: list[float] = []
         self._window_began = self._forgotten_at = 0.0
         super().__init__(most, ops_per_second)
 
     def limit(self, bytes_per_second: float | None, ops_per_second: float | None = None) -> None:
-        """As of every throttle; copying begins anew with a part of it."""
+        """Set the limits; copying starts again with a part of the rate."""
         super().limit(bytes_per_second, ops_per_second)
         self._most = bytes_per_second
         if bytes_per_second is not None:

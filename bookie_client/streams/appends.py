@@ -1,4 +1,4 @@
-"""What a stream's writer was given and has not finished: units of entries, from the first call to the last position.
+"""The appends that a stream's writer has not finished: units of entries, from the first call to the last position.
 
 Invariants
 - Units are sent in the order in which they came. What a ledger did not keep goes back to the front, in order.
@@ -7,24 +7,27 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, section 25, item 3.
+Source: docs/internals/client-protocol.md, section 25, item 3.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bookie_client.streams.model import StreamPosition
 from bookie_client.writing.window import Window
+
+if TYPE_CHECKING:
+    from bookie_client.tracing import Within
 
 
 class Unit:
     """Entries that are sent together; without any it only marks a place in the order. `is_single`: the future's result
     is the one position, not a list."""
 
-    __slots__ = ("first_id", "future", "is_single", "nbytes", "payloads", "positions", "room", "sent_to")
+    __slots__ = ("first_id", "future", "is_single", "nbytes", "payloads", "positions", "room", "sent_to", "within")
 
     def __init__(self, payloads: list[bytes], nbytes: int, *, is_single: bool, loop: asyncio.AbstractEventLoop) -> None:
         self.payloads = payloads
@@ -34,6 +37,8 @@ class Unit:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.positions: list[StreamPosition] = []
         self.first_id = -1
+        self.within: Within | None = None
+        """It keeps the call within the span of its caller; None without a tracer."""
         self.sent_to = -1
         """The ledger that may have it; -1: none."""
 
@@ -51,7 +56,7 @@ class Unit:
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
             self.future.set_exception(error)
-            # Whoever does not wait for it learns it from `flush` or the end of the context.
+            # A caller that does not wait for it gets the error from `flush` or the end of the context.
             self.future.exception()
 
 
@@ -104,12 +109,12 @@ class Appends:
         return unit
 
     def split_next(self, count: int) -> None:
-        """Only so many payloads of the next unit go together; the others come behind them, as before. What the two
-        parts become is told together."""
+        """Send only the first `count` payloads of the next unit together; the others follow them, as before. The
+        outcomes of both parts are reported together."""
         rest = self.unsent[0]
         front = Unit(rest.payloads[:count], 0, is_single=False, loop=rest.future.get_loop())
         front.nbytes = sum(map(len, front.payloads))
-        front.positions = rest.positions
+        front.positions, front.within = rest.positions, rest.within
         rest.payloads = rest.payloads[count:]
         rest.room -= count
         rest.nbytes -= front.nbytes
@@ -126,7 +131,7 @@ class Appends:
         self._end(self.unsent.popleft())
 
     def fail_all(self, error: BaseException) -> None:
-        """Nothing will be sent any more."""
+        """Fail all units: none is sent any more."""
         units = [*self.sent, *self.unsent]
         self.sent.clear()
         self.unsent.clear()

@@ -1,17 +1,17 @@
-"""Cursors: how far the consumers of a stream are.
+"""Cursors: the positions of the consumers of a stream.
 
 A cursor is a record of its own, kind "stream-cursor", so that consumers do not disturb writers: JSON, `format` 1, with
 `position`, its `ordinal`, and `moved_ms`; `announced`, false, while its stream may not know of it.
 
 Invariants
-- A cursor only goes forwards, as its ordinal tells; of concurrent moves the farthest stays.
+- A cursor only goes forwards, by its ordinal; of concurrent moves the farthest stays.
 - A new cursor counts for every truncation and retention that comes to its decision later: the stream's head is changed
-  after the record was made, so that a decision that did not see it loses its compare-and-set. Nobody who moves a
-  cursor is told so before that: whoever finds one that was not announced does it.
+  after the record was made, so that a decision that did not see it loses its compare-and-set. No move of a cursor
+  returns before that: a client that finds an unannounced cursor announces it.
 
 Event loop only.
 
-Source: reference client protocol, section 25, item 5; a cursor here is metadata, and not a ledger of its own.
+Source: docs/internals/client-protocol.md, section 25, item 5; a cursor here is metadata, and not a ledger of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from functools import partial
 from typing import Final
 
 from bookie_client.streams.encoding import decode_document, encode_document
+from bookie_client.streams.ledgers import StreamLedgers
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, StreamPosition, check_stream_name
 from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore
 from bookie_protocol.errors import (
     UNREADABLE,
+    BadRequest,
     MetadataDamaged,
     MetadataExists,
     MetadataNotFound,
     MetadataVersionConflict,
+    NoSuchLedger,
     NoSuchStream,
     PodkeeperError,
+    StreamPositionGone,
 )
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import STREAM_CURSOR, RecordStore
@@ -45,7 +49,7 @@ _MEMBERS: Final = frozenset({"format", "position", "ordinal", "moved_ms", "annou
 
 @dataclass(frozen=True, slots=True)
 class StreamCursor:
-    """How far a consumer is: everything before `position` is done with."""
+    """The position of a consumer: everything before `position` has been processed."""
 
     stream: str
     cursor_id: str
@@ -53,18 +57,25 @@ class StreamCursor:
     ordinal: int
     """`Manifest.ordinal` of the position when it was stored."""
     moved_ms: int
-    """When it was stored, in ms since 1970."""
+    """Time of storing it, in ms since 1970."""
     announced: bool = True
-    """Whether every decision about its stream that was made without it has lost by now."""
+    """True if every decision about its stream that was made without it has lost by now."""
 
 
 class StreamCursors:
-    """The cursors of a cluster's streams."""
+    """The cursors of a cluster's streams. `ledgers` are asked how far the open one is written; None: nothing moves."""
 
-    def __init__(self, service: MetadataService, store: ManifestStore, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        service: MetadataService,
+        store: ManifestStore,
+        now_ms: Callable[[], int],
+        ledgers: StreamLedgers | None = None,
+    ) -> None:
         self._records: RecordStore = service.records(STREAM_CURSOR)
         self._store = store
         self._now_ms = now_ms
+        self._ledgers = ledgers
 
     async def read(self, name: str, cursor_id: str) -> StreamCursor:
         """Raises `NoSuchStream`."""
@@ -79,19 +90,20 @@ class StreamCursors:
         return {cursor.cursor_id: cursor for cursor in found if cursor is not None}
 
     async def move(self, name: str, cursor_id: str, position: StreamPosition) -> StreamCursor:
-        """As `Streams.move_cursor`."""
-        manifest = (await self._store.read(name)).manifest
-        wanted = StreamCursor(name, cursor_id, position, manifest.ordinal(position), self._now_ms())
+        """Move a cursor: see `Streams.move_cursor`."""
         for _ in range(MAX_ATTEMPTS):
             with suppress(MetadataExists, MetadataVersionConflict, MetadataNotFound):
-                stored = await self._found_or_made(wanted)
+                # The cursor first: it goes with its stream, so what the stream says holds as long as the cursor exists.
+                found = await self._find(name, cursor_id)
+                wanted = await self._wanted(name, cursor_id, position)
+                stored = found or await self._make(wanted)
                 farthest = max(stored.value, wanted, key=lambda each: each.ordinal)
                 if stored.value.announced and farthest is stored.value:
                     return farthest
                 if not stored.value.announced:
                     await self._announce(stored)
                 farthest = replace(farthest, announced=True)
-                await self._records.update(_record(name, cursor_id), _encode(farthest), stored.version)
+                await self._records.update(_record(name, cursor_id), _encode(farthest), stored.identity)
                 return farthest
         raise MetadataVersionConflict(f"cursor {cursor_id} of stream {name}: lost {MAX_ATTEMPTS} rounds; try again")
 
@@ -111,6 +123,20 @@ class StreamCursors:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
+    async def _check_written(self, manifest: Manifest, position: StreamPosition) -> None:
+        """Check a position in the open ledger. A cursor that is ahead of the end would let retention take entries
+        that no consumer has read. Raises as `Streams.move_cursor`."""
+        index, entry = manifest.resolve(position)
+        if entry == 0 or self._ledgers is None or not manifest.ledgers[index].is_open:
+            return
+        ledger_id = manifest.ledgers[index].ledger_id
+        try:
+            await self._ledgers.check_written(ledger_id, entry, manifest.settings)
+        except NoSuchLedger as error:
+            raise StreamPositionGone(f"ledger {ledger_id} of stream {manifest.name} was deleted") from error
+        except BadRequest as error:
+            raise BadRequest(f"position {position} of stream {manifest.name} cannot be a cursor's: {error}") from None
+
     async def _ids(self, name: str) -> list[str]:
         prefix = f"{check_stream_name(name)}:"
         return sorted(each[len(prefix) :] for each in await self._records.names() if each.startswith(prefix))
@@ -124,12 +150,14 @@ class StreamCursors:
             await self._records.delete_this(_record(name, cursor_id), found.identity)
         return True
 
-    async def _found_or_made(self, wanted: StreamCursor) -> Versioned[StreamCursor]:
-        try:
-            return await self._read(wanted.stream, wanted.cursor_id)
-        except MetadataNotFound:
-            made = replace(wanted, announced=False)
-            return Versioned(made, await self._records.create(_record(wanted.stream, wanted.cursor_id), _encode(made)))
+    async def _wanted(self, name: str, cursor_id: str, position: StreamPosition) -> StreamCursor:
+        manifest = (await self._store.read(name)).manifest
+        await self._check_written(manifest, position)
+        return StreamCursor(name, cursor_id, position, manifest.ordinal(position), self._now_ms())
+
+    async def _make(self, wanted: StreamCursor) -> Versioned[StreamCursor]:
+        made = replace(wanted, announced=False)
+        return Versioned(made, await self._records.create(_record(wanted.stream, wanted.cursor_id), _encode(made)))
 
     async def _announce(self, stored: Versioned[StreamCursor]) -> None:
         cursor = stored.value
@@ -141,28 +169,32 @@ class StreamCursors:
         try:
             await self._store.update(cursor.stream, announced)
         except PodkeeperError:
-            # The place went while the cursor was made, or nobody can tell: a cursor that holds nothing helps nobody.
+            # The position went while the cursor was made, or may have: a cursor that holds nothing is useless.
             with suppress(PodkeeperError):
                 await self._delete_read(stored)
             raise
 
     async def _delete_read(self, stored: Versioned[StreamCursor]) -> None:
-        """What was read, or made; nothing that was moved or made anew since."""
+        """Delete the cursor as it was read or made, but not one that was moved or made again since."""
         name = _record(stored.value.stream, stored.value.cursor_id)
         found = await self._records.read(name)
         decoded = _decode(stored.value.stream, stored.value.cursor_id, found.value)
-        if Versioned(decoded, found.version) == stored:
+        if Versioned(decoded, found.identity) == stored:
             await self._records.delete_this(name, found.identity)
 
     async def _read_if_there(self, name: str, cursor_id: str) -> StreamCursor | None:
+        found = await self._find(name, cursor_id)
+        return None if found is None else found.value
+
+    async def _find(self, name: str, cursor_id: str) -> Versioned[StreamCursor] | None:
         try:
-            return (await self._read(name, cursor_id)).value
+            return await self._read(name, cursor_id)
         except MetadataNotFound:
             return None
 
     async def _read(self, name: str, cursor_id: str) -> Versioned[StreamCursor]:
         stored = await self._records.read(_record(name, cursor_id))
-        return Versioned(_decode(name, cursor_id, stored.value), stored.version)
+        return Versioned(_decode(name, cursor_id, stored.value), stored.identity)
 
 
 def _record(name: str, cursor_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The records of a stream, and how a long list of ledgers is cut into them.
+"""The records of a stream, and the division of a long list of ledgers into them.
 
 A stream is one *head* record, kind "stream", and *segments*, kind "stream-segment", which hold most of a long list: a
 record must stay well below the megabyte that ZooKeeper takes. Segments are written before the head that names them, and
@@ -16,7 +16,7 @@ do.
 Invariants
 - Segments that a head names already stay as they are, as long as the list still has their end: a change of a long list
   writes only what is new.
-- What stands in the head itself is bounded, so the head stays small whatever the length of the list, and however many
+- The content of the head itself is bounded, so the head stays small whatever the length of the list, and however many
   changes have retired ledgers: small groups become one, due when the last of them is.
 
 Pure; any thread.
@@ -33,11 +33,19 @@ from bookie_client.streams.manifest import Landmark, Manifest
 from bookie_client.streams.model import RetiredLedgers, StreamLedger, StreamPosition, StreamSettings, Transaction
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import UNREADABLE, MetadataDamaged, PodkeeperError
+from bookie_protocol.versioned import Identity
 
 FORMAT: Final = 1
 
 Row = tuple[int, int | None, int | None, int | None, int | None]
 """A ledger without its ordinal: id, entries, bytes, closed_ms, crc."""
+_SETTINGS: Final = frozenset(field.name for field in fields(StreamSettings))
+SEGMENT_LEDGERS: Final = 1_000
+"""Ledgers of a segment, and the closed ones that a head holds itself: some 60 KB."""
+INLINE_RETIRED: Final = 500
+"""Retired ledgers that a head holds itself."""
+RETIRED_TOGETHER: Final = 4 * SEGMENT_LEDGERS
+"""Retired ledgers of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class Head:
 
     @property
     def is_gone(self) -> bool:
-        """As `Manifest.is_gone`."""
+        """Return True if the stream is gone; see `Manifest.is_gone`."""
         return self.is_deleting and self.generation < 0
 
     @property
@@ -209,7 +217,6 @@ def decode_retired(name: str, data: bytes) -> tuple[int, ...]:
 
 # --- inside ---------------------------------------------------------------------------------------------------
 
-_SETTINGS: Final = frozenset(field.name for field in fields(StreamSettings))
 _HEAD_MEMBERS: Final = frozenset({"format", *(field.name for field in fields(Head))})
 
 
@@ -226,14 +233,6 @@ def _text(position: StreamPosition | None) -> str | None:
 
 def _position(text: str | None) -> StreamPosition | None:
     return None if text is None else StreamPosition.parse(text)
-
-
-SEGMENT_LEDGERS: Final = 1_000
-"""Ledgers of a segment, and the closed ones that a head holds itself: some 60 KB."""
-INLINE_RETIRED: Final = 500
-"""Retired ledgers that a head holds itself."""
-RETIRED_TOGETHER: Final = 4 * SEGMENT_LEDGERS
-"""Retired ledgers of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +252,7 @@ class LaidOut:
     new_segments: Mapping[str, bytes]
 
 
-def put_together(name: str, version: int, head: Head, loaded: Loaded) -> Manifest:
+def put_together(name: str, identity: Identity, head: Head, loaded: Loaded) -> Manifest:
     """The manifest that a head and its segments stand for."""
     rows: list[Row] = []
     for segment in head.segments:
@@ -265,7 +264,7 @@ def put_together(name: str, version: int, head: Head, loaded: Loaded) -> Manifes
     )
     return Manifest(
         name=name,
-        version=version,
+        identity=identity,
         generation=head.generation,
         ledgers=with_ordinals(rows, head.base_ordinal),
         settings=head.settings,
@@ -282,7 +281,7 @@ def put_together(name: str, version: int, head: Head, loaded: Loaded) -> Manifes
 
 
 def lay_out(manifest: Manifest, before: Head | None, loaded: Loaded, new_id: Callable[[], str]) -> LaidOut:
-    """The records of a manifest, with as much of the head `before` as still holds. `new_id`: ids that nobody used."""
+    """Return the records of a manifest, with as much of the head `before` as still holds. `new_id` makes unused ids."""
     rows = [row_of(ledger) for ledger in manifest.ledgers]
     closed = len(rows) - (manifest.open_ledger is not None)
     segments = _kept(rows, before.segments if before else (), loaded)
@@ -340,7 +339,7 @@ def _index_of(row: Row, ledgers: Sequence[Row]) -> int | None:
 def _retired(
     retired: Sequence[RetiredLedgers], before: Sequence[RetiredRef], loaded: Loaded, new_id: Callable[[], str]
 ) -> tuple[tuple[RetiredRef, ...], dict[str, tuple[int, ...]]]:
-    """As a head names them, and the segments among them."""
+    """Return the retired ledgers as a head names them, and the segments among them."""
     known = {loaded.retired[each.segment_id]: each.segment_id for each in before if each.segment_id is not None}
     refs: list[RetiredRef] = []
     small: list[RetiredLedgers] = []

@@ -21,19 +21,19 @@ Invariants
 
 The decoding is pure; the rest belongs to the event loop.
 
-Source: reference metadata layout, section 15; reference client protocol, section 25, item 5.
+Source: docs/internals/metadata-layout.md, section 15; docs/internals/client-protocol.md, section 25, item 5.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from itertools import chain
 from typing import Final
 from urllib.parse import quote_plus, unquote_plus
 from uuid import UUID
@@ -45,7 +45,16 @@ from bookie_client.streams.encoding import Row, with_ordinals
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, StreamPosition, StreamSettings
 from bookie_protocol.compression import decompressed
-from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataNotFound, NoSuchStream, NotThere
+from bookie_protocol.errors import (
+    BadRequest,
+    CouldNotTell,
+    MetadataDamaged,
+    MetadataNotFound,
+    NoSuchStream,
+    NotThere,
+    PodkeeperError,
+    fresh,
+)
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 from bookie_protocol.together import bounded
 from bookie_protocol.wire.varint import decode_uint64, varint_size
@@ -56,6 +65,10 @@ _DOMAIN: Final = "persistent"
 _UNCONFIRMED: Final = 100
 """Entries at most that are looked for behind the last add confirmed of a cursor's ledger: more than a broker has under
 way."""
+_MAGIC: Final = b"\x47\x78"
+_LENGTH: Final = struct.Struct(">I")
+MAX_UNCOMPRESSED: Final = 256 * 1024 * 1024
+"""Bytes; a greater size in the header is damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +80,10 @@ class ManagedLedger:
     """The ledgers as a stream's: positions, spans and ordinals work as there. The last one is open unless Pulsar has
     recorded its end. Ordinals count from the oldest ledger that is listed."""
     offloaded: Mapping[int, OffloadedLedger]
-    """By ledger id. Those that `is_deleted` cannot be read from BookKeeper."""
-    cursors: Mapping[str, StreamPosition]
-    """By subscription: behind the last entry marked deleted, also where a broker was not told yet that bookies have
-    stored it. One whose ledger is gone is left out."""
+    """Offloaded ledgers by id. Those that are `is_deleted` cannot be read from BookKeeper."""
     properties: Mapping[str, str]
     terminated: StreamPosition | None
-    """Behind the last entry of a topic that takes no more."""
+    """Position behind the last entry of a terminated topic; None if it is not terminated."""
 
 
 def stored_name(name: str) -> str:
@@ -97,7 +107,7 @@ async def managed_ledger(client: Client, name: str, *, root: str = ROOT) -> Mana
     that ends in "-partition-0" and so on.
 
     Raises `NoSuchStream`, `MetadataDamaged` (also for a compression that needs pyarrow where that is not installed),
-    `MetadataUnavailable`, and what reading a cursor's ledger raises.
+    `MetadataUnavailable`. No bookie is asked, and no cursor is read: see `managed_cursors`.
     """
     name = stored_name(name)
     nodes = client.metadata_service.managed_ledgers(root)
@@ -108,14 +118,31 @@ async def managed_ledger(client: Client, name: str, *, root: str = ROOT) -> Mana
     stored = decode_managed_ledger(name, node.value)
     manifest = Manifest(
         name=name,
-        version=node.version,
+        identity=node.identity,
         generation=0,
         ledgers=with_ordinals(_rows(stored.ledgers), 0),
         settings=StreamSettings(),
     )
     offloaded = {each.ledger_id: each.offloaded for each in stored.ledgers if each.offloaded is not None}
-    cursors = await _cursors(client, nodes, name)
-    return ManagedLedger(name, manifest, offloaded, cursors, stored.properties, stored.terminated)
+    return ManagedLedger(name, manifest, offloaded, stored.properties, stored.terminated)
+
+
+async def managed_cursors(
+    client: Client, name: str, *, root: str = ROOT
+) -> Mapping[str, StreamPosition | PodkeeperError]:
+    """Return the position of each subscription of a topic: behind the last entry marked deleted, even if the broker
+    does not know yet that bookies have stored it. `name` as in `stored_name`.
+
+    A cursor that cannot be read has its error in place of its position; one whose ledger is gone is left out. Most
+    cursors of a living broker lie in ledgers of their own, so this asks bookies several times for each subscription.
+    Raises `MetadataUnavailable` if the metadata service cannot list the subscriptions.
+    """
+    name = stored_name(name)
+    nodes = client.metadata_service.managed_ledgers(root)
+    subscriptions = await nodes.children(name)
+    found = await bounded(subscriptions, partial(_cursor, client, nodes, name), AT_ONCE)
+    places = zip(subscriptions, found, strict=True)
+    return {unquote_plus(child): place for child, place in places if place is not None}
 
 
 async def managed_ledger_names(client: Client, under: str = "", *, root: str = ROOT) -> tuple[str, ...]:
@@ -144,23 +171,21 @@ def _rows(ledgers: tuple[ListedLedger, ...]) -> list[Row]:
     return rows
 
 
-async def _cursors(client: Client, nodes: ManagedLedgerNodes, name: str) -> dict[str, StreamPosition]:
-    subscriptions = await nodes.children(name)
-    found = await bounded(subscriptions, partial(_cursor, client, nodes, name), AT_ONCE)
-    return dict(chain.from_iterable(each.items() for each in found))
-
-
-async def _cursor(client: Client, nodes: ManagedLedgerNodes, name: str, child: str) -> dict[str, StreamPosition]:
+async def _cursor(
+    client: Client, nodes: ManagedLedgerNodes, name: str, child: str
+) -> StreamPosition | PodkeeperError | None:
     what = f"{unquote_plus(child)} of {name}"
-    with suppress(NotThere):  # deleted meanwhile, or its ledger
+    try:
         stored = decode_cursor(what, (await nodes.read(f"{name}/{child}")).value)
         if stored.cursors_ledger_id < 0:
-            return {unquote_plus(child): stored.position}
+            return stored.position
         async with client.open(stored.cursors_ledger_id, password=None) as ledger:
             newest = await _newest(ledger)
-        position = stored.position if newest is None else decode_position(what, newest.payload)
-        return {unquote_plus(child): position}
-    return {}
+        return stored.position if newest is None else decode_position(what, newest.payload)
+    except NotThere:  # deleted meanwhile, or its ledger
+        return None
+    except PodkeeperError as error:
+        return fresh(error)
 
 
 async def _newest(ledger: LedgerReader) -> LedgerEntry | None:
@@ -178,11 +203,7 @@ async def _newest(ledger: LedgerReader) -> LedgerEntry | None:
     return newest
 
 
-_MAGIC: Final = b"\x47\x78"
-_LENGTH: Final = struct.Struct(">I")
 assert _LENGTH.size == 4
-MAX_UNCOMPRESSED: Final = 256 * 1024 * 1024
-"""Bytes; a greater size in the header is damage."""
 
 
 class Compression(IntEnum):
@@ -203,7 +224,7 @@ class OffloadedLedger:
     uuid: str
     is_complete: bool
     is_deleted: bool
-    """No longer in BookKeeper: it cannot be read from here."""
+    """True if it is no longer in BookKeeper: it cannot be read from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +244,7 @@ class StoredManagedLedger:
 
     ledgers: tuple[ListedLedger, ...]
     terminated: StreamPosition | None
-    """Behind the last entry."""
+    """Position behind the last entry, if the topic is terminated."""
     properties: Mapping[str, str]
 
 
@@ -232,7 +253,7 @@ class StoredCursor:
     """`ManagedCursorInfo`. `position`: behind the last entry marked deleted, as far as the node tells."""
 
     cursors_ledger_id: int
-    """Where the position is; -1: in the node itself."""
+    """Id of the ledger that holds the position; -1: it is in the node itself."""
     position: StreamPosition
 
 
@@ -254,7 +275,8 @@ def decode_cursor(name: str, data: bytes) -> StoredCursor:
 
 
 def decode_position(name: str, data: bytes) -> StreamPosition:
-    """Behind the last entry marked deleted, from an entry of a cursor's ledger. Raises `MetadataDamaged`."""
+    """Decode an entry of a cursor's ledger: return the position behind the last entry marked deleted. Raises
+    `MetadataDamaged`."""
     return _behind(_Message(f"cursor {name}", uncompressed(f"cursor {name}", data)))
 
 
@@ -288,8 +310,8 @@ def _decompress(what: str, compression: Compression, data: bytes, size: int) -> 
         return decompressed(codec, data, size)
     except ImportError as error:
         raise MetadataDamaged(
-            f"{what}: its metadata are compressed with {compression.name}, and reading that needs pyarrow: install"
-            " podkeeper[spark]"
+            f"{what}: its metadata are compressed with {compression.name}, and reading that needs the Python package"
+            f" pyarrow, which is not installed: {sys.executable} -m pip install pyarrow"
         ) from error
 
 

@@ -1,5 +1,6 @@
-"""A stream's list of ledgers at one moment, arithmetic with positions in it, and what leaves it: truncation, retention,
-and ledgers that are retired until they are deleted.
+"""A stream's list of ledgers at one moment: positions in it, truncation, retention and retired ledgers.
+
+A retired ledger has left the list and is not deleted yet.
 
 Invariants
 - A ledger leaves the list and becomes retired in one compare-and-set; it is forgotten only when it was deleted. So a
@@ -8,7 +9,7 @@ Invariants
 
 Values and pure functions; any thread.
 
-Source: reference client protocol, section 25.
+Source: docs/internals/client-protocol.md, section 25.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from bookie_client.streams.model import (
     Transaction,
 )
 from bookie_protocol.errors import BadRequest, StreamPositionGone
+from bookie_protocol.versioned import Identity
+
+LANDMARKS: Final = 32
+"""Maximum number of landmarks kept of ledgers that were dropped without entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +58,15 @@ class Manifest:
     """A snapshot of a stream. Made by `Streams.manifest` and `Streams.watch`."""
 
     name: str
-    version: int
-    """Token of the stored head; only compared for equality."""
+    identity: Identity
+    """Identity of the stored head: a change names it, so that it fails against any other change, and against a
+    stream that was made again under the name."""
     generation: int
-    """How often the stream was overwritten as a whole; positions of an earlier generation are gone."""
+    """Number of times the stream was overwritten as a whole; positions of an earlier generation are gone."""
     ledgers: tuple[StreamLedger, ...]
     settings: StreamSettings
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
-    """By application id (a Spark query's id)."""
+    """Last transactions by application id (a Spark query's id)."""
     writer: str | None = None
     """Token of the `StreamWriter` that owns the stream, or owned it last and was not closed."""
     truncated_before: StreamPosition | None = None
@@ -74,9 +80,14 @@ class Manifest:
     retired: tuple[RetiredLedgers, ...] = ()
     """Ledgers that were taken out and are not deleted yet, oldest first."""
     is_deleting: bool = False
-    """Somebody deletes the stream: nothing may be added any more."""
+    """True if the stream is being deleted: nothing may be added any more."""
     epoch: int = 0
     """Grows when nothing but the version is to change, so that compare-and-sets under way fail."""
+
+    @property
+    def version(self) -> int:
+        """The changes of the stream. Manifests are of one state if their identities are equal."""
+        return self.identity.version
 
     @property
     def is_gone(self) -> bool:
@@ -141,17 +152,18 @@ class Manifest:
 
     @property
     def closed_end(self) -> StreamPosition:
-        """Behind the last entry of the last closed ledger: where an open ledger begins, if there is one."""
+        """Return the position behind the last entry of the last closed ledger: where an open ledger begins, if
+        there is one."""
         if not self.closed:
             return self.earliest
         last = self.closed[-1]
         return StreamPosition(last.ledger_id, last.entries or 0)
 
     def resolve(self, position: StreamPosition) -> tuple[int, int]:
-        """Where a position is now: the index in `ledgers`, and the entry in that ledger that comes next. Behind the end
-        of the last closed ledger the index is `len(ledgers)` and the entry 0.
+        """Resolve a position to the index in `ledgers` and the next entry in that ledger. Behind the end of the last
+        closed ledger the index is `len(ledgers)` and the entry 0.
 
-        Raises `StreamPositionGone` for what is no part of the stream any more, or never was, and `BadRequest` for an
+        Raises `StreamPositionGone` for a position that left the stream, or never was in it, and `BadRequest` for an
         entry behind the end of a closed ledger.
         """
         found = self._index.get(position.ledger_id)
@@ -163,14 +175,17 @@ class Manifest:
         return index, entry
 
     def ordinal(self, position: StreamPosition) -> int:
-        """How many entries the stream had before this position, since it was created. Of two positions the one with
-        the lower ordinal comes first; with equal ones both are the same place. Raises as `resolve`."""
+        """Return the number of entries that the stream had before this position, since it was created.
+
+        Of two positions the one with the lower ordinal comes first; equal ordinals are the same place. Raises as
+        `resolve`.
+        """
         return self._at(*self.resolve(position))
 
     def spans(self, start: StreamPosition, end: StreamPosition | None = None) -> tuple[LedgerSpan, ...]:
-        """What is to be read from `start` up to, not including, `end` (None: all that is listed). Spans without an
-        entry are left out, but not that of the open ledger when `end` is None. Raises as `resolve`, and `BadRequest`
-        when `end` comes before `start`."""
+        """Return the spans to read from `start` up to, not including, `end` (None: all that is listed). Spans without
+        an entry are left out, but not that of the open ledger when `end` is None. Raises as `resolve`, and
+        `BadRequest` when `end` comes before `start`."""
         index, entry = self.resolve(start)
         last_index, limit = (len(self.ledgers), 0) if end is None else self.resolve(end)
         if (last_index, limit) < (index, entry):
@@ -250,10 +265,6 @@ class Manifest:
         )
 
 
-LANDMARKS: Final = 32
-"""How many are kept of ledgers that were dropped without entries."""
-
-
 def truncated(manifest: Manifest, before: StreamPosition, now_ms: int) -> Manifest | None:
     """The stream without what comes before a position; None when there is nothing of it. Raises `BadRequest`."""
     try:
@@ -312,11 +323,11 @@ def without_first(manifest: Manifest, count: int, now_ms: int) -> Manifest:
 def with_landmark(
     manifest: Manifest, position: StreamPosition, ordinal: int, base_ordinal: int
 ) -> tuple[Landmark, ...]:
-    """The landmarks and this one, which is the newest; only those that are still places in the stream.
+    """Return the landmarks with this one, the newest, added; only those that are still places in the stream.
 
-    Behind entries that were removed there is one at most, as the next removal makes it a place before the stream: it
-    stays, because whoever has read everything stands there. At the beginning of a ledger that was dropped empty stands
-    nobody for long, and writers that come and go make many of them: of these the newest stay.
+    There is at most one behind entries that were removed, as the next removal moves it before the start of the stream:
+    it stays, because it is the position of consumers that have read everything. No consumer stays for long at the
+    beginning of a ledger that was dropped empty, and short-lived writers make many of them: of these the newest stay.
     """
     known = [each for each in manifest.landmarks if each.ordinal >= base_ordinal]
     known.append(Landmark(position, ordinal))

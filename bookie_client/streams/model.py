@@ -11,7 +11,7 @@ Invariants
 
 Values only: any thread.
 
-Source: reference client protocol, section 25.
+Source: docs/internals/client-protocol.md, section 25.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ STREAM_KEY: Final = "podkeeper/stream"
 WRITER_KEY: Final = "podkeeper/writer"
 """Custom metadata that names the `StreamWriter` that created a ledger."""
 GOING_KEY: Final = "podkeeper/going"
-"""Custom metadata of a ledger that is about to be deleted because nobody counts on it: no stream takes it any more."""
+"""Custom metadata key of a ledger that is about to be deleted because nothing refers to it: no stream takes it any
+more.
+"""
 
 
 def check_stream_name(name: str) -> str:
@@ -74,7 +76,7 @@ class StreamPosition:
 
 
 START: Final = StreamPosition(-1, 0)
-"""In front of the first entry that a stream ever had; gone when that is removed."""
+"""Position before the first entry that a stream ever had; gone when that is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,9 @@ class StreamLedger:
     nbytes: int | None
     """Payload bytes; None: open."""
     closed_ms: int | None
-    """When it was closed or published, in ms since 1970; None: open."""
+    """Time of closing or publishing it, in ms since 1970; None: open."""
     crc: int | None = None
-    """CRC32C of all its payloads one after the other, if whoever wrote it told."""
+    """CRC32C of all its payloads one after the other, if its writer gave it."""
 
     @property
     def is_open(self) -> bool:
@@ -100,8 +102,11 @@ class StreamLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """How a stream's ledgers are made, when the next one is begun, and how long they are kept. Raises `BadRequest` for
-    what makes no sense. The defaults of the limits are those of a Pulsar broker, section 25."""
+    """Settings of a stream's ledgers: quorums, roll-over and retention. Raises `BadRequest` for settings that make
+    no sense.
+
+    The defaults of the limits are those of a Pulsar broker, section 25.
+    """
 
     ensemble: int = 3
     write_quorum: int = 3
@@ -121,7 +126,7 @@ class StreamSettings:
     """Oldest ledgers may be removed by retention while the rest has at least so many bytes. None: size removes
     nothing."""
     deletion_lag_seconds: float = 3600.0
-    """How long the ledgers that an overwrite replaced can still be read by those who began before it."""
+    """Seconds for which readers that began before an overwrite can still read the ledgers that it replaced."""
 
     def __post_init__(self) -> None:
         Quorums(self.ensemble, self.write_quorum, self.ack_quorum)  # raises when they do not fit
@@ -141,7 +146,7 @@ class Transaction:
     batch_id: int
     rows: int
     checksum: int | None = None
-    """Of the content whatever its order, if the application can tell."""
+    """Checksum of the content, independent of its order, if the application gives one."""
     published_ms: int = 0
 
 

@@ -1,18 +1,18 @@
 """The owner of a stream: claims it, begins its ledgers, ends them, gives it up.
 
 A crash between any two steps leaves: a claim without more (the next owner claims again), a ledger that no manifest
-lists (its custom metadata tell whose it is), an open ledger that the manifest lists (the next owner recovers it), or
+lists (its custom metadata name its stream), an open ledger that the manifest lists (the next owner recovers it), or
 retired ledgers that are not deleted (the next sweep does it). Nothing that was acknowledged is in any of these but the
 listed ledger.
 
 Invariants
-- The owner is the token in the manifest. Whoever finds another one there has been fenced, and changes nothing.
+- The owner is the token in the manifest. An owner that finds another one there has been fenced, and changes nothing.
 - A claim is stored before the last ledger is recovered: from then on the former owner can begin no ledger.
 - A ledger is created before the manifest lists it, and listed before anything is appended to it.
 
 The functions are pure; `StreamOwner` belongs to the event loop.
 
-Source: reference client protocol, section 25, items 2 to 4.
+Source: docs/internals/client-protocol.md, section 25, items 2 to 4.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from bookie_client.logs import get_logger
 from bookie_client.streams.ledgers import LedgerEnd, StreamLedgers, end_of
 from bookie_client.streams.manifest import Manifest, with_landmark, with_retired
 from bookie_client.streams.model import StreamLedger, StreamPosition
 from bookie_client.streams.store import ManifestStore
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.errors import MetadataVersionConflict, PodkeeperError, StreamFenced, StreamInUse
+from bookie_protocol.logs import get_logger
 
 _log = get_logger(__name__)
 
@@ -71,7 +71,7 @@ def moved_on(
 
 
 def released(manifest: Manifest, token: str) -> Manifest | None:
-    """The stream without an owner; None: another one has it, or nobody."""
+    """Return the stream without an owner; None if it has another owner, or none."""
     return replace(manifest, writer=None) if manifest.writer == token else None
 
 
@@ -138,8 +138,8 @@ class StreamOwner:
             raise
 
     async def record(self, end: LedgerEnd | None, next_id: int | None = None) -> Manifest:
-        """Store that the open ledger ended, and that the next one is open. Raises `StreamFenced`, and `NoSuchLedger`
-        when somebody has taken the next one for an orphan meanwhile."""
+        """Store that the open ledger ended, and that the next one is open. Raises `StreamFenced`, and
+        `NoSuchLedger` if another client has taken the next one for an orphan meanwhile."""
 
         async def decide(manifest: Manifest) -> Manifest | None:
             changed = moved_on(manifest, self.token, end, next_id, self._now_ms())
@@ -150,11 +150,11 @@ class StreamOwner:
         return (await self._store.update_by(self.name, decide))[0]
 
     async def finish(self, ledger: LedgerWriter, manifest: Manifest) -> LedgerEnd:
-        """Close a ledger behind what was acknowledged, or find where somebody else has closed it."""
+        """Close a ledger behind the last acknowledged entry, or find where another client has closed it."""
         try:
             await ledger.close()
         except PodkeeperError:
-            # Somebody else closed it, or is about to, or nobody can tell. The handle tries once; recovery tells the
+            # Another client closed it, or is about to, or that is unknown. The handle tries once; recovery finds the
             # end, which may lie behind entries whose acknowledgement was not seen.
             return await self._ledgers.end_of(self.name, ledger.ledger_id, manifest.settings)
         return end_of(ledger.metadata)
@@ -164,10 +164,10 @@ class StreamOwner:
         await self._store.update(self.name, lambda manifest: released(manifest, self.token))
 
     async def _discard(self, writer: LedgerWriter) -> None:
-        """A ledger that was not listed, unless nobody can tell: then it stays, and its custom metadata tell whose it
-        is."""
+        """Discard a ledger that was not listed. If that is unknown it stays, and its custom metadata name its
+        stream."""
         with suppress(PodkeeperError):
             await writer.close()
             manifest = (await self._store.read(self.name, even_deleting=True)).manifest
             if writer.ledger_id not in manifest:
-                await self._ledgers.delete([writer.ledger_id])
+                await self._ledgers.discard(writer)

@@ -12,7 +12,7 @@ Invariants
 
 `published` and `check_stays` are pure; the others belong to the event loop.
 
-Source: reference Spark notes, section 3.
+Source: docs/internals/spark.md, section 3.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from bookie_protocol.errors import (
     StreamTransactionConflict,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.versioned import Versioned
 from bookie_protocol.together import bounded
+from bookie_protocol.versioned import Versioned
 
-MAX_TRANSACTIONS: Final = 500
-"""Applications whose last batch a stream remembers."""
+MAX_TRANSACTIONS: Final = 750
+"""Applications whose last batch a stream remembers: more than one for each hour of `FORGOTTEN_AFTER_MS`."""
 FORGOTTEN_AFTER_MS: Final = 30 * 24 * 3600 * 1000
 """An application that has not published for so long is forgotten when there are too many."""
 _TRIES: Final = 20
@@ -59,19 +59,19 @@ WITH_CUSTOM_METADATA: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What became of `Streams.publish`."""
+    """The outcome of `Streams.publish`."""
 
     manifest: Manifest
     """The stream afterwards."""
     is_new: bool
-    """Whether this call changed the stream; False: the batch was published before."""
+    """True if this call changed the stream; False: the batch was published before."""
     unlisted: tuple[int, ...]
-    """Those of the given ledgers that are no part of the stream, and that nobody will miss: the caller deletes them.
-    Ledgers of a repeated attempt, and ledgers without entries."""
+    """Given ledgers that are not part of the stream and that no reader needs: the caller deletes them. They are
+    ledgers of a repeated attempt, and ledgers without entries."""
     start: StreamPosition
-    """Of a new batch: where its entries begin; else the end of the stream's closed ledgers."""
+    """Position at which the entries of a new batch begin; else the end of the stream's closed ledgers."""
     end: StreamPosition
-    """Behind its last entry."""
+    """Position behind its last entry."""
 
 
 def published(
@@ -103,7 +103,7 @@ def published(
 
 
 def result_of(manifest: Manifest, ledgers: Sequence[PublishedLedger], *, is_new: bool) -> PublishResult:
-    """What to tell the caller. `manifest`: what is stored now."""
+    """Return the caller's result. `manifest`: what is stored now."""
     retired = manifest.retired_ids
     unlisted = tuple(
         each.ledger_id for each in ledgers if each.ledger_id not in manifest and each.ledger_id not in retired
@@ -148,14 +148,14 @@ async def going(client: Client, stored: Versioned[LedgerMetadata]) -> Versioned[
     if GOING_KEY in metadata.custom_metadata or metadata.format_version < WITH_CUSTOM_METADATA:
         return stored
     marked = replace(metadata, custom_metadata={**metadata.custom_metadata, GOING_KEY: b""})
-    return await client.metadata_service.ledgers.write(marked, stored.version)
+    return await client.metadata_service.ledgers.write(marked, stored.identity)
 
 
 async def staying(client: Client, stored: Versioned[LedgerMetadata]) -> None:
-    """Take back what `going` said. Somebody counts on the ledger, so it does not matter if that cannot be done."""
+    """Remove the mark of `going`. The ledger is referred to, so a failure does no harm."""
     custom = {key: value for key, value in stored.value.custom_metadata.items() if key != GOING_KEY}
     with suppress(MetadataError):
-        await client.metadata_service.ledgers.write(replace(stored.value, custom_metadata=custom), stored.version)
+        await client.metadata_service.ledgers.write(replace(stored.value, custom_metadata=custom), stored.identity)
 
 
 def check_stays(metadata: LedgerMetadata) -> None:
@@ -211,7 +211,8 @@ def _with(manifest: Manifest, txn: Txn | None, now_ms: int) -> Mapping[str, Tran
     if len(kept) > MAX_TRANSACTIONS:
         raise Refused(
             f"stream {manifest.name}: more than {MAX_TRANSACTIONS} applications have published to it within 30 days,"
-            " and forgetting one could double its batches: publish under fewer ids, or to another stream"
+            " and forgetting one could double its batches: let all runs of a program publish under one id with rising"
+            " batch ids, or publish to another stream"
         )
     return kept
 
@@ -234,7 +235,7 @@ async def _own_ledger(client: Client, stream: str, ledger: PublishedLedger) -> N
         if given.format_version < WITH_CUSTOM_METADATA:
             return
         with suppress(MetadataVersionConflict):
-            await client.metadata_service.ledgers.write(given, stored.version)
+            await client.metadata_service.ledgers.write(given, stored.identity)
             return
     raise MetadataVersionConflict(f"the metadata of ledger {ledger.ledger_id} change all the time; try again")
 

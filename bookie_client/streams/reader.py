@@ -3,12 +3,12 @@
 Invariants
 - Entries come in the order of the manifest, without gaps, each once. A ledger or an entry that is gone ends the
   iteration with an error; nothing is passed over.
-- Nobody is fenced: of an open ledger only what is confirmed is read.
+- Nothing is fenced: of an open ledger only confirmed entries are read.
 - A ledger that the list says is closed is read as long as it is listed, or it is an error.
 
 Event loop only.
 
-Source: reference client protocol, sections 12 and 25.
+Source: docs/internals/client-protocol.md, sections 12 and 25.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ from bookie_client.streams.ledgers import StreamLedgers
 from bookie_client.streams.manifest import LedgerSpan, Manifest
 from bookie_client.streams.model import StreamLedger, StreamPosition
 from bookie_client.streams.store import ManifestStore
+from bookie_client.streams.tail_cache import TailCache, position_after
 from bookie_protocol.errors import BadRequest, LedgerNotClosed, NoSuchLedger, StreamPositionGone
 
 From = StreamPosition | Literal["earliest", "latest"]
-"""Where to begin: a position, the first one that can be read, or behind the last one that can be read now."""
-
-
-def position_after(entry: LedgerEntry) -> StreamPosition:
-    """Where to go on behind an entry."""
-    return StreamPosition(entry.ledger_id, entry.entry_id + 1)
+"""Start of a range: a position, the first one that can be read, or behind the last one that can be read now."""
 
 
 class StreamReader:
     """Reads one stream. Made by `Streams.reader`; it holds nothing between calls."""
 
-    def __init__(self, name: str, store: ManifestStore, ledgers: StreamLedgers) -> None:
+    def __init__(self, name: str, store: ManifestStore, ledgers: StreamLedgers, cache: TailCache | None = None) -> None:
+        """`cache`: shares what tails read with other readers."""
+        self._cache = cache
         self.name = name
         self._store = store
         self._ledgers = ledgers
 
     async def end(self) -> StreamPosition:
-        """As `Streams.end`."""
+        """Return the end of the stream: see `Streams.end`."""
         return await self._end((await self._store.read(self.name)).manifest)
 
     async def batches(
@@ -73,12 +71,26 @@ class StreamReader:
                     yield entry
 
     async def tail(self, start: From = "latest") -> AsyncGenerator[LedgerEntry, None]:
-        """Entries from `start` on as they become confirmed, over roll-overs and take-overs, without an end.
+        """Yield entries from `start` on as they become confirmed, across roll-overs and take-overs, without an end.
 
-        The newest entry comes when the next one is written, when its writer tells the bookies (client option
+        The newest entry comes when the next one is written, when its writer sends it to the bookies (client option
         `explicit_lac_interval`), or when the ledger is closed. Raises as `batches`, and `NoSuchStream` when the stream
-        is deleted. Whoever ends it early closes it (`contextlib.aclosing`).
+        is deleted. A caller that ends it early closes it (`contextlib.aclosing`).
         """
+        if self._cache is None:
+            source = self._tail(start)
+        else:
+            manifest = (await self._store.read(self.name)).manifest
+            latest = await self._end(manifest)
+            begin = latest if start == "latest" else await self._start(manifest, start)
+            source = self._cache.entries(self.name, begin, latest, self._tail)
+        async with aclosing(source) as entries:
+            async for entry in entries:
+                yield entry
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _tail(self, start: From) -> AsyncGenerator[LedgerEntry, None]:
         position: StreamPosition | None = None
         async with aclosing(self._store.watch(self.name)) as manifests:
             async for manifest in manifests:
@@ -90,8 +102,6 @@ class StreamReader:
                             position = position_after(entry)
                             yield entry
                 # What the open ledger gave ends with its close; the manifest that tells of the next one comes now.
-
-    # --- inside ---------------------------------------------------------------------------------------------
 
     async def _start(self, manifest: Manifest, start: From) -> StreamPosition:
         if isinstance(start, StreamPosition):
@@ -167,5 +177,5 @@ class StreamReader:
     def _gone(self, ledger: StreamLedger) -> StreamPositionGone:
         return StreamPositionGone(
             f"ledger {ledger.ledger_id} of stream {self.name} was deleted while the stream was read: it was truncated"
-            " or overwritten, or somebody deleted the ledger alone"
+            " or overwritten, or a client deleted the ledger alone"
         )

@@ -9,7 +9,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, section 25, items 2 and 3.
+Source: docs/internals/client-protocol.md, section 25, items 2 and 3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from bookie_client.logs import get_logger
 from bookie_client.streams.appends import Appends, Unit
 from bookie_client.streams.ledgers import LedgerEnd
 from bookie_client.streams.manifest import Manifest
@@ -29,13 +28,14 @@ from bookie_client.streams.model import StreamSettings
 from bookie_client.streams.owner import StreamOwner
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.errors import BadRequest, NoSuchStream, PodkeeperError, StreamFenced, Unauthorized, fresh
+from bookie_protocol.logs import get_logger
 
 FIRST_PAUSE: Final = 0.05
 MAX_PAUSE: Final = 2.0
 """Seconds between two attempts; doubles."""
 
 SWEEP_SECONDS: Final = 120.0
-"""How often a writer that has nothing to do applies retention: as often as a Pulsar broker does."""
+"""Seconds between two passes of retention by an idle writer: as a Pulsar broker does."""
 
 TOGETHER: Final = 128
 """Appends of one entry each that are sent together, if so many are there at once."""
@@ -145,9 +145,10 @@ class RollingLedger:
         sent: asyncio.Future[Any]
         try:
             if len(units) == 1 and len(units[0].payloads) == 1:
-                sent = await ledger.submit(units[0].payloads[0])
+                sent = await _begun(units[0], ledger.submit(units[0].payloads[0]))
             else:
-                sent = await ledger.submit_many([payload for unit in units for payload in unit.payloads])
+                payloads = [payload for unit in units for payload in unit.payloads]
+                sent = await _begun(units[0], ledger.submit_many(payloads))
         except PodkeeperError as error:
             self._broken = fresh(error)
         else:
@@ -182,7 +183,7 @@ class RollingLedger:
     def _answered(self, units: list[Unit], ledger_id: int, sent: asyncio.Future[Any]) -> None:
         error = sent.exception()
         if units[0].sent_to != ledger_id:
-            return  # the end of their ledger has told before
+            return  # the end of their ledger has reported it before
         if error is not None:
             self._broken = self._broken or fresh(error)
             self._wake.set()
@@ -196,7 +197,7 @@ class RollingLedger:
     # --- the next ledger ------------------------------------------------------------------------------------
 
     def _is_due(self) -> bool:
-        """Whether the ledger must end before anything else is sent."""
+        """Return True if the ledger must end before anything else is sent."""
         now, unsent = self._loop.time(), self.appends.unsent
         if self._filling.is_old(now):
             return True
@@ -231,7 +232,7 @@ class RollingLedger:
                 await self._owner.record(end)
             raise
         if not self.appends.unsent:
-            self._progressed()  # nobody waits
+            self._progressed()  # no caller waits
         self._start_sweeping()
 
     def _opened(self, manifest: Manifest, ledger: LedgerWriter) -> None:
@@ -269,7 +270,7 @@ class RollingLedger:
         self._pause = min(2 * self._pause, MAX_PAUSE)
 
     async def _wait(self) -> None:
-        """Until there is something to do; meanwhile time alone may make what retention removes."""
+        """Wait until there is work to do; meanwhile the passing of time may create work for retention."""
         self._wake.clear()
         now = self._loop.time()
         if now >= self._sweep_at:
@@ -312,7 +313,7 @@ class RollingLedger:
 
 @dataclass(slots=True)
 class Filling:
-    """What was sent to one ledger."""
+    """The amount that was sent to one ledger."""
 
     settings: StreamSettings
     begun: float
@@ -325,18 +326,18 @@ class Filling:
         self.nbytes += nbytes
 
     def is_old(self, now: float) -> bool:
-        """Whether the ledger must end though nothing comes. An empty one does not age."""
+        """Return True if the ledger must end although no entry comes. An empty one does not age."""
         return self.seconds_until_old(now) == 0
 
     def is_full(self, now: float, nbytes: int) -> bool:
-        """Whether the ledger must end before an entry of so many bytes is sent."""
+        """Return True if the ledger must end before an entry of `nbytes` is sent."""
         settings = self.settings
         if not self.entries or now - self.begun < settings.min_ledger_seconds:
             return False
         return self.entries >= settings.max_ledger_entries or self.nbytes + nbytes > settings.max_ledger_bytes
 
     def fitting(self, now: float, payloads: Sequence[bytes]) -> int:
-        """How many of these, from the first on, may be sent to the ledger; the first one in any case."""
+        """Return how many of these, from the first on, may be sent to the ledger; the first one always may."""
         settings = self.settings
         if len(payloads) <= 1 or now - self.begun < settings.min_ledger_seconds:
             return len(payloads)
@@ -351,3 +352,8 @@ class Filling:
         if not self.entries:
             return None
         return max(0.0, self.begun + max(self.settings.max_ledger_seconds, self.settings.min_ledger_seconds) - now)
+
+
+def _begun(first: Unit, call: Awaitable[T]) -> Awaitable[T]:
+    """Return a call whose span, if there is one, is within that of the caller of its first unit."""
+    return call if first.within is None else first.within(call)

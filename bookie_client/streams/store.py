@@ -1,21 +1,21 @@
 """Streams in the metadata service: read, compare-and-set, watch.
 
 Invariants
-- A change is one compare-and-set of the head. Segments are created before it under ids that nobody used, and removed
-  again when it is lost; an attempt after a lost one takes new ids.
+- A change is one compare-and-set of the head. Segments are created before it under unused ids, and removed again when
+  it is lost; an attempt after a lost one takes new ids.
 - Segments that no head names are removed (`drop_unnamed`) only behind a change of the head that was made after they
-  were listed: whoever was about to name them has lost by then.
-- Versions of a name never come again while anybody may remember them: the head of a deleted stream stays for a day,
-  empty, and a stream that is made anew goes on with its versions. So a change that was begun before the deletion, by
-  a process that slept since, loses its compare-and-set against the next stream of the name. A grave, a record of its
-  own, tells that the name is none; it counts for what is shown, and for no decision, because a process that slept may
-  dig one for a stream that lives.
+  were listed: a change that was about to name them has lost by then.
+- Versions of a name never come again while any process may remember them: the head of a deleted stream stays for a day,
+  empty, and a stream that is made again continues its versions. So a change that was begun before the deletion, by a
+  process that slept since, loses its compare-and-set against the next stream of the name. A grave, a record of its own,
+  says that the name is free; it counts for what is shown, and for no decision, because a process that slept may dig one
+  for a stream that lives.
 - A change whose answer was lost is found when the head is read again, because changes are functions of what they find:
   "done already" is one of their results.
 
 Event loop only.
 
-Source: reference client protocol, section 25.
+Source: docs/internals/client-protocol.md, section 25.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from bookie_client.logs import get_logger
 from bookie_client.streams.encoding import (
     Head,
     LaidOut,
@@ -45,6 +44,7 @@ from bookie_client.streams.encoding import (
 )
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import AT_ONCE, check_stream_name
+from bookie_protocol.aside import Decoding
 from bookie_protocol.errors import (
     UNREADABLE,
     MetadataDamaged,
@@ -57,22 +57,25 @@ from bookie_protocol.errors import (
     Refused,
     StreamExists,
 )
-from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.logs import get_logger
+from bookie_protocol.metadata_service.interface import Identity, MetadataService, Versioned
 from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREAM_SEGMENT, RecordStore
 from bookie_protocol.pace import doubled
 from bookie_protocol.together import bounded
 
 MAX_ATTEMPTS: Final = 100
 """Compare-and-sets lost in a row until a change is given up."""
-MAX_HEAD_BYTES: Final = 256 * 1024
+MAX_HEAD_BYTES: Final = 384 * 1024
 CACHED_RECORDS: Final = 256
 """Heads and segments of the streams that were read last, and all of the last one: a part of its list would be of no
 use."""
 GRAVE_MS: Final = 24 * 3600 * 1000
-"""How long a process may sleep in the middle of a change."""
+"""Milliseconds that a process may sleep in the middle of a change."""
 LEVELLED_TOGETHER: Final = 16
 """Graves that one deletion looks at: more than it digs, so that they become no more and no more than these are read."""
 _RETRY_SECONDS: Final = 0.2
+_ROW_BYTES: Final = 24
+"""Bytes of JSON of a ledger in a list, which take as long as the ledger takes to be put into a manifest."""
 _FIRST_PAUSE: Final = 0.002
 _MAX_PAUSE: Final = 0.5
 
@@ -80,7 +83,7 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 Change = Callable[[Manifest], Manifest | None]
-"""What a stream becomes; None: it stays as it is. Raises to refuse. Pure."""
+"""The new state of a stream; None: it stays as it is. Raises to refuse. Pure."""
 Decision = Callable[[Manifest], Awaitable[Manifest | None]]
 """The same, not pure."""
 
@@ -114,6 +117,7 @@ class ManifestStore:
         self._segments: RecordStore = service.records(STREAM_SEGMENT)
         self._graves: RecordStore = service.records(STREAM_GRAVE)
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._decoding = Decoding()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -123,10 +127,10 @@ class ManifestStore:
         return await self._heads.names() - graves
 
     async def read(self, name: str, *, even_deleting: bool = False) -> StoredStream:
-        """The stream now. Raises `NoSuchStream`, unless told otherwise also for one that is being deleted,
-        `MetadataDamaged`, `MetadataUnavailable`."""
+        """Return the stream now. Raises `NoSuchStream` (also for one that is being deleted, unless
+        `even_deleting`), `MetadataDamaged`, `MetadataUnavailable`."""
         check_stream_name(name)
-        missing: tuple[int, str] | None = None
+        missing: tuple[Identity, str] | None = None
         while True:
             try:
                 stored = await self._heads.read(name)
@@ -136,9 +140,9 @@ class ManifestStore:
                 found = await self._load(name, stored)
             except MetadataNotFound as error:
                 # Another head may have been stored since, and its segments removed; the same head has lost one.
-                if missing == (stored.version, str(error)):
+                if missing == (stored.identity, str(error)):
                     raise MetadataDamaged(f"stream {name}: a segment that its head names is gone: {error}") from error
-                missing = (stored.version, str(error))
+                missing = (stored.identity, str(error))
                 continue
             if found.manifest.is_gone:
                 raise _no_such_stream(name)
@@ -167,7 +171,7 @@ class ManifestStore:
         return found
 
     async def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
-        """As `Streams.watch`."""
+        """Watch a stream: see `Streams.watch`."""
         check_stream_name(name)
         newest: Manifest | None = None
         async with self._heads.watch(name) as snapshots:
@@ -178,14 +182,14 @@ class ManifestStore:
                     yield newest
 
     async def _ridden_out(self, name: str, seen: Manifest | None) -> Manifest | None:
-        """What is stored now; None if that was seen."""
+        """Return what is stored now; None if it was seen. Waits while the metadata service is away."""
         while True:
             try:
                 manifest = (await self.read(name)).manifest
             except MetadataUnavailable:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            return None if seen is not None and seen.version == manifest.version else manifest
+            return None if seen is not None and seen.identity == manifest.identity else manifest
 
     # --- changing -------------------------------------------------------------------------------------------
 
@@ -195,10 +199,10 @@ class ManifestStore:
         laid_out = lay_out(manifest, None, Loaded(), _new_id)
         data = encode_head(laid_out.head)
         try:
-            version = await self._heads.create(manifest.name, data)
+            identity = await self._heads.create(manifest.name, data)
         except MetadataExists:
-            version = await self._raise_again(manifest.name, data)
-        return put_together(manifest.name, version, laid_out.head, laid_out.loaded)
+            identity = await self._raise_again(manifest.name, data)
+        return put_together(manifest.name, identity, laid_out.head, laid_out.loaded)
 
     async def update(self, name: str, change: Change, *, even_deleting: bool = False) -> tuple[Manifest, bool]:
         """Bring a change into the stream; returns what is stored then, and whether this call changed it.
@@ -213,7 +217,7 @@ class ManifestStore:
         return await self.update_by(name, decide, even_deleting=even_deleting)
 
     async def update_by(self, name: str, decide: Decision, *, even_deleting: bool = False) -> tuple[Manifest, bool]:
-        """As `update`, for a change that depends on more than the stream: it is asked for after the stream was read."""
+        """Update a stream by a decision that depends on more than the stream: it is made after the stream was read."""
         for attempt in range(MAX_ATTEMPTS):
             stored = await self.read(name, even_deleting=even_deleting)
             changed = await decide(stored.manifest)
@@ -239,7 +243,7 @@ class ManifestStore:
             )
         await self._write_segments(name, laid_out)
         try:
-            version = await self._heads.update(name, data, stored.manifest.version)
+            identity = await self._heads.update(name, data, stored.manifest.identity)
         except MetadataVersionConflict:
             await self._drop_unless_named(name, laid_out.new_segments)
             raise
@@ -247,7 +251,7 @@ class ManifestStore:
             await self._drop(name, laid_out.new_segments)
             raise _no_such_stream(name) from error
         await self._drop(name, stored.head.segment_ids - laid_out.head.segment_ids)
-        return put_together(name, version, laid_out.head, laid_out.loaded)
+        return put_together(name, identity, laid_out.head, laid_out.loaded)
 
     # --- deleting -------------------------------------------------------------------------------------------
 
@@ -257,11 +261,11 @@ class ManifestStore:
         name = manifest.name
         segments = await self.segment_ids(name)
         left = Manifest(
-            name, manifest.version, -1, (), manifest.settings, base_ordinal=manifest.base_ordinal, is_deleting=True
+            name, manifest.identity, -1, (), manifest.settings, base_ordinal=manifest.base_ordinal, is_deleting=True
         )
         head = encode_head(lay_out(left, None, Loaded(), _new_id).head)
         try:
-            await self._heads.update(name, head, manifest.version)
+            await self._heads.update(name, head, manifest.identity)
         except (MetadataVersionConflict, MetadataNotFound):
             with suppress(NoSuchStream):
                 await self.read(name, even_deleting=True)
@@ -271,7 +275,7 @@ class ManifestStore:
         await self._level(now_ms)
 
     async def dig_grave(self, name: str, now_ms: int) -> None:
-        """Tell that there is no stream of a name whose head is left, if nobody told so."""
+        """Record that there is no stream of a name whose head is left, if that is not recorded yet."""
         with suppress(MetadataNotFound):
             if not decode_head(name, (await self._heads.read(check_stream_name(name))).value).is_gone:
                 return
@@ -279,15 +283,14 @@ class ManifestStore:
                 await self._graves.create(name, encode_document({"deleted_ms": now_ms}))
             with suppress(NoSuchStream):
                 await self.head(name)
-                await self._open_grave(name)  # it was made anew in between
+                await self._open_grave(name)  # it was made again in between
 
     async def _open_grave(self, name: str) -> None:
         with suppress(MetadataNotFound):
             await self._graves.delete(name)
 
     async def _level(self, now_ms: int) -> None:
-        """Remove heads that nobody can remember any more, and their graves. Whatever keeps from that keeps from no
-        deletion."""
+        """Remove heads that no process can remember any more, and their graves. A failure here fails no deletion."""
         try:
             names = sorted(await self._graves.names())
             for name in random.sample(names, min(len(names), LEVELLED_TOGETHER)):
@@ -306,18 +309,18 @@ class ManifestStore:
                 await self._heads.delete_this(name, stored.identity)
         await self._graves.delete_this(name, grave.identity)
 
-    async def _raise_again(self, name: str, data: bytes) -> int:
+    async def _raise_again(self, name: str, data: bytes) -> Identity:
         """A stream in place of one that was deleted. Raises `StreamExists`."""
         try:
             stored = await self._heads.read(name)
             if not decode_head(name, stored.value).is_gone:
                 raise StreamExists(f"there is a stream {name} already")
             await self._open_grave(name)
-            version = await self._heads.update(name, data, stored.version)
-            await self._open_grave(name)  # whoever deletes the former stream may just have dug it
-            return version
+            identity = await self._heads.update(name, data, stored.identity)
+            await self._open_grave(name)  # a deletion of the former stream may just have dug it
+            return identity
         except (MetadataNotFound, MetadataVersionConflict) as error:
-            raise StreamExists(f"somebody makes or deletes stream {name} at this moment") from error
+            raise StreamExists(f"another client is creating or deleting stream {name}; try again") from error
 
     # --- segments -------------------------------------------------------------------------------------------
 
@@ -350,7 +353,7 @@ class ManifestStore:
                 )
 
     async def _drop(self, name: str, segment_ids: Iterable[str]) -> None:
-        """What cannot be removed now is removed by a later writer."""
+        """Remove segments; those that cannot be removed now are removed by a later writer."""
         for segment_id in segment_ids:
             with suppress(MetadataNotFound):
                 try:
@@ -364,7 +367,7 @@ class ManifestStore:
     async def _load(self, name: str, stored: Versioned[bytes]) -> StoredStream:
         """`MetadataNotFound`: a segment is gone."""
         seen = self._seen.pop(name, None)
-        if seen is None or (seen.stream.manifest.version, seen.head) != (stored.version, stored.value):
+        if seen is None or (seen.stream.manifest.identity, seen.head) != (stored.identity, stored.value):
             seen = _Seen(stored.value, await self._put_together(name, stored, seen))
         self._seen[name] = seen
         while len(self._seen) > 1 and sum(each.records for each in self._seen.values()) > CACHED_RECORDS:
@@ -372,7 +375,7 @@ class ManifestStore:
         return seen.stream
 
     async def _put_together(self, name: str, stored: Versioned[bytes], seen: _Seen | None) -> StoredStream:
-        head = decode_head(name, stored.value)
+        head = await self._decoded(decode_head, name, stored.value)
         known = Loaded() if seen is None else seen.stream.loaded
         listed = {each.segment_id: known.ledgers.get(each.segment_id) for each in head.segments}
         retired = {each.segment_id: known.retired.get(each.segment_id) for each in head.retired if each.segment_id}
@@ -380,17 +383,22 @@ class ManifestStore:
             await self._with_missing(name, listed, decode_segment),
             await self._with_missing(name, retired, decode_retired),
         )
-        return StoredStream(put_together(name, stored.version, head, loaded), head, loaded)
+        nbytes = len(stored.value) + sum(map(len, loaded.ledgers.values())) * _ROW_BYTES
+        manifest = await self._decoding.run(lambda: put_together(name, stored.identity, head, loaded), nbytes)
+        return StoredStream(manifest, head, loaded)
+
+    async def _decoded(self, decode: Callable[[str, bytes], T], name: str, data: bytes) -> T:
+        return await self._decoding.run(lambda: decode(name, data), len(data))
 
     async def _with_missing(
         self, name: str, known: Mapping[str, T | None], decode: Callable[[str, bytes], T]
     ) -> dict[str, T]:
-        """What segments hold, which never changes."""
+        """Return the content of segments, which never changes; read those that are not known yet."""
         missing = [each for each, held in known.items() if held is None]
 
         async def read(segment_id: str) -> T:
             record = _record(name, segment_id)
-            return decode(record, (await self._segments.read(record)).value)
+            return await self._decoded(decode, record, (await self._segments.read(record)).value)
 
         found = dict(zip(missing, await bounded(missing, read, AT_ONCE), strict=True))
         return {each: found[each] if held is None else held for each, held in known.items()}

@@ -9,16 +9,16 @@
             print(entry.ledger_id, entry.entry_id, entry.payload)
 
 Invariants
-- Each change of a stream is one compare-and-set of its head record; what a crash leaves half done is finished or
-  removed by the next change.
+- Each change of a stream is one compare-and-set of its head record; the next change finishes or removes what a crash
+  left half done.
 - A ledger is taken out of the list before it is deleted, and stays noted as retired until it is.
 
-Errors of every call here: `NoSuchStream`, `MetadataUnavailable` (nobody can tell whether it was done; do it again),
-`MetadataDamaged`, `BadRequest` for names that none may have.
+Errors of every call here: `NoSuchStream`, `MetadataUnavailable` (the outcome is unknown; do it again),
+`MetadataDamaged`, `BadRequest` for invalid names.
 
 Event loop only.
 
-Source: reference client protocol, section 25; reference Spark notes, section 3.
+Source: docs/internals/client-protocol.md, section 25; docs/internals/spark.md, section 3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from contextlib import suppress
 from typing import Final
 
 from bookie_client.client import Client
-from bookie_client.logs import get_logger
 from bookie_client.streams.appends import Appends
 from bookie_client.streams.cursors import StreamCursor, StreamCursors
 from bookie_client.streams.ledgers import StreamLedgers
@@ -41,16 +40,20 @@ from bookie_client.streams.publishing import PublishResult, own_ledgers, publish
 from bookie_client.streams.reader import StreamReader
 from bookie_client.streams.rolling import RollingLedger
 from bookie_client.streams.store import ManifestStore
+from bookie_client.streams.tail_cache import TailCache
 from bookie_client.streams.writer import StreamWriter
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import (
     CouldNotTell,
     NoSuchStream,
     PodkeeperError,
+    Refused,
     StreamExists,
     StreamInUse,
     StreamPositionGone,
 )
+from bookie_protocol.logs import get_logger
+from bookie_protocol.versioned import UNSTORED
 
 SWEPT_TOGETHER: Final = 1_000
 """Ledgers that one publication deletes at most, or twice as many as it adds: they must not become ever more."""
@@ -62,13 +65,22 @@ class Streams:
     """The streams of a cluster. `password` protects the ledgers that writers create, and opens those that are read;
     None, for administration: the one that each ledger recorded (new ledgers get none then)."""
 
-    def __init__(self, client: Client, *, password: bytes | None = b"", clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970."""
+    def __init__(
+        self,
+        client: Client,
+        *,
+        password: bytes | None = b"",
+        clock: Callable[[], float] = time.time,
+        tail_cache_bytes: int = 0,
+    ) -> None:
+        """`clock`: seconds since 1970. `tail_cache_bytes`: for each stream that readers of this object follow, one of
+        them reads for all and so many bytes of the newest entries are kept; 0: every reader reads by itself."""
+        self._tail_cache = TailCache(tail_cache_bytes) if tail_cache_bytes > 0 else None
         self._client = client
         self._clock = clock
         self._store = ManifestStore(client.metadata_service)
         self._ledgers = StreamLedgers(client, password)
-        self._cursors = StreamCursors(client.metadata_service, self._store, self._now_ms)
+        self._cursors = StreamCursors(client.metadata_service, self._store, self._now_ms, self._ledgers)
 
     # --- streams --------------------------------------------------------------------------------------------
 
@@ -78,7 +90,7 @@ class Streams:
         check_stream_name(name)
         made = Manifest(
             name=name,
-            version=0,
+            identity=UNSTORED,
             generation=0,
             ledgers=(),
             settings=settings or StreamSettings(),
@@ -104,8 +116,12 @@ class Streams:
         return await self._store.names()
 
     def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
-        """The stream now, then each newer state of it; states in between may be left out. Faults are ridden out. Ends
-        by `NoSuchStream` when the stream is deleted. Whoever ends it early closes it (`contextlib.aclosing`)."""
+        """Yield the stream now, then each newer state of it; states in between may be skipped. Faults are waited
+        out.
+
+        Ends by `NoSuchStream` when the stream is deleted. A caller that ends it early closes it
+        (`contextlib.aclosing`).
+        """
         return self._store.watch(name)
 
     async def configure(self, name: str, settings: StreamSettings) -> Manifest:
@@ -113,8 +129,8 @@ class Streams:
         return (await self._store.update(name, lambda manifest: dataclasses.replace(manifest, settings=settings)))[0]
 
     async def delete(self, name: str, *, with_ledgers: bool = True, force: bool = False) -> tuple[int, ...]:
-        """Delete a stream with its cursors and, unless told otherwise, its ledgers; returns the ids of the ledgers.
-        Those that another stream lists, too, as older versions allowed, are left to that.
+        """Delete a stream with its cursors and, by default, its ledgers; return the ids of the ledgers. Those that
+        another stream lists, too, as older versions allowed, are left to that.
 
         A deletion that was interrupted is finished by calling it again. Raises `StreamInUse` when a writer has a ledger
         open and `force` is not set.
@@ -156,7 +172,13 @@ class Streams:
         return StreamWriter(self._client, rolling, take_over=take_over)
 
     async def publish(
-        self, name: str, ledgers: Sequence[PublishedLedger], txn: Txn | None = None, *, replace: bool = False
+        self,
+        name: str,
+        ledgers: Sequence[PublishedLedger],
+        txn: Txn | None = None,
+        *,
+        replace: bool = False,
+        behind: int | None = None,
     ) -> PublishResult:
         """Add closed ledgers to the end of the stream, in the order given, all or none, by one compare-and-set.
 
@@ -168,18 +190,25 @@ class Streams:
 
         `replace`: the ledgers become the whole content, as the next generation; the replaced ones can be read on for
         `deletion_lag_seconds` and are deleted by a later change. Retention is applied, and what is due is deleted, with
-        each new batch; what keeps from that is told by the next.
+        each new batch; a failure of that is reported by the next.
+
+        `behind`: the ordinal at which the stream has to end; `Refused` is raised where another caller has changed
+        that.
 
         Raises `StreamInUse` when a writer has a ledger open (`seal` ends a dead one), `NoSuchLedger` when a ledger does
-        not exist, `BadRequest` when its metadata tell another end or none, when it belonged to the stream before, or is
-        another stream's. A ledger that is no stream's becomes this one's: its custom metadata tell so.
+        not exist, `BadRequest` when its metadata have another end or none, when it belonged to the stream before, or is
+        another stream's. A ledger without a stream becomes this one's: its custom metadata name it.
         """
         given = [each for each in ledgers if each.entries > 0]
         now_ms = self._now_ms()
 
         async def decide(manifest: Manifest) -> Manifest | None:
             changed = published(manifest, given, txn, replacing=replace, now_ms=now_ms)
-            if changed is not None:  # in each round: whoever deleted a ledger may have made this one lose the last
+            if changed is not None and behind not in (None, manifest.end_ordinal):
+                raise Refused(
+                    f"stream {name} does not end at {behind} any more: another client has added to it; try again"
+                )
+            if changed is not None:  # in each round: the deletion of a ledger may have made this one lose the last
                 await own_ledgers(self._client, name, given)
             return changed
 
@@ -202,11 +231,14 @@ class Streams:
 
     def reader(self, name: str) -> StreamReader:
         """A reader; it needs no closing."""
-        return StreamReader(name, self._store, self._ledgers)
+        return StreamReader(name, self._store, self._ledgers, self._tail_cache)
 
     async def end(self, name: str) -> StreamPosition:
-        """Behind the last entry that can be read now: the last add confirmed of an open ledger, which is asked for
-        without disturbing its writer, or the end of the closed ones."""
+        """Return the position behind the last entry that can be read now.
+
+        It is the last add confirmed of an open ledger, which is read without disturbing its writer, or the end of the
+        closed ones.
+        """
         return await self.reader(name).end()
 
     # --- what goes away -------------------------------------------------------------------------------------
@@ -256,7 +288,10 @@ class Streams:
         """Store how far a consumer is, and return what is stored then. The first move creates the cursor.
 
         Cursors only go forwards: a position behind the stored one changes nothing, and of two moves at the same time
-        the farther one stays. From then on retention keeps what comes behind it. Raises `StreamPositionGone`.
+        the farther one stays. From then on retention keeps what comes behind it.
+
+        Raises `StreamPositionGone`, `BadRequest` for a position ahead of the end of its ledger, and what asking bookies
+        for the end of the open ledger raises.
         """
         return await self._cursors.move(name, cursor_id, position)
 
@@ -276,8 +311,8 @@ class Streams:
         return (await self._store.update(name, marked, even_deleting=True))[0]
 
     async def _with_cursors(self, name: str, change: Callable[[Manifest, int | None], Manifest | None]) -> None:
-        """Bring a change into the stream that is told the lowest cursor's ordinal, as it was after the stream was read:
-        a cursor that is made later changes the stream, and the change is lost."""
+        """Apply a change that depends on the lowest cursor's ordinal, as it was after the stream was read. A
+        cursor that is made later changes the stream, and the change loses."""
 
         async def decide(manifest: Manifest) -> Manifest | None:
             cursors = await self._cursors.of(name)
@@ -290,7 +325,7 @@ class Streams:
         return {each for each, names in (await self._store.listing(ledger_ids)).items() if names != {name}}
 
     async def _tidy(self, manifest: Manifest, at_most: int) -> None:
-        """What a writer does when it rolls over, for streams that have none; of very much a part."""
+        """Retain and delete as a rolling writer does, for streams without a writer; `at_most` ledgers in one call."""
         try:
             await self._retain(manifest, at_most)
         except PodkeeperError as error:

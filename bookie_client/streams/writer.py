@@ -1,15 +1,15 @@
-"""The writer of a stream: appends that go on over ledgers, failures of ledgers and the death of other writers.
+"""The writer of a stream: its appends survive roll-overs, failed ledgers and the death of other writers.
 
 Invariants
 - Entries are in the stream in the order of the calls that appended them, each acknowledged one exactly once.
 - An append whose ledger failed is sent again to the next ledger, unless the end of the failed one shows that it is in
   it.
-- Only the owner named in the manifest appends. Whoever lost a compare-and-set to another writer stops at once.
+- Only the owner named in the manifest appends. A writer that lost a compare-and-set to another one stops at once.
 - What waits is bounded by the client's `write_window_entries` and `write_window_bytes`; beyond, callers wait in order.
 
 Event loop only.
 
-Source: reference client protocol, section 25.
+Source: docs/internals/client-protocol.md, section 25.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_client.client import Client
-from bookie_client.logs import get_logger
 from bookie_client.streams.appends import Unit
 from bookie_client.streams.model import StreamPosition
 from bookie_client.streams.rolling import RollingLedger
-from bookie_protocol.digest import Buffer, DigestType, digest_manager
+from bookie_protocol.digest import Buffer, DigestType, as_bytes, digest_manager
 from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, StreamFenced, fresh
-from bookie_protocol.lasting import error_of
+from bookie_protocol.lasting import Ending
+from bookie_protocol.logs import get_logger
+
+if TYPE_CHECKING:
+    from bookie_client.tracing import CallTraces
 
 UNIT_ENTRIES: Final = 256
 UNIT_BYTES: Final = 1024 * 1024
@@ -45,8 +48,10 @@ class StreamWriter:
         self._take_over = take_over
         self._appends = rolling.appends
         self._max_payload = 0
+        self._traces: CallTraces | None = None
         self._running: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[PodkeeperError | None] | None = None
+        self._closes = False
+        self._ending = Ending(f"close stream {self.name}")
         self._failure: BaseException | None = None
         self._abandoned = False
 
@@ -54,7 +59,7 @@ class StreamWriter:
 
     @property
     def token(self) -> str:
-        """What names this writer in the manifest."""
+        """Return the token that names this writer in the manifest."""
         return self._rolling.token
 
     @property
@@ -69,7 +74,7 @@ class StreamWriter:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended appending before `close` did; None if nothing."""
+        """Return the error that ended appending before `close`; None if there was none."""
         return self._failure
 
     # --- appending ------------------------------------------------------------------------------------------
@@ -144,6 +149,7 @@ class StreamWriter:
         if self._running is not None:
             raise RuntimeError("this writer was started before")
         context = self._client.context
+        self._traces = context.traces
         overhead = max(digest_manager(each, b"").overhead for each in DigestType)
         self._max_payload = context.options.max_frame_size - context.pool.dialect.add_overhead - overhead
         await self._rolling.begin(take_over=self._take_over)
@@ -153,16 +159,12 @@ class StreamWriter:
     async def close(self) -> None:
         """Wait for pending appends to end, close the ledger, record its end (an empty one is dropped), and give the
         stream up. Calling it again gives the first call's result; cancelling does not stop it. An earlier failure of
-        appends is not raised again. Raises `MetadataUnavailable` when nobody can tell: the next writer finds the end
-        then."""
+        appends is not raised again. Raises `MetadataUnavailable` if the outcome is unknown: the next writer finds
+        the end then."""
         if self._running is None:
             return
-        if self._closing is None:
-            closing = error_of(self._close())
-            self._closing = asyncio.get_running_loop().create_task(closing, name=f"close stream {self.name}")
-        failure = await asyncio.shield(self._closing)
-        if failure is not None:
-            raise fresh(failure)
+        self._closes = True
+        await self._ending.reach(self._close)
 
     async def __aenter__(self) -> StreamWriter:
         await self.start()
@@ -184,7 +186,7 @@ class StreamWriter:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _body(self, payload: Buffer) -> bytes:
-        body = payload if payload.__class__ is bytes else bytes(memoryview(payload))
+        body = as_bytes(payload)
         if len(body) > self._max_payload:
             raise BadRequest(
                 f"stream {self.name}: an entry of {len(body)} bytes is larger than the {self._max_payload} that fit a"
@@ -208,11 +210,13 @@ class StreamWriter:
             raise fresh(self._failure)
         if self._running is None:
             raise RuntimeError("this writer was not started: use `async with`, or call start()")
-        if self._closing is not None:
+        if self._closes:
             raise LedgerClosed(f"stream {self.name}: this writer was closed")
 
     def _put(self, payloads: list[bytes], nbytes: int, *, is_single: bool = False) -> Unit:
         unit = Unit(payloads, nbytes, is_single=is_single, loop=asyncio.get_running_loop())
+        if self._traces is not None:
+            unit.within = self._traces.here()
         try:
             self._check()
         except BaseException as error:
@@ -229,7 +233,7 @@ class StreamWriter:
             raise
         except PodkeeperError as error:
             self._failed(error)
-        except Exception as error:  # a defect, or the client was closed: nobody must wait for ever
+        except Exception as error:  # a defect, or the client was closed: no caller may wait for ever
             self._failed(LedgerClosed(f"stream {self.name}: appending ended: {error!r}"))
 
     def _failed(self, error: BaseException) -> None:

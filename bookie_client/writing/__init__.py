@@ -4,12 +4,13 @@ add_state.AddState              pure: answers in, `Outcome` out (fail, change, r
 pipeline.AddPipeline            carries outcomes out; takes an `EnsembleChange`, so recovery can pass its own
 intake.Outbox                   what one turn of the loop submits is encoded and sent together; `_settle` lets it
                                 leave before the state hears of anything but acknowledgements
+traced_intake.TracedIntake      optional: each call is a span, whose context its first add carries
 pending_add.PendingAdd          one object for all replicas of an add: it waits in the connections to all its bookies;
                                 acknowledgements that come together are counted together
 advanced.ReorderBuffer          pure: entries with chosen ids leave in order, so headers are exact (`create_advanced`)
 fault_domains.SpreadAddState    optional: acknowledgements count only when they come from enough racks, regions or
                                 zones
-doubt.Doubt                     what comes over a connection that was made anew waits until the metadata show the
+doubt.Doubt                     answers over a connection that was made again wait until the metadata show the
                                 ledger open
 explicit_lac, pipeline.watch_quorum, force  LAC of a writer that pauses, quorum time-out, deferred sync
 ensemble_change, metadata_update  pure segments, spare bookies, changes one at a time, mending; the compare-and-set

@@ -16,11 +16,11 @@ Invariants
 - With deferred sync the ensemble never changes: what was delivered and not forced could not be sent again.
 - Each add ends exactly once: delivered, or failed; failures are reported in order of entry ids.
 
-`WriteEnsemble` holds where bookies stand and what failed; here stand the adds and what becomes of them.
+`WriteEnsemble` holds the bookies' positions and failures; this module holds the adds and their outcomes.
 
 Used from the event loop of the ledger's writer only.
 
-Source: reference client protocol, sections 6, 7, 8 and 9.
+Source: docs/internals/client-protocol.md, sections 6, 7, 8 and 9.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from bookie_protocol.errors import (
 
 @dataclass(slots=True)
 class Outcome:
-    """What the driver has to do now, in this order: tell failures, start a change, send, deliver."""
+    """The next steps of the driver, in this order: report failures, start a change, send, deliver."""
 
     failed: list[tuple[PendingAdd, PodkeeperError]] = field(default_factory=list)
     change: Mapping[int, str] | None = None
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def failure_of(add: PendingAdd, ledger_id: int, quorums: Quorums, error: PodkeeperError) -> PodkeeperError:
-    """What the application is told about one add: an error of the same type that names the entry and its bookies."""
+    """Return the application's error for one add: of the same type, with the entry and its bookies named."""
     bookies = [add.ensemble[position] for position in quorums.write_set(add.entry_id)]
     own = type(error)(f"ledger {ledger_id}, entry {add.entry_id} on {', '.join(bookies)}: {error}")
     own.__cause__ = error
@@ -67,7 +67,7 @@ def failure_of(add: PendingAdd, ledger_id: int, quorums: Quorums, error: Podkeep
 
 
 class ForcePoint(NamedTuple):
-    """How far a force reaches: the last entry delivered when it began, and the ledger's length there."""
+    """The reach of a force: the last entry delivered when it began, and the ledger's length there."""
 
     entry_id: int
     length: int
@@ -117,7 +117,7 @@ class AddState:
 
     @property
     def ensemble_changes(self) -> int:
-        """How often the driver was asked to replace failed bookies."""
+        """Return the number of times that the driver was asked to replace failed bookies."""
         return self._ensemble.changes
 
     @property
@@ -132,12 +132,12 @@ class AddState:
 
     @property
     def idle(self) -> bool:
-        """Nothing is pending and no ensemble change is running: the end of the ledger is final."""
+        """Return True if nothing is pending and no ensemble change is running: the end of the ledger is final."""
         return not self._pending and self._ensemble.changing is None
 
     @property
     def over(self) -> bool:
-        """Nothing will be sent any more."""
+        """Return True if nothing will be sent any more."""
         return self.failure is not None or (self.closing and self.idle)
 
     @property
@@ -165,7 +165,7 @@ class AddState:
         return add
 
     def begin_many(self, bodies: Sequence[bytes], waiter: Any = None) -> list[PendingAdd]:
-        """As `begin`, for consecutive entries; their `body` is set."""
+        """Begin consecutive entries as `begin` does one; their `body` is set."""
         if self.failure is not None or self.closing:
             raise self._closed()
         ensemble, entry_id, length = self._ensemble, self.last_pushed, self.length
@@ -209,7 +209,7 @@ class AddState:
         return not self._striped and not self._ensemble.degraded
 
     def wanted_change(self) -> Outcome:
-        """To be called after `begin` when `late_failures`: starts the change that late failures asked for."""
+        """Start the change that late failures asked for; called after `begin` if there are `late_failures`."""
         if self._ensemble.late and self._ensemble.changing is None and self.failure is None:
             return self._start_change({})
         return Outcome()
@@ -240,8 +240,10 @@ class AddState:
         return add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
 
     def acknowledged_run(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
-        """As `acknowledged`, for `add`, which is `run[at]`, and adds of this ledger behind it. Returns the index of the
-        first for which it was not done; `is_deliverable` tells whether `deliver` has something now."""
+        """Count the acknowledgements of `add`, which is `run[at]`, and of adds of this ledger behind it.
+
+        Returns the index of the first that was not counted; `is_deliverable` is True if `deliver` has something now.
+        """
         if bookie not in add.ensemble or (self._striped and self._ensemble.changes):
             self.acknowledged(add, bookie)
             return at + 1
@@ -254,7 +256,7 @@ class AddState:
         return bool(pending) and pending[0].acks >= self._ack and self._ensemble.changing is None
 
     def deliver(self) -> Sequence[PendingAdd]:
-        """Take the adds that are complete, in order: the application is told now."""
+        """Take the adds that are complete, in order, to acknowledge them to the application now."""
         pending = self._pending
         delivered = []
         if self._ensemble.changing is None:
@@ -336,7 +338,7 @@ class AddState:
     # --- the end --------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """No add may begin any more; pending ones go on."""
+        """Stop new adds; pending ones continue."""
         self.closing = True
 
     def abandon(self, error: PodkeeperError) -> Outcome:

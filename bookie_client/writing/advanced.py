@@ -10,7 +10,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, sections 3 and 6.
+Source: docs/internals/client-protocol.md, sections 3 and 6.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ReorderBuffer:
         self._claimed.discard(entry_id)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether an entry behind a gap can be held."""
+        """Return True if an entry behind a gap can be held."""
         if not self._held:
             return True
         return len(self._held) < self._max_entries and self._nbytes + nbytes <= self._max_bytes
@@ -112,8 +112,17 @@ class AdvancedLedgerWriter(WriteHandle):
         *,
         connections: int,
         deferred_sync: bool = False,
+        restored: bool = False,
     ) -> None:
-        super().__init__(context, metadata, digest, master_key, connections=connections, deferred_sync=deferred_sync)
+        super().__init__(
+            context,
+            metadata,
+            digest,
+            master_key,
+            connections=connections,
+            deferred_sync=deferred_sync,
+            restored=restored,
+        )
         options = context.options
         self._order = ReorderBuffer(self.ledger_id, options.write_window_entries, options.write_window_bytes)
         self._turns: dict[int, asyncio.Future[None]] = {}
@@ -143,7 +152,7 @@ class AdvancedLedgerWriter(WriteHandle):
         try:
             while entry_id != order.next and not order.has_room(len(body)):
                 await self._turn(entry_id)
-                # It may have closed or failed since the turn came; nobody refuses what is held after that.
+                # It may have closed or failed since the turn came; an entry that is held after that is not refused.
                 self._check_open()
             if entry_id == order.next:
                 waiter = await self._pipeline.intake.submit(body)
@@ -187,8 +196,8 @@ class AdvancedLedgerWriter(WriteHandle):
             del self._turns[entry_id]
 
     def _wake(self, freed: int) -> None:
-        """The entry whose turn it is, and as many as there is room for behind the gap. Whoever is passed over is
-        woken when its turn comes."""
+        """Wake the entry whose turn it is, and as many as there is room for behind the gap. Others are woken when
+        their turn comes."""
         for entry_id in (self._order.next, *nsmallest(freed, self._turns)):
             turn = self._turns.get(entry_id)
             if turn is not None and not turn.done():
@@ -207,5 +216,5 @@ class AdvancedLedgerWriter(WriteHandle):
 def _fail(waiter: asyncio.Future[int], error: PodkeeperError) -> None:
     if not waiter.done():
         waiter.set_exception(error)
-        # Whoever does not wait for it learns it from `flush` or the end of the context.
+        # A caller that does not wait for it gets the error from `flush` or the end of the context.
         waiter.exception()

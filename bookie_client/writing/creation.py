@@ -1,13 +1,14 @@
-"""Creating a ledger: what an application may ask for, the ledger's ensemble, id and metadata. No bookie is contacted.
+"""Creating a ledger: the application's request, and the ledger's ensemble, id and metadata. No bookie is contacted.
 
 Invariants
-- The parameters of the `create` methods of clients, their types and their defaults stand here only. `takes_new_ledger`
-  gives a method the parameters of `NewLedger`: type checkers, editors and `help` see them as if the method listed them.
-- What can never be is refused before anybody is asked.
+- The parameters of the `create` methods of clients, their types and their defaults are defined here only.
+  `takes_new_ledger` gives a method the parameters of `NewLedger`: type checkers, editors and `help` see them as if the
+  method listed them.
+- An impossible request is refused before anything is sent.
 
 `NewLedger` is immutable; what creates a ledger belongs to the event loop.
 
-Source: reference client protocol, section 3.
+Source: docs/internals/client-protocol.md, section 3.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from bookie_protocol.metadata_service.interface import Versioned
 P = ParamSpec("P")
 Maker = TypeVar("Maker")
 Made = TypeVar("Made")
+Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLedger:
-    """What the application asks for. Raises `BadRequest` for what can never be."""
+    """The application's request for a ledger. Raises `BadRequest` for an impossible one."""
 
     ensemble: int = 3
     """Bookies that the ledger is striped over."""
@@ -49,13 +51,17 @@ class NewLedger:
     password: bytes = field(default=b"", repr=False)
     """Bookies take adds and fencing only from who knows it."""
     digest: DigestType = DigestType.CRC32C
-    """How readers find out that an entry is damaged; `MAC` also proves who wrote it."""
+    """Digest by which readers find damaged entries; `MAC` also proves who wrote them."""
     metadata: Mapping[str, bytes] | None = None
     """Custom metadata: kept with the ledger's own and never looked at."""
     ledger_id: int | None = None
-    """From 0 to 2^63-1; None: the cluster gives a new one."""
+    """Id from 0 to 2^63-1; None: the cluster gives a new one."""
     deferred_sync: bool = False
     """Entries are acknowledged before bookies synced them (`LedgerWriter.force`)."""
+    restored: bool = False
+    """True to restore the ledger under the `ledger_id` that it had: bookies take its entries although they
+    remember that a ledger of this id was fenced and deleted, or still have it. No other client may write it, and its
+    writer compares it with the original once it is closed, because a fence does not stop these entries."""
 
     def __post_init__(self) -> None:
         _ = self.quorums  # raises when they do not fit
@@ -96,9 +102,6 @@ takes_new_ledger = _taking(NewLedger)
 """Decorator of a method `(self, new: NewLedger)`: callers give the parameters of `NewLedger` by name instead."""
 
 
-Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
-
-
 async def create_writer(context: ClientContext, handle: type[Writer], new: NewLedger) -> Writer:
     """Create a ledger and its writer's handle. Raises as `create_ledger`."""
     connections = context.pool.connections
@@ -111,6 +114,7 @@ async def create_writer(context: ClientContext, handle: type[Writer], new: NewLe
         master_key(new.password),
         connections=connections,
         deferred_sync=new.deferred_sync,
+        restored=new.restored,
     )
 
 
@@ -130,8 +134,8 @@ async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[Led
         try:
             return await context.ledgers.create(_metadata(new, ledger_id, quorums, placement.ensemble))
         except MetadataExists:
-            # Somebody chose the very id that was generated; the next one is another. There may be many such, one after
-            # the other: after metadata were restored the generator may be far behind. One that stands still is broken.
+            # A client chose the very id that was generated; the next one is another. There may be many such, one after
+            # the other: after metadata were restored the generator may be far behind. One that repeats an id is broken.
             if ledger_id in (new.ledger_id, tried):
                 raise
             tried = ledger_id

@@ -3,14 +3,14 @@
 A bookie that comes back may be another one under the same id, with empty disks, which remembers no fence. While its
 predecessor was there a recovery may have fenced and closed the ledger; what the new one acknowledges is lost then
 (apache/bookkeeper#4812; bookies of this project refuse it, those of the reference do not). A recovery says so in the
-metadata before it fences the first bookie, and whoever is at the other end of a connection is one bookie for as long as
-it stands. So what comes over a connection counts once the metadata, read after it was made, have shown the ledger open.
+metadata before it fences the first bookie, and the other end of a connection is one bookie for as long as it is open.
+So an answer over a connection counts once the metadata, read after it was made, have shown the ledger open.
 
 Invariants
 - Nothing is asked for while no connection to the ensemble was made, nor by a writer that has nothing to deliver.
 - One look covers all connections that were made before it began; at most one is under way.
-- While nobody can tell, acknowledgements wait, for `PATIENCE_SECONDS`; then the handle fails, as if an ensemble change
-  could not be stored. New adds wait in the window meanwhile.
+- While the metadata service does not answer, acknowledgements wait, for `PATIENCE_SECONDS`; then the handle fails, as
+  if an ensemble change could not be stored. New adds wait in the window meanwhile.
 
 Event loop only.
 """
@@ -21,26 +21,32 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from bookie_client.connection.pool import Channel, ChannelPool
-from bookie_client.logs import get_logger
+from bookie_client.connection.channel import Channel
+from bookie_client.connection.pool import ChannelPool
 from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.logs import get_logger
 
 Look = Callable[[], Awaitable[None]]
-"""Reads the metadata, past every cache. Raises what ends the writing; `MetadataUnavailable` if nobody can tell."""
+"""Read the metadata, past every cache. Raises the error that ends the writing, or `MetadataUnavailable` if the
+state is unknown.
+"""
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long the metadata service may be away."""
+"""Seconds that the metadata service may be away."""
 
 _log = get_logger(__name__)
 
 
 class Doubt:
-    """What one writer cannot be sure of. `seen_open`: so many connections had the pool made when the ledger was
-    known to be open. `pause`: seconds until a metadata service that does not answer is asked again."""
+    """The doubts of one writer about its ensemble.
+
+    `seen_open`: the number of connections that the pool had made when the ledger was known to be open. `pause`: seconds
+    until a metadata service that does not answer is asked again.
+    """
 
     def __init__(self, pool: ChannelPool, look: Look, seen_open: int, pause: float) -> None:
         self.settled = seen_open
-        """Nothing is in doubt as long as the pool has made so many connections."""
+        """Number of connections made by the pool up to which nothing is in doubt."""
         self._pool = pool
         self._look = look
         self._pause = pause
@@ -48,7 +54,7 @@ class Doubt:
         self._channels: Sequence[Channel] = ()
 
     def follow(self, channels: Sequence[Channel]) -> None:
-        """These are the ways to the bookies of the ensemble now."""
+        """Follow these channels: they lead to the bookies of the ensemble now."""
         self._channels = channels
         self.settled = -1
 

@@ -1,11 +1,12 @@
-"""Replacing failed bookies of an ensemble: what the metadata become, which spare bookies there are, how changes are
-carried out, and what becomes of positions for which there is no spare.
+"""Replacing failed bookies of an ensemble: new metadata, spare bookies, changes and degraded positions.
+
+A position is degraded while there is no spare for it.
 
 Invariants
 - A new segment starts at LAC + 1, so it never covers an acknowledged entry; a segment that starts there
   already is replaced in place, and earlier ones are never touched.
 - A replacement is never a failed bookie nor a member of the ensemble.
-- A ledger that is in recovery or closed by somebody else is never changed back.
+- A ledger that another client recovers or has closed is never changed back.
 - A spare is connected before it is written into the metadata: one that is registered and dead (its session
   lives on for a while) costs a refused connection, not an ensemble change.
 - Bookies that could not be reached lately are asked only when the others do not suffice. The search for spares is
@@ -16,7 +17,7 @@ Invariants
 
 Functions over `LedgerMetadata` are pure; everything else belongs to the event loop.
 
-Source: reference client protocol, sections 7, 8, 16 and 17.1.
+Source: docs/internals/client-protocol.md, sections 7, 8, 16 and 17.1.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from typing import Final
 
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
-from bookie_client.logs import get_logger
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy, ReplacementRequest
 from bookie_client.writing.add_state import AddState
 from bookie_protocol.errors import (
@@ -41,6 +41,7 @@ from bookie_protocol.errors import (
     PodkeeperError,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.logs import get_logger
 from bookie_protocol.pace import doubled
 
 
@@ -60,7 +61,7 @@ def replace_bookies(
 
 
 def check_open(metadata: LedgerMetadata) -> None:
-    """Raises `LedgerClosed` or `LedgerFenced` when somebody else is recovering the ledger or has done so."""
+    """Raise `LedgerClosed` or `LedgerFenced` if another client has recovered the ledger or is doing so."""
     if metadata.state is LedgerState.CLOSED:
         raise LedgerClosed(
             f"ledger {metadata.ledger_id} was closed by another client at entry {metadata.last_entry_id}"
@@ -70,7 +71,7 @@ def check_open(metadata: LedgerMetadata) -> None:
 
 
 def change_needed(metadata: LedgerMetadata, failed: Mapping[int, str]) -> bool:
-    """Whether a failed bookie is still in the last ensemble. Raises as `check_open`."""
+    """Return True if a failed bookie is still in the last ensemble. Raises as `check_open`."""
     check_open(metadata)
     return any(metadata.last_ensemble[position] == bookie for position, bookie in failed.items())
 
@@ -81,13 +82,13 @@ def with_new_ensemble(metadata: LedgerMetadata, lac: int, ensemble: tuple[str, .
     if last > lac + 1:
         raise MetadataVersionConflict(
             f"ledger {metadata.ledger_id}: its last segment starts at entry {last}, above the next entry {lac + 1} of"
-            " this writer; somebody else changed it"
+            " this writer; another client changed it"
         )
     return metadata.with_ensemble(lac + 1, ensemble)
 
 
 def close_needed(metadata: LedgerMetadata, last_entry: int, length: int) -> bool:
-    """Whether CLOSED is still to be written.
+    """Return True if CLOSED is still to be written.
 
     Raises `MetadataVersionConflict` when the ledger was closed at another end.
     """
@@ -110,7 +111,7 @@ async def find_spares(
     ensemble: tuple[str, ...],
     failed: Mapping[int, str],
 ) -> ClusterView:
-    """The cluster with nobody writable but up to as many reachable spare bookies as failed; none when there are
+    """Return the cluster with only spare bookies writable: reachable ones, at most as many as failed, perhaps
     none.
 
     Raises the registry's `MetadataError`.
@@ -129,8 +130,8 @@ async def find_spares(
             context.placement_inputs.tell_relaxed(placement)
             break
         excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
-        cluster = replace(cluster, excluded=excluded, quarantined=context.avoided_bookies())
-    return replace(cluster, writable=found, quarantined=frozenset())
+        cluster = replace(cluster, excluded=excluded, unreachable=context.health.failed_lately())
+    return replace(cluster, writable=found, quarantined=frozenset(), unreachable=frozenset())
 
 
 EnsembleChange = Callable[[Mapping[int, str]], Awaitable[tuple[str, ...]]]
@@ -192,15 +193,17 @@ class ChangeRunner:
 async def mend(
     context: ClientContext, state: AddState, retry: Callable[[], None], restored: Callable[[int, str], None]
 ) -> None:
-    """Ends when no position is degraded any more, or nothing can be written any more. `retry` starts the change that
-    replaces degraded positions; `restored` is told which of them can be reached again."""
+    """Mend degraded positions until there are none, or nothing can be written any more.
+
+    `retry` starts the change that replaces them; `restored` is called for each bookie that answers again.
+    """
     while state.degraded and not state.over:
         await context.bookies.changed(context.options.degraded_retry_interval)
         try:
             writable = await context.bookies.writable()
             spares = await find_spares(context, state.quorums, state.ensemble, dict(state.degraded))
         except PodkeeperError:
-            continue  # nobody can tell; the next round asks again
+            continue  # unknown; the next round asks again
         # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
         if spares.writable and state.may_change:
             retry()
@@ -211,11 +214,19 @@ async def mend(
 async def _use_returned(
     context: ClientContext, state: AddState, writable: frozenset[str], restored: Callable[[int, str], None]
 ) -> None:
-    for position, bookie in list(state.degraded.items()):
-        if bookie not in writable:
-            continue
-        try:
-            await context.pool.channel(bookie, state.ledger_id).connect()
-        except BookieUnavailable:
-            continue
-        restored(position, bookie)
+    """Tell `restored` which degraded positions have a bookie that is writable and answers in time: one that accepts
+    connections and takes no requests would only gather what is sent to it."""
+    candidates = [(position, bookie) for position, bookie in state.degraded.items() if bookie in writable]
+    answers = await asyncio.gather(*(_is_back(context, bookie, state) for _, bookie in candidates))
+    for (position, bookie), is_back in zip(candidates, answers, strict=True):
+        if is_back:
+            restored(position, bookie)
+
+
+async def _is_back(context: ClientContext, bookie: str, state: AddState) -> bool:
+    try:
+        await context.pool.channel(bookie, state.ledger_id).connect()
+    except BookieUnavailable:
+        return False
+    # No bookie has this entry, so the answer is short.
+    return await context.operations.answers(bookie, state.ledger_id, state.last_pushed + 1)

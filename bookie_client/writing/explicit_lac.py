@@ -9,7 +9,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, section 10.
+Source: docs/internals/client-protocol.md, section 10.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 
 from bookie_client.context import ClientContext
-from bookie_client.logs import get_logger
 from bookie_client.writing.add_state import AddState
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import NO_LAC
+from bookie_protocol.logs import get_logger
 
 _log = get_logger(__name__)
 

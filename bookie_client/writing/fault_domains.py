@@ -6,13 +6,13 @@ back until the domains suffice, so that nothing else has to know of the rule.
 
 Invariants
 - `PendingAdd.acks` reaches Qa exactly when the acknowledgements number Qa and suffice.
-- What suffices is asked anew when locations changed; an add that was delivered stays so.
+- What suffices is asked again when locations changed; an add that was delivered stays so.
 
 Recovery does not go by this rule: it must not wait for a rack that is down.
 
 Event loop only.
 
-Source: reference client protocol, section 16.6 (`enforceMinNumFaultDomainsForWrite`).
+Source: docs/internals/client-protocol.md, section 16.6 (`enforceMinNumFaultDomainsForWrite`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.errors import NotEnoughBookies
 
 Suffices = Callable[[frozenset[str]], bool]
+_MAX_KNOWN = 4096
 
 
 class SpreadAddState(AddState):
@@ -85,9 +86,6 @@ class DomainCheck:
         if answer is None:
             answer = self._known[bookies] = self._rule.acknowledgements_suffice(bookies, self._quorums, topology)
         return answer
-
-
-_MAX_KNOWN = 4096
 
 
 def make_add_state(

@@ -1,5 +1,6 @@
-"""How adds enter the pipeline, one by one or in bulk, as the window has room; and how they leave (`Outbox`): what one
-turn of the event loop submits is encoded and sent together.
+"""The way of adds into the pipeline, one by one or in bulk as the window has room, and out of it (`Outbox`).
+
+The adds that one turn of the event loop submits are encoded and sent together.
 
 Invariants
 - Entries get their ids in the order in which they were submitted.
@@ -10,7 +11,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, sections 5, 6 and 18.
+Source: docs/internals/client-protocol.md, sections 5, 6 and 18.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from bookie_client.connection.channel import Channel
 from bookie_client.connection.dialect import AddEncoder
-from bookie_client.connection.pool import Channel
 from bookie_client.context import ClientContext
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.window import Window
-from bookie_protocol.digest import Buffer, DigestManager
+from bookie_protocol.digest import Buffer, DigestManager, as_bytes
 from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, fresh
-from bookie_protocol.wire.add_frames import AddFrames, CommonFields
+from bookie_protocol.trace_context import marked
 
 if TYPE_CHECKING:
     from bookie_client.writing.pipeline import AddPipeline
@@ -64,6 +65,8 @@ class Outbox:
         self._flush_due = False
         self._ensemble: tuple[str, ...] = ()
         self._channels: list[Channel] = []
+        self.marks: dict[int, bytes] = {}
+        """Marks of traces (`trace_context`), by the id of the entry that carries each; see `TracedIntake`."""
         self.follow_ensemble()
 
     def put(self, add: PendingAdd) -> None:
@@ -97,18 +100,20 @@ class Outbox:
             return
         self._fresh, self._fresh_bytes = [], 0
         try:
-            common = self._encode(adds)
+            self._encoder.make_heads(adds, self._state.piggy_back(), self._digest, self._context.transactions)
+            if self.marks:
+                self._mark(adds)
             if self._state.everywhere:
-                self._send_everywhere(adds, common)
+                self._send_everywhere(adds)
             else:
                 self._send_striped(adds)
-        except Exception as defect:  # the adds have begun: whoever flushes is not who waits for them
+        except Exception as defect:  # the adds have begun: the caller that flushes is not the one that waits for them
             self._broke("sending", defect)
             return
         self._after()
 
     def send_again(self, add: PendingAdd, position: int) -> None:
-        """Send an add to the bookie that stands at `position` now."""
+        """Send an add to the bookie that is at `position` now."""
         add.waiting |= 1 << position
         self._channels[position].send_add(add.frame, add.key, add)
 
@@ -134,14 +139,19 @@ class Outbox:
         self._flush_due = False
         self.flush()
 
-    def _encode(self, adds: list[PendingAdd]) -> CommonFields | None:
-        return self._encoder.make_heads(adds, self._state.piggy_back(), self._digest, self._context.transactions)
+    def _mark(self, adds: list[PendingAdd]) -> None:
+        """Put the marks of these adds into their frames, but for one that is as long as a frame may be."""
+        longest = self._context.options.max_frame_size
+        for add in adds:
+            mark = self.marks.pop(add.entry_id, None)
+            if mark is not None and len(add.head) + len(add.body) + len(self._tail) + len(mark) <= longest:
+                add.head = marked(add.head, mark)
 
-    def _send_everywhere(self, adds: list[PendingAdd], common: CommonFields | None) -> None:
+    def _send_everywhere(self, adds: list[PendingAdd]) -> None:
         everybody = (1 << len(self._channels)) - 1
         for add in adds:
             add.waiting = everybody
-        frames = self._frames(adds, common)
+        frames = self._frames(adds)
         for channel in self._channels:
             channel.send_adds(frames, adds)
 
@@ -155,8 +165,13 @@ class Outbox:
             if its:
                 channel.send_adds(self._frames(its), its)
 
-    def _frames(self, adds: list[PendingAdd], common: CommonFields | None = None) -> AddFrames:
-        return AddFrames([add.head for add in adds], [add.body for add in adds], self._tail, common)
+    def _frames(self, adds: list[PendingAdd]) -> bytes:
+        """Return the frames of all adds, one behind the other."""
+        step = 3 if self._tail else 2
+        pieces = [self._tail] * (step * len(adds))
+        pieces[::step] = [add.head for add in adds]
+        pieces[1::step] = [add.body for add in adds]
+        return b"".join(pieces)
 
 
 class AddBatch:
@@ -176,7 +191,7 @@ class AddBatch:
         self._missing += count
 
     def seal(self) -> None:
-        """No more adds will come."""
+        """Seal the batch: no more adds will come."""
         self.delivered(1)
 
     def delivered(self, count: int) -> None:
@@ -186,7 +201,7 @@ class AddBatch:
             self.future.set_result(self.ids)
 
     def failed(self, error: PodkeeperError) -> None:
-        """An add failed; whoever does not wait for the batch learns it from `flush` or the end of the context."""
+        """Fail the batch. A caller that does not wait for it gets the error from `flush` or the end of the context."""
         if not self.future.done():
             self.future.set_exception(error)
             self.future.exception()
@@ -199,7 +214,7 @@ class AddBatch:
 
 
 Waiter = asyncio.Future[int] | AddBatch
-"""Who is told how an add ended."""
+"""The receiver of an add's outcome."""
 
 
 class AddIntake:
@@ -306,7 +321,7 @@ class AddIntake:
 
     def body(self, payload: Buffer) -> bytes:
         """The payload as it is now, and immutable. Raises `BadRequest` when it does not fit a frame."""
-        body = payload if payload.__class__ is bytes else bytes(memoryview(payload))
+        body = as_bytes(payload)
         if len(body) > self._max_payload:
             raise BadRequest(
                 f"ledger {self._state.ledger_id}: an entry of {len(body)} bytes is larger than the {self._max_payload}"
@@ -328,7 +343,8 @@ class AddIntake:
         return add.entry_id
 
     def _add_run(self, run: list[bytes], nbytes: int, batch: AddBatch) -> int:
-        """As `_add`, for many, which have taken `nbytes` of the window. Empties the run: its size now, 0."""
+        """Add many entries, which have taken `nbytes` of the window, as `_add` does one. Empties the run and
+        returns its size now, 0."""
         if not run:
             return 0
         try:

@@ -2,12 +2,12 @@
 
 Invariants
 - `waiting` has a bit for each position that was sent the add and has not answered: the add counts against the window
-  until it is 0, also when the application was told long before.
+  until it is 0, even if it was acknowledged to the application long before.
 - A re-sent add is the same bytes.
 
 Used from the event loop of the ledger's writer only.
 
-Source: reference client protocol, sections 5 and 6.
+Source: docs/internals/client-protocol.md, sections 5 and 6.
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ Invariants
 - Metadata first: nothing is sent to a replacement bookie before `change` returned the ensemble that is
   stored.
 - At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline.
-- A defect, in one of them or in what the event loop calls, fails all pending adds, in order: nobody waits for what can
-  no longer happen.
+- A defect, in one of them or in what the event loop calls, fails all pending adds, in order: no caller waits for what
+  can no longer happen.
 
 The writer passes a `change` that stores a new segment; a recovery passes one that collects segments until it
 closes the ledger. Event loop only.
 
-Source: reference client protocol, sections 6, 7 and 14.7.
+Source: docs/internals/client-protocol.md, sections 6, 7 and 14.7.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.connection.request import BookieRequest
 from bookie_client.context import ClientContext
-from bookie_client.logs import get_logger
 from bookie_client.reading.background import defect_found, fail_on_defect
 from bookie_client.writing.add_state import AddState, Outcome
 from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.ensemble_change import ChangeRunner, EnsembleChange, mend
 from bookie_client.writing.intake import AddBatch, AddIntake, Outbox
 from bookie_client.writing.pending_add import PendingAdd
+from bookie_client.writing.traced_intake import TracedIntake
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import PodkeeperError, QuorumLost
+from bookie_protocol.logs import get_logger
 
 _log = get_logger(__name__)
+TICKS: Final = 4
+"""Ticks in one time-out."""
 
 
 class AddPipeline:
@@ -55,8 +59,10 @@ class AddPipeline:
         on_failure: Callable[[PodkeeperError], None] | None = None,
         doubt: Doubt | None = None,
     ) -> None:
-        """`on_failure` is called once, after the pending adds were told. A recovery has no `doubt`: what others do to
-        the ledger meanwhile decides itself when it is closed."""
+        """Build a pipeline. `on_failure` is called once, after the pending adds failed.
+
+        A recovery has no `doubt`: what other clients do to the ledger meanwhile is decided when it is closed.
+        """
         self.ledger_id = state.ledger_id
         self.state = state
         self._context = context
@@ -76,9 +82,8 @@ class AddPipeline:
         self._mending = False
         self._delivery_due = False
         overhead = context.pool.dialect.add_overhead + digest.overhead
-        self.intake = AddIntake(
-            self, state, self._outbox, self._window, overhead=overhead, max_frame=options.max_frame_size
-        )
+        make = AddIntake if context.traces is None else partial(TracedIntake, context.traces)
+        self.intake = make(self, state, self._outbox, self._window, overhead=overhead, max_frame=options.max_frame_size)
 
     # --- the handle -----------------------------------------------------------------------------------------
 
@@ -117,8 +122,10 @@ class AddPipeline:
             self._loop.call_soon(self._deliver_turn)
 
     def adds_acknowledged(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
-        """A bookie stored `add`, which is `run[at]`, and what is behind it: as many as are adds of this ledger are told
-        together. Returns the index of the first that was not."""
+        """Count that a bookie stored `add`, which is `run[at]`, and the adds of this ledger behind it.
+
+        Returns the index of the first that was not counted.
+        """
         state = self.state
         end = state.acknowledged_run(add, run, at, bookie)
         if state.is_deliverable:
@@ -136,7 +143,7 @@ class AddPipeline:
             self._window.release_lingering(add.nbytes)
 
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None:
-        """A bookie did not store an add, or nobody can tell."""
+        """Take that a bookie did not store an add, or that this is unknown."""
         try:
             self._settle()
             outcome = self.state.refused(add, bookie, error)
@@ -149,8 +156,8 @@ class AddPipeline:
     # --- what the state machine decided ---------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """To be called before the state machine hears of anything but acknowledgements: what was submitted before
-        leaves, and what was acknowledged before is delivered."""
+        """Send what was submitted and deliver what was acknowledged; called before the state machine gets anything
+        but acknowledgements."""
         self._outbox.flush()
         self._deliver_due()
 
@@ -179,7 +186,7 @@ class AddPipeline:
     def _deliver_turn(self) -> None:
         try:
             self._deliver_due()
-        except Exception as defect:  # nobody but the event loop would hear of it
+        except Exception as defect:  # only the event loop would get it
             self._broke("delivering", defect)
 
     def _deliver_due(self) -> None:
@@ -243,12 +250,15 @@ class AddPipeline:
             waiter.failed(error)
         elif not waiter.done():
             waiter.set_exception(error)
-            # Whoever did not wait for this add learns it from `flush` or the end of the context.
+            # A caller that did not wait for this add gets the error from `flush` or the end of the context.
             waiter.exception()
 
     def _broke(self, work: str, defect: Exception) -> None:
-        """What the event loop or a connection called has a defect. Nothing is settled any more: that might meet it
-        again. Once the handle has failed nobody waits, so there is one line for all answers that meet it."""
+        """Fail the handle by a defect in what the event loop or a connection called.
+
+        Nothing is settled any more, as that might meet the defect again. No caller waits after the handle has failed,
+        so one log line stands for all later answers that meet it.
+        """
         if self.state.failure is None:
             self._carry_out(self.state.abandon(defect_found(self.ledger_id, work, defect)))
 
@@ -287,10 +297,6 @@ class AddPipeline:
         fail_on_defect(task, self.ledger_id, name, self.abandon)
 
 
-TICKS: Final = 4
-"""Ticks in one time-out."""
-
-
 class AddAges:
     """Which add is older than `TICKS` ticks. Pure."""
 
@@ -307,7 +313,7 @@ class AddAges:
 
 
 async def watch_quorum(pipeline: AddPipeline, timeout: float) -> None:
-    """Until the handle cannot write any more; `timeout` in seconds."""
+    """Watch the ages of adds until the handle cannot write any more; `timeout` in seconds."""
     state = pipeline.state
     ages = AddAges()
     while not state.over:

@@ -8,7 +8,7 @@ Invariants
 
 Event loop only.
 
-Source: reference client protocol, section 18.
+Source: docs/internals/client-protocol.md, section 18.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Window:
         self.nbytes = 0
         self.lingering = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._granted = 0  # so many waiters at the front have room, and do not run yet: nobody may overtake them
+        self._granted = 0  # so many waiters at the front have room, and do not run yet: none may overtake them
 
     @classmethod
     def of(cls, options: ClientOptions) -> Window:
@@ -39,8 +39,8 @@ class Window:
         return cls(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)
 
     def try_acquire(self, nbytes: int, entries: int = 1) -> bool:
-        """Take room for an add of this size, or for so many of this size together, unless there is none or somebody
-        waits for it."""
+        """Take room for an add of this size, or for `entries` of this total size. Return False if there is no room
+        or another add waits for it."""
         # As in `_fits`; written out, because every add comes by.
         if self._waiters or self.lingering > self._max_linger:
             return False

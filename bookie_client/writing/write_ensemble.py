@@ -1,4 +1,4 @@
-"""The ensemble that a writer sends to: which bookie stands where, which positions failed, and the change under way.
+"""The ensemble that a writer sends to: the bookie at each position, the failed positions, and the change under way.
 
 Part of the writer's state machine (`AddState`): sans I/O, like it.
 
@@ -12,7 +12,7 @@ Invariants
 
 Used from the event loop of the ledger's writer only.
 
-Source: reference client protocol, section 7.
+Source: docs/internals/client-protocol.md, section 7.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WriteEnsemble:
         self.degraded: Positions = {}
         self.late: Positions = {}
         self.changing: Positions | None = None
-        """What the change under way replaces; None when there is none."""
+        """Positions that the change under way replaces; None if there is none."""
         self.changes = 0
         """Rounds of changes begun so far."""
         self.max_changes = max_changes
@@ -46,10 +46,10 @@ class WriteEnsemble:
         self._joined: Positions = {}
         self._errors: dict[str, PodkeeperError] = {}
 
-    # --- where an add stands --------------------------------------------------------------------------------
+    # --- an add's positions -----------------------------------------------------------------------------------
 
     def position_of(self, add: PendingAdd, bookie: str) -> int:
-        """Where the bookie stands in the add's write set; -1 if it was exchanged meanwhile."""
+        """Return the position of the bookie in the add's write set; -1 if it was exchanged meanwhile."""
         try:
             position = add.ensemble.index(bookie)
         except ValueError:
@@ -71,7 +71,7 @@ class WriteEnsemble:
                     self.late[position] = bookie
 
     def failed_positions(self, add: PendingAdd) -> Positions:
-        """Where an add failed."""
+        """Return the positions at which an add failed, with their bookies."""
         return {p: add.ensemble[p] for p in self._quorums.write_set(add.entry_id) if add.failed >> p & 1}
 
     # --- what failed ----------------------------------------------------------------------------------------
@@ -90,29 +90,30 @@ class WriteEnsemble:
             self._joined[position] = bookie
 
     def join(self, failed: Positions) -> None:
-        """More has failed while a change is under way."""
+        """Add failures to the change that is under way."""
         self._joined |= failed
 
     def restored(self, position: int, bookie: str) -> bool:
-        """The bookie of a degraded position can be reached again; whether it stands there, and counts again now."""
+        """Restore a degraded position whose bookie can be reached again. Return True if it is in use again now."""
         if self.degraded.get(position) != bookie or self.changing is not None:
             return False
         del self.degraded[position]
         return True
 
     def reasons(self, bookies: Iterable[str]) -> str:
-        """Why these bookies failed, for messages."""
+        """Return why these bookies failed, for messages."""
         return "; ".join(f"{bookie}: {self._errors.get(bookie, 'failed before')}" for bookie in bookies)
 
     # --- changes --------------------------------------------------------------------------------------------
 
     @property
     def is_exhausted(self) -> bool:
-        """No further change may begin."""
+        """Return True if no further change may begin."""
         return self.max_changes is not None and self._stored_changes >= self.max_changes
 
     def take_failed(self, failed: Positions) -> Positions:
-        """What a change has to replace now: late failures and these, as far as they still stand."""
+        """Return what a change has to replace now: late failures and these, where the bookies are still in the
+        ensemble."""
         wanted = self._standing(self.late | failed)
         self.late = {}
         return wanted
@@ -129,8 +130,8 @@ class WriteEnsemble:
             self._stored_changes += 1
 
     def failed_meanwhile(self, bookies: tuple[str, ...]) -> Positions:
-        """What another round has to replace, now that the stored ensemble is `bookies`; empty when nothing that stands
-        there failed while the change ran."""
+        """Return what another round has to replace, now that the stored ensemble is `bookies`; empty if none of
+        them failed while the change ran."""
         changing = self.changing or {}
         joined = {p: b for p, b in self._joined.items() if bookies[p] == b and changing.get(p) != b}
         self._joined = {}
@@ -145,7 +146,7 @@ class WriteEnsemble:
         self.late = {p: b for p, b in self._standing(self.late).items() if p not in self.degraded}
 
     def give_up(self) -> None:
-        """Nothing will be sent any more: no change is under way or wanted."""
+        """Give up the change under way and those wanted: nothing will be sent any more."""
         self.changing = None
         self.late, self._joined = {}, {}
 

@@ -1,5 +1,4 @@
-"""The handles of writers: what they share (state, reads of what is confirmed, force, close), and the one that gives the
-entry ids itself.
+"""The handles of writers: their common base (state, own reads, force, close), and the one that assigns ids.
 
 Invariants
 - Appends are acknowledged, or fail, in the order of their entry ids.
@@ -7,17 +6,17 @@ Invariants
   until the ledger is closed.
 - After `close` returned the metadata names the end of the ledger.
 - A read of its own confirmed entries goes by the segments of the newer of two metadata: what the writer stored last,
-  and what was read when entries could not be found where those said (re-replication moves copies, and tells no
+  and what was read when entries could not be found where those said (re-replication moves copies without notifying the
   writer).
-- What was read for that serves reads alone: the writer goes on with what it stored itself, and learns what somebody
-  else changed by its next compare-and-set.
+- What was read for that serves reads alone: the writer goes on with what it stored itself, and learns what another
+  client changed by its next compare-and-set.
 - A force covers what was delivered before it began, and only when every bookie of the ensemble answered.
 - A bookie that is restarted has lost what it had acknowledged and not synced, and knows nothing of it: it would
   answer a force all the same. So a handle that has entries of that kind ends with the connection (`UnsyncedWatch`).
 
 Event loop only.
 
-Source: reference client protocol, sections 3 and 6 to 11.
+Source: docs/internals/client-protocol.md, sections 3 and 6 to 11.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import Self
 
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
-from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
@@ -50,9 +48,10 @@ from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.pipeline import AddPipeline, watch_quorum
 from bookie_protocol.digest import Buffer, DigestManager
 from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataUnavailable, PodkeeperError, QuorumLost, fresh
-from bookie_protocol.lasting import error_of
+from bookie_protocol.lasting import Ending
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.logs import get_logger
+from bookie_protocol.metadata_service.interface import LedgerLife, Versioned
 
 _log = get_logger(__name__)
 Stored = Versioned[LedgerMetadata]
@@ -70,6 +69,7 @@ class WriteHandle:
         *,
         connections: int,
         deferred_sync: bool = False,
+        restored: bool = False,
     ) -> None:
         """`connections`: so many had the pool made before the ledger was created."""
         value = metadata.value
@@ -81,7 +81,9 @@ class WriteHandle:
         self._state = make_add_state(
             context, value.ledger_id, quorums, value.last_ensemble, deferred_sync=deferred_sync
         )
-        encoder = context.pool.dialect.add_encoder(self.ledger_id, master_key, deferred_sync=deferred_sync)
+        encoder = context.pool.dialect.add_encoder(
+            self.ledger_id, master_key, background=restored, deferred_sync=deferred_sync
+        )
         self._doubt = Doubt(context.pool, self._look, connections, options.degraded_retry_interval)
         self._pipeline = AddPipeline(
             context,
@@ -93,7 +95,9 @@ class WriteHandle:
             doubt=self._doubt,
         )
         self._reader = OwnEntries(context, lambda: self._metadata, digest)
-        self._closing: asyncio.Task[PodkeeperError | None] | None = None
+        # If it is unknown what is stored, the next call tries again: the end is decided by then, and the same
+        # compare-and-set loses against whatever was stored meanwhile, and then finds it.
+        self._ending = Ending(f"close {self.ledger_id}", again=lambda error: isinstance(error, MetadataUnavailable))
         self._forces: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
         if options.add_quorum_timeout is not None:
@@ -112,8 +116,13 @@ class WriteHandle:
         return self._metadata.value
 
     @property
+    def stored(self) -> Versioned[LedgerMetadata]:
+        """The metadata as this writer last stored it, with what they are in the metadata service."""
+        return self._metadata
+
+    @property
     def is_closed(self) -> bool:
-        """Whether this writer has stored the end of the ledger."""
+        """Return True once this writer has stored the end of the ledger."""
         return self._metadata.value.is_closed
 
     @property
@@ -139,7 +148,7 @@ class WriteHandle:
 
     @property
     def ensemble_changes(self) -> int:
-        """How often this writer set out to replace failed bookies."""
+        """Return the number of times this writer began to replace failed bookies."""
         return self._state.ensemble_changes
 
     @property
@@ -149,7 +158,7 @@ class WriteHandle:
 
     @property
     def failure(self) -> PodkeeperError | None:
-        """What ended appending before `close` did; None if nothing."""
+        """Return the error that ended appending before `close`; None if there was none."""
         return self._state.failure
 
     # --- what is sent ---------------------------------------------------------------------------------------
@@ -195,19 +204,15 @@ class WriteHandle:
     async def close(self) -> None:
         """Wait for pending appends to end, then store the end of the ledger in its metadata.
 
-        Calling it again, also at the same time, gives the first call's result; cancelling a call does not stop
-        the closing. Raises `MetadataVersionConflict` when another client has closed the ledger at another end,
-        `MetadataNotFound` when it was deleted, `MetadataUnavailable` when nobody can tell: then the next call
-        tries again, also when the end was stored and only the answer got lost. An earlier failure of appends is
-        not raised again: the ledger is closed behind the last confirmed entry. With deferred sync, entries that
-        were not forced are cut off.
+        Calling it again, also at the same time, gives the first call's result; cancelling a call does not stop the
+        closing. Raises `MetadataVersionConflict` when another client has closed the ledger at another end,
+        `MetadataNotFound` when it was deleted, `MetadataReplaced` when it was deleted and a different ledger now has
+        its id, which stays as it is, `MetadataUnavailable` when the outcome is unknown: then the next call tries again,
+        also when the end was stored and only the answer got lost. An earlier failure of appends is not raised again:
+        the ledger is closed behind the last confirmed entry. With deferred sync, entries that were not forced are cut
+        off.
         """
-        if self._closing is None or _may_try_again(self._closing):
-            closing = error_of(self._close())
-            self._closing = asyncio.get_running_loop().create_task(closing, name=f"close {self.ledger_id}")
-        failure = await asyncio.shield(self._closing)
-        if failure is not None:
-            raise fresh(failure)
+        await self._ending.reach(self._close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -285,10 +290,9 @@ class WriteHandle:
     async def _look(self) -> None:
         """Raises what ends the writing if the ledger is not this writer's any more."""
         stored = await self._context.ledgers.read(self.ledger_id, fresh=True)
-        check_open(stored.value)
-        # Clients of the reference lose it with their first update, and formats before 3 have none: 0 tells nothing.
-        if stored.value.creation_token not in (0, self.metadata.creation_token):
+        if LedgerLife.of(stored) != LedgerLife.of(self._metadata):
             raise LedgerClosed(f"ledger {self.ledger_id} was deleted, and another client made one of this id")
+        check_open(stored.value)
 
     async def _change_ensemble(self, failed: Mapping[int, str]) -> tuple[str, ...]:
         context = self._context
@@ -316,17 +320,6 @@ class WriteHandle:
         return self.metadata.last_ensemble
 
 
-def _may_try_again(closing: asyncio.Task[PodkeeperError | None]) -> bool:
-    """Whether nobody could tell what is stored. The end of the ledger is decided by then: what is tried again is the
-    same compare-and-set, which loses against whatever was stored meanwhile, and then finds it."""
-    return (
-        closing.done()
-        and not closing.cancelled()
-        and closing.exception() is None
-        and isinstance(closing.result(), MetadataUnavailable)
-    )
-
-
 class LedgerWriter(WriteHandle):
     """Appends to one ledger. Made by `Client.create`; use it as an async context manager, or call `close`.
 
@@ -341,8 +334,8 @@ class LedgerWriter(WriteHandle):
         change. The handle takes no more entries then, and whether this one survives is unknown. `BadRequest`:
         the entry does not fit a frame; nothing was sent.
 
-        Cancelling, as `asyncio.timeout` does, takes back an entry that still waits for room in the window. One
-        that was sent goes on, and may be acknowledged without anybody being told.
+        Cancelling, as `asyncio.timeout` does, takes back an entry that still waits for room in the window. One that was
+        sent goes on, and may be acknowledged without a caller that learns it.
         """
         return await (self._pipeline.intake.try_submit(payload) or await self._pipeline.intake.submit(payload))
 
@@ -393,7 +386,7 @@ class OwnEntries:
             stored = await self._context.ledgers.read(known.value.ledger_id)
         except MetadataError:
             return False
-        if stored.version <= known.version:
+        if LedgerLife.of(stored) != LedgerLife.of(known) or stored.version <= known.version:
             return False
         self._looked_up = stored
         return True

@@ -21,6 +21,7 @@ from bookie_protocol.errors import (
     MetadataExists,
     NoSuchLedger,
     NotEnoughBookies,
+    StorageFault,
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
@@ -206,11 +207,15 @@ class Rig:
     def __init__(self, interval=30.0):
         self.cluster = MemoryCluster()
         self.health = BookieHealth(ClientOptions(quarantine_errors=2), asyncio.get_running_loop().time)
-        self.task = asyncio.create_task(follow_health_check(self.cluster, self.health, interval))
+        self.well: set[str] = set()
+        self.task = asyncio.create_task(follow_health_check(self.cluster, self.health, self.answers, interval))
+
+    async def answers(self, bookie):
+        return bookie in self.well
 
     def quarantine(self, bookie):
         for _ in range(2):
-            self.health.record(bookie).refused(BookieTimeout, was_read=False)
+            self.health.record(bookie).refused(StorageFault, was_read=False)
         assert bookie in self.health.quarantined()
 
     async def __aenter__(self):
@@ -243,6 +248,16 @@ async def test_a_quarantine_ends_when_it_is_switched_off():
         assert rig.health.quarantined() == {"a"}
         rig.cluster.health_check_enabled = False
         await until(lambda: rig.health.quarantined() == frozenset(), 5)
+
+
+async def test_a_quarantine_ends_when_the_bookie_answers_a_probe():
+    async with Rig(interval=0.01) as rig:
+        rig.quarantine("a")
+        rig.quarantine("b")
+        await until(lambda: rig.cluster.looks > 3, 5)
+        assert rig.health.quarantined() == {"a", "b"}
+        rig.well.add("b")
+        await until(lambda: rig.health.quarantined() == {"a"}, 5)
 
 
 async def test_another_quarantine_is_looked_at_at_once_and_each_is_told_once(caplog):

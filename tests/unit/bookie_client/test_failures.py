@@ -194,7 +194,7 @@ async def test_an_ensemble_change_meets_a_recovery(three):
         ledger = await client.create(write_quorum=3, ack_quorum=3)
         await ledger.append(b"one")
         store = three.metadata.ledgers
-        await store.write(three.stored(0).in_recovery(), store.stored[0].version)
+        await store.write(three.stored(0).in_recovery(), store.stored[0].identity)
         three.bookie(ledger.metadata.last_ensemble[0]).fail_adds = StorageFault
         futures = [await ledger.submit(b"x") for _ in range(5)]
         with pytest.raises(LedgerFenced, match="being recovered"):
@@ -241,7 +241,7 @@ async def test_close_of_a_ledger_that_somebody_closed_at_another_end_is_told(thr
         ledger = await client.create()
         await ledger.append(b"one")
         store = three.metadata.ledgers
-        await store.write(three.stored(0).closed(-1, 0), store.stored[0].version)
+        await store.write(three.stored(0).closed(-1, 0), store.stored[0].identity)
         for _ in range(2):
             with pytest.raises(MetadataVersionConflict, match="closed by another client at entry -1"):
                 async with ledger:

@@ -34,7 +34,7 @@ async def test_nothing_is_written_when_not_needed(store):
 
 async def test_a_conflict_is_resolved_on_what_is_stored(store):
     stale = await store.read(7)
-    await store.write(OPEN.with_ensemble(0, ("B",)), 0)
+    await store.write(OPEN.with_ensemble(0, ("B",)), stale.identity)
     stored = await close(store, stale)
     assert (stored.version, stored.value.last_ensemble, stored.value.is_closed) == (2, ("B",), True)
 
@@ -58,7 +58,7 @@ async def test_faults_are_passed_on(store):
 
 async def test_the_loop_ends(store):
     class Busy(MemoryLedgers):
-        async def write(self, metadata, version, *, session_id=None, timeout=None):
+        async def write(self, metadata, replaced, *, session_id=None, timeout=None):
             self.writes += 1
             raise MetadataVersionConflict("always")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from bookie_client.blocking.appends import AppendQueue
-from bookie_client.blocking.loop_thread import LoopThread
+from bookie_client.blocking.loop_thread import LoopEnded, LoopThread
 
 
 @pytest.mark.parametrize("how", ["coroutine", "call-back"])
@@ -84,8 +85,37 @@ class ClosingThread:
 
 def test_appends_that_queue_while_the_client_is_closed_end():
     thread = ClosingThread()
-    thread.queue = AppendQueue(thread, None)
+    thread.queue = AppendQueue(thread, None, None)
     mine: Future[int] = thread.queue.submit(b"mine")
     for future in (mine, *thread.others):
         with pytest.raises(RuntimeError, match="this client was closed"):
             future.result(5)
+
+
+@pytest.mark.timeout(20)
+def test_signal_handler_that_interrupts_a_call_may_stop_the_loop(monkeypatch):
+    """The interrupted call holds the lock that the loop's thread asks for at its end."""
+    loop = LoopThread("loop")
+    post = loop._loop.call_soon_threadsafe
+
+    class Interrupted:
+        def __init__(self, real):
+            self._real, self._interrupted = real, False
+
+        def __getattr__(self, name):
+            return getattr(self._real, name)
+
+        def call_soon_threadsafe(self, callback):
+            if not self._interrupted:
+                self._interrupted = True
+                signal.raise_signal(signal.SIGUSR1)
+            return post(callback)
+
+    monkeypatch.setattr(loop, "_loop", Interrupted(loop._loop))
+    before = signal.signal(signal.SIGUSR1, lambda *_: loop.stop())
+    try:
+        with pytest.raises(LoopEnded):
+            loop.run(asyncio.sleep, 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not loop._thread.is_alive()

@@ -42,10 +42,11 @@ NOT_FOR_USERS = {
     "operations",
     "placement",
     "run",
+    "stored",
     "stored_metadata",
 }
-"""`follow` is called by `Client.open`; `run` leads from the blocking client to the others, which are for administration
-and run on the client's loop."""
+"""`follow` is called by `Client.open`, `stored` by streams; `run` leads from the blocking client to the others, which
+are for administration and run on the client's loop."""
 
 
 def public(cls):

@@ -26,7 +26,7 @@ class Rig:
         self.clock = Clock()
         self.health = BookieHealth(ClientOptions(**options), self.clock, Random(seed))
 
-    def errors(self, bookie, count, error=BookieTimeout):
+    def errors(self, bookie, count, error=StorageFault):
         for _ in range(count):
             self.health.record(bookie).refused(error, was_read=False)
 
@@ -49,6 +49,25 @@ def test_too_many_errors_within_the_interval_and_for_how_long():
     assert rig.health.quarantined() == {"a"}
     rig.clock.now += 0.2
     assert rig.health.quarantined() == frozenset()
+
+
+def test_one_stall_is_one_event_however_many_requests_time_out():
+    rig = Rig(add_timeout=5.0)
+    for stall in range(3):
+        assert rig.health.quarantined() == frozenset(), stall
+        rig.errors("a", 300, BookieTimeout)
+        rig.clock.now += 2.0
+        rig.errors("a", 10_000, BookieTimeout)
+        rig.clock.now += 6.0
+    assert rig.health.quarantined() == {"a"}
+
+
+def test_bookie_counts_as_unreachable_while_a_connection_is_stalled():
+    rig, connection = Rig(), object()
+    rig.health.record("a").stalled.add(connection)
+    assert rig.health.failed_lately() == {"a"}
+    rig.health.record("a").stalled.discard(connection)
+    assert rig.health.failed_lately() == frozenset()
 
 
 def test_errors_of_another_interval_do_not_count():

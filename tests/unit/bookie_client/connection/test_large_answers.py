@@ -44,6 +44,7 @@ def connected(dialect: V2Dialect, transport: asyncio.Transport) -> BookieConnect
         dialect,
         max_frame_size=1 << 20,
         ticker=Ticker(1000.0),
+        patience=10,
         silence_ticks=10,
         record=BookieHealth(ClientOptions(), loop.time).record("b"),
         on_closed=lambda _: None,

@@ -31,7 +31,9 @@ class Rig:
         self.clock = Clock()
         self.options = ClientOptions(**{"adaptive_timeouts": True, **options})
         self.record = BookieHealth(self.options, self.clock).record("a")
-        self.lateness = Lateness(self.options, SimpleNamespace(seconds=TICK), self.record, self.clock)
+        self.lateness = Lateness(
+            self.options, SimpleNamespace(seconds=TICK), self.record.adds, self.record.reads, self.clock
+        )
 
     def add(self, seconds, key=b"k"):
         """Sent, and answered after so long."""

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from bookie_client.connection import pool
-from bookie_client.connection.pool import tcp_connector
+from bookie_client.connection import network
+from bookie_client.connection.network import tcp_connector
 
 
 class Accepts(asyncio.Protocol):
@@ -74,15 +74,15 @@ async def test_each_address_is_tried(port, monkeypatch):
 
 async def test_an_address_that_swallows_everything_does_not_hold_up_the_next(port, monkeypatch):
     known, _ = _patched(monkeypatch)
-    monkeypatch.setattr(pool, "NEXT_ADDRESS_SECONDS", 0.02)
-    really = pool._connect
+    monkeypatch.setattr(network, "NEXT_ADDRESS_SECONDS", 0.02)
+    really = network._connect
 
     async def connect_or_hang(factory, host, number):
         if host == "127.0.0.8":
             await asyncio.Event().wait()
         return await really(factory, host, number)
 
-    monkeypatch.setattr(pool, "_connect", connect_or_hang)
+    monkeypatch.setattr(network, "_connect", connect_or_hang)
     known[:] = ["127.0.0.8", "127.0.0.1"]
     assert await connect(port) == "127.0.0.1"
 

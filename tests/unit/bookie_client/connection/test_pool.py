@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_client.connection import pool as module
+from bookie_client.connection import network
+from bookie_client.connection.network import AddressBook
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.connection.pool import AddressBook, ChannelPool
+from bookie_client.connection.pool import ChannelPool
 from bookie_client.connection.request import Request
 from bookie_client.options import ClientOptions
 from bookie_protocol.digest import DigestType, digest_manager
@@ -111,7 +112,11 @@ async def test_answers_find_their_requests_in_any_order(rig):
 async def test_a_refusal_names_bookie_code_and_request(rig):
     error = await rig.read(0, ledger_id=9).ended
     assert isinstance(error, NoSuchLedger)
-    assert str(error) == "bookie b answered ENOLEDGER to the probe"
+    what, _, identity = str(error).partition(" (")
+    assert what == "bookie b answered ENOLEDGER to the probe"
+    txn, _, origin = identity.rstrip(")").rpartition("from ")
+    assert txn == ("txn 1, " if rig.pool.dialect.version == 3 else "")
+    assert origin.startswith("127.0.0.1:")
 
 
 async def test_a_request_without_an_answer_ends_by_time_out_and_its_late_answer_is_dropped(rig):
@@ -261,6 +266,18 @@ async def test_a_connection_on_which_nothing_is_heard_any_more_is_given_up(rig):
         assert len(outcomes) < 50
     assert all(isinstance(outcome, BookieUnavailable) for outcome in outcomes[:-1])
     assert sum(isinstance(outcome, BookieTimeout) for outcome in outcomes) >= 3
+
+
+async def test_silent_connection_that_nothing_is_sent_on_is_given_up_and_its_bookie_counts_as_reachable_again(rig):
+    await rig.add(0).ended
+    (dead,) = rig.server.connections
+    dead.data_received = lambda data: None
+    assert isinstance(await rig.add(1).ended, BookieTimeout)
+    health = rig.pool.health
+    await until(lambda: health.failed_lately() == {"b"})
+    await until(lambda: not rig.pool.channel("b").is_connected)
+    assert health.record("b").stalled == set()
+    assert await rig.add(2).ended == b""
 
 
 async def test_a_slow_connection_that_still_answers_stays(rig):
@@ -421,7 +438,7 @@ async def test_a_bookie_that_moved_is_found():
 
 
 async def test_the_last_known_address_serves_while_nobody_can_tell(monkeypatch):
-    monkeypatch.setattr(module, "LOOK_UP_SECONDS", 0.01)
+    monkeypatch.setattr(network, "LOOK_UP_SECONDS", 0.01)
     registry = Registry(a=("host", 1))
     book = AddressBook(registry.look_up)
     await book.resolve("a")

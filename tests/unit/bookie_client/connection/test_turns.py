@@ -16,6 +16,7 @@ from bookie_client.options import ClientOptions
 
 class Transport(asyncio.Transport):
     def __init__(self):
+        super().__init__()
         self.written = []
 
     def writelines(self, pieces):
@@ -30,6 +31,7 @@ class Connected:
             V2Dialect(),
             max_frame_size=1 << 20,
             ticker=Ticker(1000.0),
+            patience=10,
             silence_ticks=10,
             record=BookieHealth(ClientOptions(), asyncio.get_running_loop().time).record("b"),
             on_closed=lambda _: None,

@@ -64,6 +64,7 @@ def clusters(draw) -> ClusterView:
         writable=frozenset(locations) - read_only,
         read_only=read_only,
         quarantined=frozenset(draw(some)),
+        unreachable=frozenset(draw(some)),
         excluded=dict.fromkeys(excluded, "draining"),
     )
 

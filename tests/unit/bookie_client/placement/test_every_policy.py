@@ -77,11 +77,11 @@ def test_an_ensemble_is_of_different_usable_bookies_and_repeats_with_its_seed(po
 
 @pytest.mark.parametrize("policy", LENIENT, ids=lambda policy: policy.rule)
 @given(cluster=clusters(), quorums=sizes(), seed=SEEDS)
-def test_quarantined_bookies_are_taken_only_as_far_as_the_others_do_not_suffice(policy, cluster, quorums, seed):
+def test_silent_bookies_are_taken_only_as_far_as_the_others_do_not_suffice(policy, cluster, quorums, seed):
     placement = attempt(policy, cluster, quorums, seed)
     if placement is not None:
-        healthy = usable(cluster) - cluster.quarantined
-        taken = set(placement.ensemble) & cluster.quarantined
+        healthy = usable(cluster) - cluster.unreachable
+        taken = set(placement.ensemble) & cluster.unreachable
         if len(healthy) >= quorums[0]:
             assert not taken
         elif isinstance(policy, RandomPlacement):
@@ -127,7 +127,7 @@ PROVABLE = [
 @settings(max_examples=100)
 @given(cluster=clusters(), quorums=sizes(least=3), seed=SEEDS)
 def test_the_rule_holds_in_every_write_set_whenever_that_is_possible(policy, cluster, quorums, seed):
-    cluster = replace(cluster, quarantined=frozenset())
+    cluster = replace(cluster, unreachable=frozenset())
     try:
         placement = choose(policy, cluster, quorums, seed)
     except BadRequest:
@@ -166,7 +166,7 @@ def test_a_replacement_touches_failed_positions_only(policy, cluster, quorums, s
 @settings(max_examples=60)
 @given(cluster=clusters(), quorums=sizes(least=2), seed=SEEDS, data=st.data())
 def test_one_replacement_obeys_if_any_bookie_makes_it_obey(policy, cluster, quorums, seed, data):
-    cluster = replace(cluster, quarantined=frozenset())
+    cluster = replace(cluster, unreachable=frozenset())
     members, failed = data.draw(ensembles_with_failures(cluster, quorums[0], at_most=1))
     placement = policy.replacement(replacing(cluster, members, failed, quorums, seed))
     fixed = [None if p in failed else policy.label(cluster.topology.location(b)) for p, b in enumerate(members)]
@@ -177,7 +177,7 @@ def test_one_replacement_obeys_if_any_bookie_makes_it_obey(policy, cluster, quor
 
 @given(policy=st.sampled_from(PROVABLE), cluster=clusters(), quorums=sizes(4), seed=SEEDS, data=st.data())
 def test_mending_exchanges_as_few_members_as_it_takes(policy, cluster, quorums, seed, data):
-    cluster = replace(cluster, quarantined=frozenset())
+    cluster = replace(cluster, unreachable=frozenset())
     members, failed = data.draw(ensembles_with_failures(cluster, quorums[0]))
     request = replacing(cluster, members, failed, quorums, seed)
     placement = policy.mend(request)

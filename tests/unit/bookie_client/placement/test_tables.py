@@ -1,6 +1,7 @@
 """Worked examples of the reference, policy by policy."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,15 @@ def test_of_quarantined_bookies_no_more_are_taken_than_it_takes(policy):
     cluster = cluster_of(racks(a=3, b=3), quarantined=frozenset({"a-0", "a-1", "b-0", "b-1"}))
     for seed in SEEDS:
         assert {"a-2", "b-2"} < set(choose(policy, cluster, (3, 3, 2), seed).ensemble)
+
+
+def test_a_quarantined_bookie_is_taken_before_a_rack_rule_is_relaxed_and_a_silent_one_is_not():
+    cluster = cluster_of(racks(a=2, b=1), quarantined=frozenset({"b-0"}))
+    silent = replace(cluster, unreachable=frozenset({"b-0"}))
+    for seed in SEEDS:
+        placement = choose(RackAwarePlacement(), cluster, (2, 2, 2), seed)
+        assert ("b-0" in placement.ensemble, placement.relaxed) == (True, ())
+        assert choose(RackAwarePlacement(), silent, (2, 2, 2), seed).relaxed
 
 
 # --- rack-aware -------------------------------------------------------------------------------------------

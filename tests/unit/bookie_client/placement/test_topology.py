@@ -120,7 +120,7 @@ async def test_a_source_that_fails_or_hangs_holds_no_decision_up(track, monkeypa
     for _ in range(2):
         topology = await tracker.current(bookies("b0", "b1"))
         assert (topology.location("b0"), topology.location("b1")) == (("a",), None)
-    assert caplog.text.count("cannot be told") == 1
+    assert caplog.text.count("cannot be looked up") == 1
     source.failure = None
     source.may_answer.clear()
     assert (await tracker.current(bookies("b0", "b1"))).location("b1") is None

@@ -186,6 +186,7 @@ class Rig:
                 dialect=SimpleNamespace(read=lambda txn, ledger_id, entry_id: (b"", entry_id)),
             ),
             operations=self,
+            traces=None,
             health=self.health,
             bookies=SimpleNamespace(known_writable=frozenset(self.bookies), known_read_only=frozenset()),
             batch_support=BatchSupport(),

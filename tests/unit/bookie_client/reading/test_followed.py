@@ -28,7 +28,7 @@ from bookie_protocol.errors import (
     StorageFault,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.interface import Identity, Versioned
 from tests.support.memory_metadata import MemoryLedgers
 from tests.support.until import until
 from tests.unit.bookie_client.reading.follower_rig import LATENCY, LONG, FollowerRig, somebody_waits
@@ -53,7 +53,7 @@ async def context():
 
 @pytest.fixture
 async def ledger(context):
-    ledger = FollowedLedger(context, Versioned(OPEN, 0))
+    ledger = FollowedLedger(context, Versioned(OPEN, Identity(0, 1)))
     yield ledger
     await ledger.close()
 
@@ -71,16 +71,16 @@ async def test_the_lac_only_rises_and_wakes_those_who_wait(ledger):
 
 async def test_older_metadata_are_dropped(ledger):
     newer = OPEN.with_ensemble(4, ("A", "B", "D"))
-    assert ledger.take(Versioned(newer, 2))
-    assert not ledger.take(Versioned(OPEN, 1))
-    assert not ledger.take(Versioned(OPEN, 2))
+    assert ledger.take(Versioned(newer, Identity(2, 1)))
+    assert not ledger.take(Versioned(OPEN, Identity(1, 1)))
+    assert not ledger.take(Versioned(OPEN, Identity(2, 1)))
     assert (ledger.metadata, ledger.lac) == (newer, 3)
 
 
 async def test_closing_ends_every_wait_and_later_words_about_the_lac(ledger):
     waiting = asyncio.create_task(ledger.reach(100))
     await asyncio.sleep(0)
-    ledger.take(Versioned(OPEN.closed(6, 60), 1))
+    ledger.take(Versioned(OPEN.closed(6, 60), Identity(1, 1)))
     await waiting
     ledger.heard(9)
     assert (ledger.is_closed, ledger.lac) == (True, 6)
@@ -88,7 +88,7 @@ async def test_closing_ends_every_wait_and_later_words_about_the_lac(ledger):
 
 async def test_the_end_of_a_closed_ledger_counts_whatever_was_heard(ledger, caplog):
     ledger.heard(9)
-    ledger.take(Versioned(OPEN.closed(6, 60), 1))
+    ledger.take(Versioned(OPEN.closed(6, 60), Identity(1, 1)))
     assert ledger.lac == 6
     assert "closed below its LAC" in caplog.text
 
@@ -105,9 +105,11 @@ async def test_it_follows_the_store_through_faults_until_the_ledger_is_closed(co
     context.ledgers.watch = failing
     ledger.follow()
     await until(lambda: len(attempts) == 3)
-    stored = await context.ledgers.write(OPEN.with_ensemble(2, ("A", "B", "D")), 0)
+    stored = await context.ledgers.write(
+        OPEN.with_ensemble(2, ("A", "B", "D")), context.ledgers.stored[OPEN.ledger_id].identity
+    )
     await until(lambda: ledger.metadata == stored.value)
-    await context.ledgers.write(stored.value.closed(4, 4), stored.version)
+    await context.ledgers.write(stored.value.closed(4, 4), stored.identity)
     await until(lambda: ledger.is_closed)
     await until(lambda: ledger._task.done())
 
@@ -124,7 +126,7 @@ async def test_a_deleted_ledger_is_told_once_what_is_known_is_used_up(context, l
 
 async def test_refreshing_tells_whether_there_is_news(context, ledger):
     assert not await ledger.refresh()
-    await context.ledgers.write(OPEN.with_ensemble(2, ("A", "B", "D")), 0)
+    await context.ledgers.write(OPEN.with_ensemble(2, ("A", "B", "D")), context.ledgers.stored[OPEN.ledger_id].identity)
     assert await ledger.refresh()
     assert not await ledger.refresh()
     read = context.ledgers.read

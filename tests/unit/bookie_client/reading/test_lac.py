@@ -6,6 +6,7 @@ Coverage and the LAC vote, for every subset of bookies that answer.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import combinations, permutations, product
 from types import SimpleNamespace
 
@@ -99,12 +100,21 @@ async def test_the_highest_that_anybody_knows_counts_once_enough_have_told(answe
         assert await read_last_confirmed(context(*answers), OPEN, DIGEST) == lac
 
 
+@pytest.mark.parametrize("answers", list(permutations([last(9, 8), NOTHING, SILENT])))
+async def test_where_all_are_heard_the_first_answers_decide_nothing(answers):
+    """An emptied bookie of a ledger whose entries each bookie acknowledged covers the vote alone."""
+    each_copy = replace(OPEN, ack_quorum_size=3)
+    assert await read_last_confirmed(context(*answers), each_copy, DIGEST, hears_all=True) == 8
+    with pytest.raises(StorageFault):
+        await read_last_confirmed(context(SILENT, SILENT, SILENT), each_copy, DIGEST, hears_all=True)
+
+
 @pytest.mark.parametrize(
     "answers", [(explicit_only(6), explicit_only(6), last(5, 4)), (explicit_only(6), SILENT, NOTHING)]
 )
 async def test_who_could_not_tell_its_last_entry_is_unknown_whatever_explicit_lac_it_has(answers):
     """It may hold entries behind that, which say that more is confirmed."""
-    with pytest.raises(CouldNotTell, match="ledger 7: its last add confirmed cannot be told"):
+    with pytest.raises(CouldNotTell, match="ledger 7: its last add confirmed"):
         await read_last_confirmed(context(*answers), OPEN, DIGEST)
 
 

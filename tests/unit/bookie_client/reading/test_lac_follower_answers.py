@@ -6,7 +6,7 @@ import pytest
 
 from bookie_client.reading.followed import FIRST_PATIENCE
 from bookie_protocol.errors import CouldNotTell, Unauthorized
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.interface import Identity, Versioned
 from tests.unit.bookie_client.reading.follower_rig import LATENCY, LONG, FollowerRig, somebody_waits
 from tests.unit.bookie_client.reading.rig import now, run_virtually
 from tests.unit.bookie_client.recovery.crashed import payload
@@ -85,7 +85,7 @@ def test_bookies_of_a_new_segment_are_asked_instead_of_those_that_left():
         async with somebody_waits(rig.follower(1), 3):
             await asyncio.sleep(FIRST_PATIENCE * 4)
             assert rig.under_way == {"b1", "b2", "b3"}
-            rig.followed.take(Versioned(changed, 1))
+            rig.followed.take(Versioned(changed, Identity(1, 1)))
             await asyncio.sleep(0.01)
             assert rig.under_way == {"b1", "b2", "s0"}
 
@@ -166,7 +166,7 @@ def test_a_ledger_that_is_closed_is_not_asked_for():
         async with follower.attached():
             waiting = asyncio.create_task(follower.reach(5))
             await asyncio.sleep(0.5)
-            rig.followed.take(Versioned(rig.ledger.metadata.closed(1, 20), 1))
+            rig.followed.take(Versioned(rig.ledger.metadata.closed(1, 20), Identity(1, 1)))
             assert await waiting is None
             await asyncio.sleep(60.0)
             assert rig.asked == [(0.0, "b3", "poll"), (pytest.approx(1.0 + LATENCY), "b3", "plain")]

@@ -7,7 +7,6 @@ from functools import cache
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import Versioned
 
 LEDGER = 7
 
@@ -46,8 +45,7 @@ class CrashedLedger:
             digest_type=digest if recorded else None,
             password=password if recorded else None,
         )
-        cluster.metadata.ledgers.stored[LEDGER] = Versioned(self.metadata, 0)
-        cluster.metadata.ledgers.history.append(self.metadata)
+        cluster.metadata.ledgers.make(self.metadata)
 
     def entry(self, entry_id, lac):
         return self.digest.encode(LEDGER, entry_id, lac, length_of(entry_id), payload(entry_id))

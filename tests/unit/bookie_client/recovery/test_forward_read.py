@@ -95,3 +95,23 @@ def test_a_bookie_answers_once_and_strangers_never():
     vote.found("c")
     assert vote.verdict is Verdict.NOT_FOUND
     assert list(vote.errors) == ["a", "b"]
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (3, 3, 3), (2, 2, 1), (5, 5, 3)])
+def test_where_all_are_heard_any_copy_wins(quorums):
+    """And where none has a copy, those that are silent decide nothing more than elsewhere."""
+    needed = quorums[1] - quorums[2] + 1
+    names = "abcde"[: quorums[1]]
+    for answers in product([None, NoSuchEntry, BookieTimeout], repeat=quorums[1]):
+        for order in list(permutations(range(quorums[1])))[:24]:
+            vote = EntryVote(Quorums(*quorums), tuple(names), hears_all=True)
+            for count, place in enumerate(order, 1):
+                if (answer := answers[place]) is None:
+                    vote.found(names[place])
+                    assert vote.verdict is Verdict.FOUND
+                    break
+                vote.failed(names[place], answer("x"))
+                assert (vote.verdict is Verdict.OPEN) == (count < quorums[1])
+            else:
+                is_end = answers.count(NoSuchEntry) >= needed
+                assert vote.verdict is (Verdict.NOT_FOUND if is_end else Verdict.UNKNOWN)

@@ -255,7 +255,7 @@ async def test_a_tail_that_somebody_changed_meanwhile_is_not_closed_by_what_the_
 
     def changing(*asked, **more):
         if list(ledger.stored.ensembles) == [0]:
-            store._store(ledger.stored.with_ensemble(12, ("b1", "b2", "s0")), store.stored[LEDGER].version + 1)
+            store.change(ledger.stored.with_ensemble(12, ("b1", "b2", "s0")))
         return read(*asked, **more)
 
     bookie.read = changing

@@ -304,6 +304,31 @@ async def test_a_damaged_copy_is_no_denial_and_no_entry(cluster):
         assert await contents(client) == [payload(i) for i in range(6)]
 
 
+async def test_damage_that_the_bookies_find_themselves_keeps_no_ledger_open(cluster, version):
+    """Two of three cannot read their last entry, and all three are fenced: the good copy is found."""
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(6))
+    for bookie in ledger.metadata.bookies_for(5)[:2]:
+        cluster.bookie(bookie).verifies = True
+        cluster.bookie(bookie).damage(LEDGER, 5)
+    async with cluster.client(protocol_version=version) as client:
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(5)
+        assert await contents(client) == [payload(i) for i in range(6)]
+    assert all(ledger.fenced(bookie) for bookie in ABC)
+
+
+async def test_a_bookie_that_reads_nothing_behind_the_fence_proves_none(cluster):
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(6))
+    for bookie in ABC[:2]:
+        cluster.bookie(bookie).fail_reads = StorageFault
+    async with cluster.client() as client:
+        with pytest.raises(RecoveryFailed):
+            await client.recover(LEDGER, password=b"pw")
+    assert ledger.stored.state is LedgerState.IN_RECOVERY
+
+
 async def test_copies_that_are_all_damaged_fail_the_recovery(cluster):
     ledger = await crashed(cluster)
     ledger.put_all(*range(6))
@@ -404,7 +429,7 @@ async def test_the_writer_closes_first(cluster):
 
     def closing(ledger_id, asked, fence_key=None):
         if not ledger.stored.is_closed:
-            store._store(ledger.stored.closed(3, length_of(3)), store.stored[LEDGER].version + 1)
+            store.change(ledger.stored.closed(3, length_of(3)))
         return read(ledger_id, asked, fence_key)
 
     bookie.read = closing
@@ -438,9 +463,7 @@ async def without_reads(cluster):
 async def test_a_failed_recovery_adopts_what_somebody_else_stored(cluster):
     ledger = await without_reads(cluster)
     store = cluster.metadata.ledgers
-    on_read(
-        cluster, "b3", lambda: store._store(ledger.stored.closed(2, length_of(2)), store.stored[LEDGER].version + 1)
-    )
+    on_read(cluster, "b3", lambda: store.change(ledger.stored.closed(2, length_of(2))))
     async with cluster.client() as client:
         assert (await client.recover(LEDGER, password=b"pw")).last_entry_id == 2
 

@@ -117,7 +117,7 @@ async def test_a_wrong_key_is_refused_by_the_bookies_themselves(served, version)
         writer = await written(client, 3)
         stored = served.metadata.ledgers.stored[LEDGER]
         bare = replace(stored.value, password=None, digest_type=None)
-        served.metadata.ledgers.stored[LEDGER] = type(stored)(bare, stored.version)
+        served.metadata.ledgers.stored[LEDGER] = type(stored)(bare, stored.identity)
         with pytest.raises(Unauthorized):
             await client.recover(LEDGER, password=b"other")
         assert await writer.append(b"not fenced") == 3

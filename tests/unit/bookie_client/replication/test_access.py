@@ -46,7 +46,7 @@ async def test_copies_of_a_ledger_that_recorded_nothing(models):
             length=value.length,
             format_version=1,
         )
-        await client.metadata_service.ledgers.write(old, stored.version)
+        await client.metadata_service.ledgers.write(old, stored.identity)
         assert (await client.metadata(ledger_id)).digest_type is None
         fragment = await fragment_of(client, ledger_id)
         result = await FragmentReplicator(client).replicate(fragment, {0: fragment.ensemble[0]})

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.replication import check
+from bookie_client.access import replica_access
+from bookie_client.replication import check, lists, replica_reads
 from bookie_client.replication.check import (
     BUSY_TRIES,
-    LISTS_TO_GIVE_UP,
     CheckOptions,
     LedgerChecker,
     ReplicaVerdict,
@@ -19,11 +19,22 @@ from bookie_client.replication.check import (
     verdict_of,
 )
 from bookie_client.replication.fragments import StripedEntries, fragments
+from bookie_client.replication.lists import LISTS_TO_GIVE_UP
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.source_reads import SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol import errors
-from bookie_protocol.errors import BadRequest, BookieTimeout, BookieUnavailable, NoSuchLedger, NotThere, PodkeeperError
+from bookie_protocol.entry import read_header
+from bookie_protocol.errors import (
+    BadRequest,
+    BookieTimeout,
+    BookieUnavailable,
+    NoSuchLedger,
+    NotThere,
+    PodkeeperError,
+    StorageFault,
+)
+from bookie_protocol.metadata_service.findings import Finding, Reason, absences, all_of
 from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, noted_pauses, written
@@ -43,6 +54,8 @@ def test_only_denials_and_damage_make_a_replica_bad(error):
         assert verdict is ReplicaVerdict.MISSING
     elif issubclass(error, errors.DigestMismatch | errors.StorageFault):
         assert verdict is ReplicaVerdict.DAMAGED
+    elif issubclass(error, errors.LedgerStateUnknown):
+        assert verdict is ReplicaVerdict.UNTOLD
     else:
         assert verdict is ReplicaVerdict.UNREACHABLE
     assert not (issubclass(error, BookieUnavailable) and verdict.is_bad)
@@ -104,7 +117,8 @@ async def test_a_bookie_that_cannot_tell_is_never_bad(models):
         ledger_id = await written(client, 5)
         models.model("a").fail_reads = errors.LedgerStateUnknown
         report = await LedgerChecker(client).check(ledger_id)
-        assert verdicts(report) == {"a": "UNREACHABLE", "b": "GOOD", "c": "GOOD"}
+        assert verdicts(report) == {"a": "UNTOLD", "b": "GOOD", "c": "GOOD"}
+        assert report.cannot_tell
         assert not report.bad_fragments
 
 
@@ -112,7 +126,7 @@ async def test_a_bookie_that_cannot_tell_is_never_bad(models):
     ("refusals", "verdict", "pauses"), [(2, "GOOD", [1, 2]), (BUSY_TRIES, "UNREACHABLE", [1, 2, 4])]
 )
 async def test_a_busy_bookie_is_asked_again_a_few_times(models, monkeypatch, refusals, verdict, pauses):
-    slept = noted_pauses(monkeypatch, check)
+    slept = noted_pauses(monkeypatch, replica_reads)
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id = await written(client, 1)
@@ -171,9 +185,9 @@ async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, said, asked,
         monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
         checker = LedgerChecker(client)
         assert (await checker.check(ledger_id)).is_healthy
-        assert (await checker.check(ledger_id, complete="ac")).is_healthy
+        assert (await checker.check(ledger_id, findings=absences("ac"))).is_healthy
         for _ in said:
-            report = await checker.check(ledger_id, complete="b")
+            report = await checker.check(ledger_id, findings=absences("b"))
             assert verdicts(report) == {"a": "GOOD", "b": "MISSING", "c": "GOOD"}
             assert {f.entry_id for f in report.fragments[0].findings} == {123, None}
         assert len(said) - len(left) == asked
@@ -190,8 +204,78 @@ async def test_an_entry_that_came_after_the_list_was_made_is_good(models, monkey
             return decode_availability(encode_availability([each for each in range(count) if each != lacked]))
 
         monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
-        report = await LedgerChecker(client).check(ledger_id, complete="abc")
+        report = await LedgerChecker(client).check(ledger_id, findings=absences("abc"))
         assert verdicts(report) == dict.fromkeys("abc", "GOOD")
+
+
+@pytest.mark.parametrize("lists", [True, False])
+async def test_the_entries_that_a_finding_names_are_read_and_no_list_stands_for_them(models, version, lists):
+    await models.add(*"abc")
+    async with models.client(protocol_version=version) as client:
+        ledger_id = await written(client, 150)
+        models.model("b").lists = lists
+        models.model("b").damage(ledger_id, 123)
+        checker = LedgerChecker(client)
+        assert (await checker.check(ledger_id)).is_healthy
+        named = [Finding("b", Reason.DAMAGED, ((120, 125),))]
+        report = await checker.check(ledger_id, findings=named)
+        assert verdicts(report) == {"a": "GOOD", "b": "DAMAGED", "c": "GOOD"}
+        assert [found.entry_id for found in report.fragments[0].findings if found.entry_id is not None] == [123]
+        assert not (await checker.check(ledger_id, findings=all_of("b"))).is_healthy
+        models.model("b").ledgers[ledger_id].entries[123] = models.model("a").ledgers[ledger_id].entries[123]
+        assert (await checker.check(ledger_id, findings=named)).is_healthy
+
+
+async def test_an_absence_asks_for_no_more_than_lists_and_ends(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 150)
+        models.model("b").damage(ledger_id, 123)
+        before = models.requests()
+        assert (await LedgerChecker(client).check(ledger_id, findings=absences("b"))).is_healthy
+        assert models.requests() - before == 6
+
+
+async def test_copies_that_were_found_to_diverge_are_compared_with_the_others(models, version):
+    """Their digests are right: only a comparison tells."""
+    await models.add(*"abc")
+    async with models.client(protocol_version=version) as client:
+        ledger_id = await written(client, 60)
+        held = models.model("b").ledgers[ledger_id].entries
+        digest = replica_access(await client.metadata(ledger_id), None, b"").digest
+        right, held[30] = held[30], digest.encode(ledger_id, 30, 29, 10_000, b"something else")
+        checker = LedgerChecker(client)
+        assert (await checker.check(ledger_id, findings=all_of("b"))).is_healthy
+        divergent = [Finding("b", Reason.DIVERGENT, ((28, 31),))]
+        report = await checker.check(ledger_id, findings=divergent)
+        assert verdicts(report) == {"a": "GOOD", "b": "DIVERGENT", "c": "GOOD"}
+        assert report.fragments[0].bad == {list(report.fragments[0].fragment.ensemble).index("b"): "b"}
+        # A recovery that stored the entry again wrote another header, and nothing else.
+        header = read_header(right)
+        held[30] = digest.encode(ledger_id, 30, 3, header.length, right[digest.overhead :])
+        assert (await checker.check(ledger_id, findings=divergent)).is_healthy
+        for name in "ac":
+            del models.model(name).ledgers[ledger_id].entries[30]
+        report = await checker.check(ledger_id, findings=divergent)
+        assert verdicts(report)["b"] == "UNREACHABLE"
+
+
+@pytest.mark.parametrize("write_quorum", [3, 2])
+async def test_entries_that_nobody_lists_are_found_without_a_read(models, write_quorum):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 90, write_quorum=write_quorum, ack_quorum=2)
+        checker = LedgerChecker(client)
+        (fragment,) = fragments(ledger_id, await client.metadata(ledger_id), -1)
+        for name in "abc":
+            models.model(name).ledgers[ledger_id].entries.pop(40, None)
+        models.model("a").ledgers[ledger_id].entries.pop(41, None)
+        before = models.requests()
+        holders = fragment.write_set(40)
+        assert await checker.holes(fragment, holders) == (40,)
+        assert models.requests() == before
+        models.model(fragment.ensemble[holders[0]]).lists = False
+        assert await checker.holes(fragment, holders) == ()
 
 
 async def test_who_holds_nothing_and_went_a_moment_ago_is_lost(models, monkeypatch):
@@ -305,7 +389,7 @@ async def test_a_ledger_whose_segments_begin_behind_its_last_entry_is_sound(mode
         first = stored.value.ensemble_for(0)
         spares = sorted(set("abcde") - set(first))
         named = replace(stored.value, ensembles={0: first, 20: (spares[0], *first[1:]), 30: (spares[0], *first[1:])})
-        await models.service.ledgers.write(named, stored.version)
+        await models.service.ledgers.write(named, stored.identity)
         assert (await LedgerChecker(client, CheckOptions(verification_percentage=100)).check(ledger_id)).is_healthy
         for fragment in fragments(ledger_id, await client.metadata(ledger_id), -1)[1:]:
             await FragmentReplicator(client).replicate(fragment, {0: spares[0]})
@@ -332,13 +416,15 @@ async def test_some_positions_are_looked_at_again(models):
         gap = held.pop(30)  # neither the first nor the last
         await models.lose(client, names[1])
         checker = LedgerChecker(client)
-        report = await checker.check(ledger_id, complete=names[:1])
+        report = await checker.check(ledger_id, findings=absences(names[:1]))
         (found,) = report.fragments
         assert found.bad == {0: names[0], 1: names[1]}
-        again = await checker.check_again(report.metadata.value, found, [0], complete=names[:1])
-        assert again == found
+        again = await checker.check_again(report.metadata.value, found, [0], findings=absences(names[:1]))
+        assert [(each.bookie, each.verdict, each.entry_id) for each in again.findings] == [
+            (each.bookie, each.verdict, each.entry_id) for each in found.findings
+        ]
         held[30] = gap
-        again = await checker.check_again(report.metadata.value, found, [0], complete=names[:1])
+        again = await checker.check_again(report.metadata.value, found, [0], findings=absences(names[:1]))
         assert again.bad == {1: names[1]}
         assert [each.position for each in again.findings] == [0, 1, 2]
         await models.add(names[1])  # it is back, without its data, at another address
@@ -413,7 +499,7 @@ async def test_no_more_reads_are_under_way_than_may_be(models, monkeypatch, know
 async def test_the_end_of_an_open_ledger_that_nobody_tells(models, monkeypatch, error, lac_error):
     await models.add(*"abc")
 
-    async def failing(*_):
+    async def failing(*_, **__):
         raise error("no answer")
 
     monkeypatch.setattr(check, "read_last_confirmed", failing)
@@ -428,8 +514,30 @@ async def test_the_end_of_an_open_ledger_that_nobody_tells(models, monkeypatch, 
         assert (report.is_healthy, report.bad_fragments) == (False, ())
 
 
+@pytest.mark.parametrize(
+    ("then", "forces", "is_durable"), [(None, 2, True), (StorageFault, 2, False), (BadRequest, BUSY_TRIES, True)]
+)
+async def test_a_force_that_failed_is_no_sign_of_an_older_bookie(models, monkeypatch, then, forces, is_durable):
+    """Java's bookies answer alike to a request that they do not know, and to one that they failed to carry out."""
+    await models.add("a")
+    model = models.model("a")
+    model.fail_forces = BadRequest
+    pauses = noted_pauses(monkeypatch, check)
+    again = check.Patience.again
+
+    async def waited(patience):
+        model.fail_forces = then
+        return await again(patience)
+
+    monkeypatch.setattr(check.Patience, "again", waited)
+    async with models.client() as client:
+        reason = await LedgerChecker(client).make_durable(1, ["a"])
+    assert (model.forces, reason is None) == (forces, is_durable)
+    assert pauses == [2**each for each in range(forces - 1)]
+
+
 async def test_others_have_their_turns_while_long_lists_are_compared(monkeypatch):
-    monkeypatch.setattr(check, "YIELD_EVERY", 3)
+    monkeypatch.setattr(lists, "YIELD_EVERY", 3)
     entries, turns = StripedEntries(0, 9, 0, 1, 1), []
 
     async def counting():
@@ -438,8 +546,8 @@ async def test_others_have_their_turns_while_long_lists_are_compared(monkeypatch
             await asyncio.sleep(0)
 
     other = asyncio.ensure_future(counting())
-    assert await check.first_missing(entries, decode_availability(encode_availability(range(10)))) is None
+    assert await lists.first_missing(entries, decode_availability(encode_availability(range(10)))) is None
     assert len(turns) == 3
-    assert await check.first_missing(entries, decode_availability(encode_availability([0, 1]))) == 2
+    assert await lists.first_missing(entries, decode_availability(encode_availability([0, 1]))) == 2
     assert len(turns) == 3
     other.cancel()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from bookie_client.replication.check import LedgerChecker, close_checked
+from bookie_client.connection.operations import BookieOperations
+from bookie_client.replication.check import LedgerChecker
+from bookie_client.replication.closing import close_checked
+from bookie_client.replication.replicator import FragmentReplicator
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.node.integrity.replicas import Replicas
-from bookie_protocol.errors import RecoveryFailed
+from bookie_protocol.errors import RecoveryFailed, StorageFault, TooManyRequests
 from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.metadata_service.findings import Finding, Reason
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions
+from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, stored
 
 
@@ -35,9 +42,12 @@ async def spark(client, ledger_id):
     raise RecoveryFailed(outcome.detail)
 
 
+@pytest.mark.parametrize("filled", [None, Reason.MISSING, Reason.UNKNOWN])
 @pytest.mark.parametrize("close", [worker, drain, integrity_check, spark])
-async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk(models, close):
-    """Five entries were acknowledged by the first two bookies; the first is away, the second lost its disk."""
+async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk(models, close, filled):
+    """Five entries were acknowledged by the first two bookies; the first is away, the second lost its disk. A worker
+    may have filled in what is confirmed, which makes the second one look sound. Marks of Java's auditors have no
+    reason, which may have been this one."""
     await models.add(*"abc")
     async with models.client() as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
@@ -49,7 +59,227 @@ async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk
         for entry_id in range(10, 15):
             del models.model(third).ledgers[ledger.ledger_id].entries[entry_id]
         models.model(second).ledgers.clear()
+        if filled:
+            findings = [Finding(second, filled, ((0, 0),))]
+            await models.service.under_replication.mark(ledger.ledger_id, ctime_ms=1, findings=findings)
+            (segment,) = (await LedgerChecker(client).check(ledger.ledger_id)).bad_fragments
+            await FragmentReplicator(client).replicate(segment.fragment, segment.bad, in_place=segment.bad.keys())
+            assert (await LedgerChecker(client).check(ledger.ledger_id)).is_healthy
         await models.lose(client, first)
-        with pytest.raises(RecoveryFailed, match="stays IN_RECOVERY"):
+        with pytest.raises(RecoveryFailed, match=f"`bookie ledger recover {ledger.ledger_id}`"):
             await close(client, ledger.ledger_id)
         assert (await client.metadata(ledger.ledger_id)).state is LedgerState.IN_RECOVERY
+
+
+MARKS = pytest.mark.parametrize("mark", [None, Reason.ABSENT, Reason.UNTOLD])
+
+
+async def half_acknowledged(models, client):
+    """An open ledger whose last entry, 10, was acknowledged by the first two bookies and did not reach the third."""
+    ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+    for i in range(11):
+        await ledger.append(payload(i))
+    ensemble = (await client.metadata(ledger.ledger_id)).last_ensemble
+    for bookie in ensemble:
+        await stored(client, bookie, ledger.ledger_id, 10)
+    del models.model(ensemble[2]).ledgers[ledger.ledger_id].entries[10]
+    return ledger.ledger_id, ensemble
+
+
+async def marked(models, ledger_id, bookie, reason):
+    if reason:
+        findings = [Finding(bookie, reason)]
+        await models.service.under_replication.mark(ledger_id, ctime_ms=1, findings=findings)
+
+
+@pytest.fixture
+def first_to_answer(monkeypatch):
+    """The answers of all others arrive after those of the bookies that the test puts in here."""
+    first: set[str] = set()
+
+    def later(method):
+        async def asked(self, bookie, *given, **options):
+            answer = await method(self, bookie, *given, **options)
+            if first and bookie not in first:
+                await asyncio.sleep(0.02)
+            return answer
+
+        return asked
+
+    for name in ("read_entry", "read_lac"):
+        monkeypatch.setattr(BookieOperations, name, later(getattr(BookieOperations, name)))
+    return first
+
+
+@pytest.mark.parametrize("mark", [None, Reason.ABSENT])
+@pytest.mark.parametrize("copies", [3, 2])
+async def test_one_empty_bookie_ends_no_ledger_because_it_answers_first(models, first_to_answer, copies, mark):
+    """Each bookie acknowledged each entry, so the word of one is enough for the rules of a reader."""
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger = await client.create(ensemble=copies, write_quorum=copies, ack_quorum=copies, password=PASSWORD)
+        for i in range(10):
+            await ledger.append(payload(i))
+        first = (await client.metadata(ledger.ledger_id)).last_ensemble[0]
+        await models.empty(client, first)
+        await marked(models, ledger.ledger_id, first, mark)
+        first_to_answer.add(first)
+        report = await LedgerChecker(client).check(ledger.ledger_id)
+        assert report.lac == 8
+        assert (await close_checked(client, report)).last_entry_id == 9
+
+
+@MARKS
+async def test_a_look_that_saw_nothing_closes_nothing(models, mark):
+    """No bookie told the last add confirmed, so the look could not see that the second one lost its disk."""
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id, ensemble = await half_acknowledged(models, client)
+        await models.empty(client, ensemble[1])
+        await marked(models, ledger_id, ensemble[1], mark)
+        for bookie in ensemble:
+            models.model(bookie).fail_reads = TooManyRequests
+        report = await LedgerChecker(client).check(ledger_id)
+        for bookie in ensemble:
+            models.model(bookie).fail_reads = None
+        assert isinstance(report.lac_error, TooManyRequests)
+        with pytest.raises(RecoveryFailed):
+            await close_checked(client, report)
+        assert (await client.metadata(ledger_id)).state is LedgerState.OPEN
+        closed = await close_checked(client, await LedgerChecker(client).check(ledger_id))
+        assert closed.last_entry_id == 10
+
+
+async def test_a_look_that_saw_nothing_is_no_error_if_the_ledger_is_closed_meanwhile(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id, ensemble = await half_acknowledged(models, client)
+        for bookie in ensemble:
+            models.model(bookie).fail_reads = TooManyRequests
+        report = await LedgerChecker(client).check(ledger_id)
+        for bookie in ensemble:
+            models.model(bookie).fail_reads = None
+        await close_checked(client, await LedgerChecker(client).check(ledger_id))
+        assert (await close_checked(client, report)).last_entry_id == 10
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["the other answers", "the other is away"])
+@pytest.mark.parametrize("how", ["lost", "silent"])
+async def test_a_bookie_that_the_look_did_not_see_is_not_believed(models, how, is_there):
+    """The second bookie comes back with an empty disk between the look and the fence."""
+    await models.add(*"abc")
+    async with models.client(read_timeout=0.1) as client:
+        ledger_id, (first, second, _) = await half_acknowledged(models, client)
+        await marked(models, ledger_id, second, Reason.ABSENT)
+        if how == "lost":
+            await models.lose(client, second)
+            report = await LedgerChecker(client).check(ledger_id)
+            await models.add(second)
+        else:
+            models.bookies[second].silent = True
+            report = await LedgerChecker(client).check(ledger_id)
+            models.bookies[second].silent = False
+            models.model(second).ledgers.clear()
+        if not is_there:
+            await models.stop(first)
+        async with models.client() as other:
+            if is_there:
+                assert (await close_checked(other, report)).last_entry_id == 10
+                return
+            with pytest.raises(RecoveryFailed):
+                await close_checked(other, report)
+
+
+async def young_segment(models, client):
+    """The second bookie joined the ledger with its last segment, whose only entry, 10, it acknowledged with the first
+    one; it did not reach the third. Then it came back with an empty disk."""
+    ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+    for i in range(10):
+        await ledger.append(payload(i))
+    before = (await client.metadata(ledger.ledger_id)).last_ensemble
+    models.model(before[1]).fail_adds = StorageFault
+    await ledger.append(payload(10))
+    await until(lambda: not {*"abcd"}.difference(before).isdisjoint(ledger.metadata.last_ensemble))
+    first, second, third = (await client.metadata(ledger.ledger_id)).last_ensemble
+    for bookie in (first, second, third):
+        await stored(client, bookie, ledger.ledger_id, 10)
+    del models.model(third).ledgers[ledger.ledger_id].entries[10]
+    await models.empty(client, second)
+    return ledger.ledger_id, first, second
+
+
+@MARKS
+async def test_any_copy_counts_where_nothing_vouches_for_those_that_deny_it(models, mark):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id, _, second = await young_segment(models, client)
+        await marked(models, ledger_id, second, mark)
+        report = await LedgerChecker(client).check(ledger_id)
+        assert (await close_checked(client, report)).last_entry_id == 10
+
+
+@pytest.mark.parametrize("mark", Reason)
+async def test_a_marked_bookie_is_not_believed_where_no_confirmed_entry_vouches_for_it(models, mark):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id, first, second = await young_segment(models, client)
+        await marked(models, ledger_id, second, mark)
+        await models.stop(first)
+        report = await LedgerChecker(client).check(ledger_id)
+        with pytest.raises(RecoveryFailed):
+            await close_checked(client, report)
+
+
+@pytest.mark.parametrize("confirmed", [0, 10])
+@pytest.mark.parametrize("how", ["lost", "away", "silent"])
+async def test_one_bookie_that_never_answers_again_keeps_no_ledger_open(models, how, confirmed):
+    """A silent one costs time-outs."""
+    await models.add(*"abc")
+    async with models.client(read_timeout=0.1) as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        for i in range(confirmed):
+            await ledger.append(payload(i))
+        first = ledger.metadata.last_ensemble[0]
+        await marked(models, ledger.ledger_id, first, Reason.ABSENT)
+        if how == "silent":
+            models.bookies[first].silent = True
+        elif how == "away":
+            await models.stop(first)
+        else:
+            await models.lose(client, first)
+        closed = await close_checked(client, await LedgerChecker(client).check(ledger.ledger_id))
+        assert closed.last_entry_id == confirmed - 1
+
+
+async def unconfirmed(models, client):
+    """An open ledger of three entries, of which none is confirmed; its second bookie was away, by its mark."""
+    ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+    await ledger.append_many(payload(i) for i in range(3))
+    ensemble = ledger.metadata.last_ensemble
+    for bookie in ensemble:
+        await stored(client, bookie, ledger.ledger_id, 2)
+    await marked(models, ledger.ledger_id, ensemble[1], Reason.ABSENT)
+    return ledger.ledger_id, ensemble
+
+
+async def test_a_bookie_that_came_back_with_its_entries_is_believed_although_none_is_confirmed(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id, (first, *_) = await unconfirmed(models, client)
+        await models.lose(client, first)
+        closed = await close_checked(client, await LedgerChecker(client).check(ledger_id))
+        assert closed.last_entry_id == 2
+
+
+async def test_what_an_attempt_to_close_stored_again_vouches_for_no_bookie(models):
+    """The first bookie, which is away, alone has the last entry: the second one, empty now, acknowledged it too."""
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id, (first, second, third) = await unconfirmed(models, client)
+        del models.model(third).ledgers[ledger_id].entries[2]
+        models.model(second).ledgers.clear()
+        await models.lose(client, first)
+        for _ in range(2):
+            with pytest.raises(RecoveryFailed, match=f"`bookie ledger recover {ledger_id}`"):
+                await close_checked(client, await LedgerChecker(client).check(ledger_id))
+        assert models.held_at(second, ledger_id) == {0, 1}

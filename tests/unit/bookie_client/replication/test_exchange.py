@@ -7,16 +7,20 @@ from dataclasses import replace
 import pytest
 
 from bookie_client.replication import replicator
-from bookie_client.replication.exchange import LISTS_TO_GIVE_UP
+from bookie_client.replication.copying import TargetFailed
+from bookie_client.replication.exchange import NewCopies
+from bookie_client.replication.lists import LISTS_TO_GIVE_UP
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_protocol.errors import (
     BookieTimeout,
     CopyLost,
+    MetadataReplaced,
     MetadataVersionConflict,
     NoSuchLedger,
     SessionEnded,
     StorageFault,
 )
+from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.records import DECOMMISSION
 from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.unit.bookie_client.replication.cluster import written
@@ -113,7 +117,7 @@ async def test_a_segment_that_is_not_what_it_was_keeps_its_bookies(models, monke
 
         async def changed(change):
             found = await client.stored_metadata(ledger_id)
-            return await models.service.ledgers.write(change(found.value), found.version)
+            return await models.service.ledgers.write(change(found.value), found.identity)
 
         await changed(lambda metadata: metadata.with_ensemble(25, metadata.ensembles[0]))
         fragment, stored = await fragment_of(client, ledger_id, 1), []
@@ -203,3 +207,48 @@ async def test_a_target_that_says_no_such_ledger_does_not_make_the_ledger_delete
         monkeypatch.setattr(models.model(spare), "fail_reads", NoSuchLedger)
         with pytest.raises(CopyLost, match="cannot be read back"):
             await restored(client, ledger_id, [0])
+
+
+async def make_again(models, ledger_id):
+    """The ledger is deleted, and made again on the same bookies, and closed. Returns what is stored."""
+    ledgers = models.service.ledgers
+    first = (await ledgers.read(ledger_id)).value
+    await ledgers.delete(ledger_id)
+    made = await ledgers.create(replace(first, state=LedgerState.OPEN, last_entry_id=-1, length=0))
+    return await ledgers.write(made.value.closed(first.last_entry_id, first.length), made.identity)
+
+
+async def test_an_exchange_is_not_taken_back_in_another_ledger_of_the_id(models, monkeypatch):
+    """New copies are found to be gone behind the exchange; meanwhile the ledger was made again on the same bookies."""
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id, second = await written(client, 50), []
+
+        async def check(self, fragment, position, bookie):
+            second.append(await make_again(models, ledger_id))
+            raise TargetFailed(bookie, CopyLost("it has gone again"))
+
+        monkeypatch.setattr(NewCopies, "check", check)
+        with pytest.raises(MetadataReplaced):
+            await restored(client, ledger_id, [0])
+        assert [(await client.stored_metadata(ledger_id)).identity] == [each.identity for each in second]
+
+
+@pytest.mark.parametrize("changes", [0, 1], ids=["same version", "other version"])
+async def test_copies_of_a_ledger_are_not_named_in_another_one_of_its_id(models, monkeypatch, changes):
+    """It is deleted and made again while it is copied, on the same bookies, and closed, which is version 1 again."""
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+        second = []
+
+        async def make_another(targets):
+            stored = await make_again(models, ledger_id)
+            for _ in range(changes):
+                stored = await models.service.ledgers.write(stored.value, stored.identity)
+            second.append(stored.identity)
+
+        before_each_exchange(monkeypatch, make_another)
+        with pytest.raises(MetadataReplaced):
+            await restored(client, ledger_id, [0])
+        assert [(await client.stored_metadata(ledger_id)).identity] == second

@@ -1,14 +1,16 @@
 """What bookies really hold, beside what the metadata say."""
 
+import asyncio
+
 import pytest
 
 from bookie_client.bookies import Registration
-from bookie_client.replication import replica_listing
+from bookie_client.replication import check, replica_listing
 from bookie_client.replication.replica_listing import EntryRuns, replicas_of
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.keys import master_key
-from bookie_protocol.wire.availability import decode_availability, encode_availability
+from bookie_protocol.wire.availability import GROUP, HEADER, decode_availability, encode_availability
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 
 DIGEST = digest_manager(DigestType.CRC32C, b"")
@@ -90,10 +92,10 @@ async def test_of_many_runs_the_first_are_told_and_all_entries_counted(models, m
 async def test_who_cannot_ask_the_metadata_service_lists_nothing(models, monkeypatch):
     await models.add(*"abc")
 
-    async def away(*_):
+    async def away(*_, **__):
         raise MetadataUnavailable("it is away")
 
-    monkeypatch.setattr(replica_listing, "read_last_confirmed", away)
+    monkeypatch.setattr(check, "read_last_confirmed", away)
     async with models.client() as client, client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
         with pytest.raises(MetadataUnavailable):
             await replicas_of(client, ledger.ledger_id)
@@ -119,3 +121,24 @@ async def test_of_an_open_ledger_whose_end_nobody_knows_nothing_is_expected(mode
         assert (claims.surplus, claims.error) == (
             (EntryRuns(5, ((0, 4),)), None) if most == 5 else (None, "it claims 5 entries")
         )
+
+
+@pytest.mark.parametrize("period", [2, 0], ids=["runs of one entry", "one run"])
+async def test_a_list_that_claims_billions_of_entries_costs_no_more_than_it_names(models, monkeypatch, period):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 3)
+        claimed = 2**31 - 1
+        size, last = (1, (claimed - 1) * 2) if period else (claimed, 0)
+        encoding = HEADER.pack(0, 1) + GROUP.pack(0, last, size, period)
+
+        async def entries_of_ledger(bookie, ledger_id):
+            return decode_availability(encoding)
+
+        monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
+        async with asyncio.timeout(10):
+            listing = await replicas_of(client, ledger_id)
+        held = {each.held.count for each in listing.bookies}
+        assert held == {claimed}
+        assert {each.surplus.count for each in listing.bookies} == {claimed - (2 if period else 3)}
+        assert {len(each.surplus.runs) for each in listing.bookies} == {replica_listing.MAX_RUNS if period else 1}

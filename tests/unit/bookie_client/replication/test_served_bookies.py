@@ -1,14 +1,17 @@
 """Lost replicas are found and restored on real bookies: every replica of every entry is read afterwards."""
 
+from dataclasses import replace
+
 import pytest
 
 from bookie_client.reading.maintenance import replicas
 from bookie_client.replication.check import CheckOptions, LedgerChecker, ReplicaVerdict
+from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replica_listing import replicas_of
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.entry import read_header
-from bookie_protocol.errors import LedgerFenced, Unauthorized
+from bookie_protocol.errors import LedgerFenced, LedgerNotClosed, Unauthorized
 from bookie_protocol.keys import master_key
 from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
 
@@ -67,6 +70,38 @@ async def test_a_bookie_that_came_back_empty_is_filled_in_place(served, version)
         assert result.entries == COUNT
         assert await client.stored_metadata(ledger_id) == before
         await every_replica(client, ledger_id)
+
+
+async def test_confirmed_entries_of_an_open_segment_are_filled_in_and_no_others(served, version):
+    """Those that the bookie has are not copied again; the writer goes on, and names the same bookies."""
+    await served.add(*"abc")
+    async with served.client(protocol_version=version) as client:
+        writer = client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        async with writer as ledger:
+            await ledger.append_many([b"%d" % number for number in range(COUNT)])
+            before = await client.stored_metadata(ledger.ledger_id)
+            lac = COUNT - 5
+            (fragment,) = fragments(ledger.ledger_id, before.value, lac)
+            (position,) = fragment.positions("b")
+            await served.empty(client, "b")
+            key = master_key(PASSWORD)
+            for entry_id in range(10):
+                entry = (await client.operations.read_entry("a", ledger.ledger_id, entry_id)).entry
+                await client.operations.add_entry("b", ledger.ledger_id, entry_id, entry, key, recovery=True)
+            replicator = FragmentReplicator(client)
+            with pytest.raises(LedgerNotClosed):
+                await replicator.replicate(fragment, {position: "b"})
+            result = await replicator.replicate(fragment, {position: "b"}, in_place=[position], by_lists=True)
+            assert result.entries == lac + 1 - 10
+            assert await client.stored_metadata(ledger.ledger_id) == before
+            held = await client.operations.entries_of_ledger("b", ledger.ledger_id)
+            assert [entry_id in held for entry_id in range(COUNT)] == [entry_id <= lac for entry_id in range(COUNT)]
+            await ledger.append(b"it is open still")
+            # Its bookies would take another key than the writer's for the right one.
+            old = replace(before.value, digest_type=None, password=None)
+            await client.metadata_service.ledgers.write(old, before.identity)
+            with pytest.raises(LedgerNotClosed):
+                await replicator.replicate(fragment, {position: "b"}, in_place=[position])
 
 
 async def test_copies_of_a_ledger_that_is_hot_obey_the_same_rules_as_its_writers_adds(served, version):

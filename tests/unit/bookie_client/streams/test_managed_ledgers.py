@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from bookie_client.streams import StreamPosition
 from bookie_client.streams.managed_ledgers import (
     decode_managed_ledger,
+    managed_cursors,
     managed_ledger,
     managed_ledger_names,
     stored_name,
     uncompressed,
 )
-from bookie_protocol.errors import BadRequest, MetadataDamaged, NoSuchStream
+from bookie_protocol.errors import BadRequest, BookieUnavailable, MetadataDamaged, NoSuchStream
 from tests.support.pulsar_metadata import KINDS, compressed, ledger_info, message
 
 TOPIC = "public/default/persistent/orders"
@@ -68,7 +69,7 @@ async def test_cursors_in_the_node_and_in_their_own_ledger(client, three):
     nodes[f"{TOPIC}/own%2Fsub"] = message((1, ledger.ledger_id), (2, 10), (3, 1))
     nodes[f"{TOPIC}/fresh"] = message((1, empty.ledger_id), (2, 10), (3, -1))
     nodes[f"{TOPIC}/lost"] = message((1, 4711))
-    assert (await managed_ledger(client, TOPIC)).cursors == {
+    assert await managed_cursors(client, TOPIC) == {
         "inline sub": StreamPosition(10, 42),
         "own/sub": StreamPosition(12, 1),
         "fresh": StreamPosition(10, 0),
@@ -81,11 +82,30 @@ async def test_a_cursor_that_its_broker_has_open_is_where_its_newest_entry_says(
     nodes[TOPIC] = INFO
     async with client.create(write_quorum=3) as ledger:
         nodes[f"{TOPIC}/sub"] = message((1, ledger.ledger_id), (2, 10), (3, -1))
-        assert (await managed_ledger(client, TOPIC)).cursors == {"sub": StreamPosition(10, 0)}
+        assert await managed_cursors(client, TOPIC) == {"sub": StreamPosition(10, 0)}
         for entry_id in (6, 8, 9):
             await ledger.append(message((1, 10), (2, entry_id)))
-            assert (await managed_ledger(client, TOPIC)).cursors == {"sub": StreamPosition(10, entry_id + 1)}
-    assert (await managed_ledger(client, TOPIC)).cursors == {"sub": StreamPosition(10, 10)}
+            assert await managed_cursors(client, TOPIC) == {"sub": StreamPosition(10, entry_id + 1)}
+    assert await managed_cursors(client, TOPIC) == {"sub": StreamPosition(10, 10)}
+
+
+async def test_an_unreadable_cursor_is_its_own_failure_and_keeps_nobody_from_the_topic(client, three):
+    nodes = three.metadata.pulsar.nodes
+    nodes[TOPIC] = INFO
+    ledger = await client.create(write_quorum=3, ack_quorum=2)
+    await ledger.append(message((1, 12), (2, 0)))
+    nodes[f"{TOPIC}/lost"] = message((1, ledger.ledger_id), (2, 10), (3, 1))
+    nodes[f"{TOPIC}/damaged"] = b"\x0f"
+    nodes[f"{TOPIC}/inline"] = message((1, -1), (2, 10), (3, 41))
+    for server in three.servers.values():
+        await server.stop()
+    topic = await managed_ledger(client, TOPIC)
+    assert topic.manifest.ledgers
+    assert not any(bookie.reads for bookie in map(three.bookie, three.servers))
+    cursors = await managed_cursors(client, TOPIC)
+    assert isinstance(cursors["lost"], BookieUnavailable)
+    assert isinstance(cursors["damaged"], MetadataDamaged)
+    assert cursors["inline"] == StreamPosition(10, 42)
 
 
 async def test_names(client, three):
@@ -134,7 +154,7 @@ def test_a_block_that_ends_early_is_damage(kind):
 def test_a_compression_without_pyarrow_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert uncompressed("t", compressed(INFO, "ZLIB")) == INFO
-    with pytest.raises(MetadataDamaged, match="ZSTD, and reading that needs pyarrow"):
+    with pytest.raises(MetadataDamaged, match="pip install pyarrow"):
         uncompressed("t", compressed(INFO, "ZSTD"))
 
 

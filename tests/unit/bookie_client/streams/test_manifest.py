@@ -11,6 +11,7 @@ from bookie_client.streams.manifest import truncated, without_first
 from bookie_client.streams.owner import claimed, moved_on
 from bookie_client.streams.publishing import overwritten
 from bookie_protocol.errors import BadRequest, MetadataVersionConflict, StreamFenced, StreamPositionGone
+from bookie_protocol.versioned import UNSTORED
 
 P = StreamPosition
 
@@ -20,7 +21,7 @@ def manifest(*sizes, open_at=None, base=0, **members):
     rows = [(10 * (i + 1), size, size * 8, 1, None) for i, size in enumerate(sizes)]
     if open_at is not None:
         rows.append((open_at, None, None, None, None))
-    return Manifest("s", 0, 0, with_ordinals(rows, base), StreamSettings(), base_ordinal=base, **members)
+    return Manifest("s", UNSTORED, 0, with_ordinals(rows, base), StreamSettings(), base_ordinal=base, **members)
 
 
 def test_both_names_of_a_place_are_one():

@@ -22,6 +22,7 @@ from bookie_protocol.errors import (
     StreamPositionGone,
     StreamTransactionConflict,
 )
+from bookie_protocol.versioned import UNSTORED
 from tests.unit.bookie_client.streams.conftest import SETTINGS, read_all
 
 
@@ -217,7 +218,7 @@ async def test_an_overwrite_with_nothing(client, streams):
 
 
 def empty_manifest(**members):
-    return Manifest("s", 0, 0, (), StreamSettings(), **members)
+    return Manifest("s", UNSTORED, 0, (), StreamSettings(), **members)
 
 
 def test_the_memory_for_applications_is_bounded(monkeypatch):
@@ -296,7 +297,7 @@ async def test_a_deletion_that_was_decided_before_the_ledger_was_published_fails
     judged = await client.stored_metadata(made.ledger_id)
     await streams.publish("s", [made])
     with pytest.raises(MetadataVersionConflict):
-        await client.metadata_service.ledgers.delete(made.ledger_id, judged.version)
+        await client.metadata_service.ledgers.delete_this(judged)
 
 
 async def test_ledgers_are_looked_at_again_when_another_change_came_first(client, streams, monkeypatch):

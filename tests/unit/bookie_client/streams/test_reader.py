@@ -13,6 +13,15 @@ from tests.support.until import until
 from tests.unit.bookie_client.conftest import tasks_of_handles
 from tests.unit.bookie_client.streams.conftest import SETTINGS, read_all
 
+
+@pytest.fixture(params=[0, 1, 1 << 20], ids=["no cache", "smallest cache", "cache"])
+async def streams(client, clock, request):
+    """With one stream, "s"; whether readers share what they follow makes no difference."""
+    streams = Streams(client, password=b"secret", clock=clock, tail_cache_bytes=request.param)
+    await streams.create("s", StreamSettings(**SETTINGS))
+    return streams
+
+
 TEN = StreamSettings(**SETTINGS, max_ledger_entries=10)
 
 

@@ -13,6 +13,7 @@ from bookie_client.streams.publishing import published
 from bookie_client.streams.store import GRAVE_MS, ManifestStore
 from bookie_protocol.errors import (
     BadRequest,
+    BookieUnavailable,
     MetadataDamaged,
     MetadataUnavailable,
     MetadataVersionConflict,
@@ -274,8 +275,7 @@ async def test_a_stream_that_a_newer_version_wrote_is_left_alone(streams, three)
     assert other_kind != stored.value
     endless = re.sub(rb'"epoch":[0-9]+', b'"epoch":1e999', stored.value)
     for data in (other_format, other_kind, endless, b"{", b"[]", b"[" * 10_000, stored.value[:-1] + b',"new":1}'):
-        version = (await heads.read("s")).version
-        await heads.update("s", data, version)
+        await heads.overwrite("s", data)
         with pytest.raises(MetadataDamaged, match="stream s cannot be read"):
             await streams.manifest("s")
         with pytest.raises(MetadataDamaged):
@@ -307,8 +307,7 @@ async def test_a_cursor_that_stays_where_it_is_is_announced_too(client, streams,
     manifest = fifty
     cursor = await streams.move_cursor("s", "c", manifest.position_at(2))
     records = client.metadata_service.records(STREAM_CURSOR)
-    version = (await records.read("s:c")).version
-    await records.update("s:c", encoded_cursor(replace(cursor, announced=False)), version)
+    await records.overwrite("s:c", encoded_cursor(replace(cursor, announced=False)))
     before = (await streams.manifest("s")).version
     assert (await streams.move_cursor("s", "c", manifest.earliest)).ordinal == 2
     assert (await streams.manifest("s")).version != before
@@ -428,11 +427,11 @@ async def test_a_cursor_that_moves_while_its_stream_is_deleted_goes_with_it(stre
     await streams.move_cursor("s", "c", fifty.position_at(10))
     mover = Streams(streams._client, password=b"secret")
     begun, deleting = asyncio.Event(), asyncio.Event()
-    found = mover._cursors._found_or_made
+    wanted = mover._cursors._wanted
     read = streams._store.read
 
-    async def held(wanted):
-        stored = await found(wanted)
+    async def held(*arguments):
+        stored = await wanted(*arguments)
         begun.set()
         await deleting.wait()
         return stored
@@ -444,7 +443,7 @@ async def test_a_cursor_that_moves_while_its_stream_is_deleted_goes_with_it(stre
             await moving
         return stored
 
-    mover._cursors._found_or_made = held
+    mover._cursors._wanted = held
     moving = asyncio.create_task(mover.move_cursor("s", "c", fifty.position_at(40)))
     await begun.wait()
     streams._cursors._store = _Reading(streams._store, read_after_the_move)
@@ -518,3 +517,80 @@ async def test_a_damaged_grave_keeps_no_stream_from_being_deleted(streams, three
     await three.metadata.records("stream-grave").create("old", grave)
     await streams.delete("s")
     assert await streams.names() == frozenset()
+
+
+async def test_a_cursor_ahead_of_the_end_of_the_open_ledger_is_refused(streams, three):
+    """It could never be put back, and retention would take entries that nobody has read."""
+    await streams.configure("s", replace(TEN, retention_seconds=0))
+    async with streams.writer("s") as writer:
+        last = (await writer.append_many([b"0", b"1", b"2"]))[-1]
+        for entry in (4, 20, 1000):
+            with pytest.raises(BadRequest):
+                await streams.move_cursor("s", "billing", StreamPosition(last.ledger_id, entry))
+        assert await streams.cursors("s") == {}
+        written = StreamPosition(last.ledger_id, 3)
+        assert (await streams.move_cursor("s", "billing", written)).ordinal == 3, "its writer knows more than readers"
+        await writer.append_many([b"x"] * 57)
+    await streams.apply_retention("s")
+    assert len(await read_all(streams, start=written)) == 57
+
+
+async def test_a_cursor_behind_entries_that_too_few_bookies_have_is_refused_or_cannot_be_told(streams, three):
+    async with streams.writer("s") as writer:
+        position = await writer.append(b"0")
+        at = StreamPosition(position.ledger_id, 1)
+        one, two, _ = three.servers
+        for bookie in (one, two):
+            del three.bookie(bookie).ledgers[at.ledger_id].entries[0]
+        with pytest.raises(BadRequest):
+            await streams.move_cursor("s", "c", at)
+        await three.servers[one].stop()
+        with pytest.raises(BookieUnavailable):
+            await streams.move_cursor("s", "c", at)
+
+
+async def test_a_ledger_that_has_the_id_of_one_of_a_stream_by_now_stays(client, streams, three, fifty):
+    """Another program deleted ledgers 1 and 3 of the stream and made its own under their ids, which name no stream."""
+    ledgers = three.metadata.ledgers
+    others = [ledgers.make(replace(ledgers.stored[each].value, custom_metadata={})) for each in (1, 3)]
+    assert await streams.truncate("s", fifty.position_at(30)) == (0, 1, 2)
+    with pytest.raises(StreamPositionGone):
+        await read_all(streams)
+    assert set(await streams.delete("s")) == {3, 4}
+    assert list(ledgers.stored.values()) == others
+
+
+async def test_taking_a_stream_over_closes_no_ledger_that_has_the_id_of_its_open_one_by_now(client, streams, three):
+    async with streams.writer("s") as writer:
+        await writer.append(b"first")
+        (opened,) = [each for each in three.metadata.ledgers.stored.values() if not each.value.is_closed]
+        other = three.metadata.ledgers.make(replace(opened.value, creation_token=1, custom_metadata={}))
+        await streams.seal("s")
+        assert three.metadata.ledgers.stored[opened.value.ledger_id] == other
+
+
+async def test_a_move_that_was_begun_in_an_earlier_stream_of_the_name_moves_no_cursor(streams, fifty, monkeypatch):
+    """Its ordinal would be ahead of all that the next stream has, and retention would take what nobody has read."""
+    cursors, asleep, awake = streams._cursors, asyncio.Event(), asyncio.Event()
+    update = cursors._records.update
+    await streams.move_cursor("s", "c", fifty.position_at(2))
+
+    async def sleep_first(*arguments):
+        if not asleep.is_set():
+            asleep.set()
+            await awake.wait()
+        return await update(*arguments)
+
+    monkeypatch.setattr(cursors._records, "update", sleep_first)
+    late = asyncio.create_task(streams.move_cursor("s", "c", fifty.position_at(40)))
+    await asleep.wait()
+    await streams.delete("s")
+    await streams.create("s")
+    async with streams.writer("s") as writer:
+        await writer.append(b"news")
+    start = (await streams.manifest("s")).earliest
+    moved = await streams.move_cursor("s", "c", start)
+    awake.set()
+    with pytest.raises(StreamPositionGone):
+        await late
+    assert await streams.cursor("s", "c") == moved

@@ -24,6 +24,7 @@ from bookie_client.streams.model import RetiredLedgers
 from bookie_client.streams.publishing import MAX_TRANSACTIONS, published
 from bookie_client.streams.store import MAX_HEAD_BYTES, ManifestStore
 from bookie_protocol.errors import MetadataDamaged, MetadataVersionConflict, NoSuchStream, Refused
+from bookie_protocol.versioned import UNSTORED
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def small(monkeypatch):
 @pytest.fixture
 async def store(three):
     store = ManifestStore(three.metadata)
-    await store.create(Manifest("s", 0, 0, (), StreamSettings()))
+    await store.create(Manifest("s", UNSTORED, 0, (), StreamSettings()))
     return store
 
 
@@ -166,7 +167,7 @@ def test_what_is_stored_is_what_was_meant(steps):
 
 
 def _stored_is_meant(steps):
-    manifest, head, loaded = Manifest("s", 0, 0, (), StreamSettings()), None, Loaded()
+    manifest, head, loaded = Manifest("s", UNSTORED, 0, (), StreamSettings()), None, Loaded()
     segments, ids, next_ledger = {}, iter(range(10_000)), 0
     for version, (kind, number) in enumerate(steps):
         if kind in ("add", "overwrite"):
@@ -217,7 +218,7 @@ def vars_of(manifest):
 
 def test_a_head_stays_small_however_many_overwrites_there_were():
     """A thousand batches of two ledgers within the lag; with a segment each, every look would read them all."""
-    manifest = Manifest("s", 0, 0, (), StreamSettings())
+    manifest = Manifest("s", UNSTORED, 0, (), StreamSettings())
     head, loaded, ids = None, Loaded(), (f"{n:016x}" for n in count())
     for batch in range(1_000):
         retired = (*manifest.retired, RetiredLedgers(batch, (2 * batch, 2 * batch + 1)))
@@ -261,7 +262,7 @@ async def test_what_is_kept_of_other_lists_is_bounded(three, store, small, monke
     monkeypatch.setattr("bookie_client.streams.store.CACHED_RECORDS", 12)
     for name in ("s", "t", "u"):
         if name != "s":
-            await store.create(Manifest(name, 0, 0, (), StreamSettings()))
+            await store.create(Manifest(name, UNSTORED, 0, (), StreamSettings()))
         await store.update(name, adding(0, 30))
         await store.read(name)
     assert list(store._seen) == ["u"]
@@ -274,7 +275,7 @@ async def test_short_lists_that_are_kept_are_bounded_too(three, store, monkeypat
     """Whoever asks all streams must not have all of them in memory afterwards."""
     monkeypatch.setattr("bookie_client.streams.store.CACHED_RECORDS", 5)
     for index in range(20):
-        await store.create(Manifest(f"t{index}", 0, 0, (), StreamSettings()))
+        await store.create(Manifest(f"t{index}", UNSTORED, 0, (), StreamSettings()))
         await store.update(f"t{index}", adding(3 * index, 3))
     assert len(await store.listing(None)) == 60
     assert len(store._seen) == 5

@@ -92,7 +92,7 @@ async def test_in_sending(three, monkeypatch, caplog, size, count):
     async with three.client(**PATIENT) as client:
         ledger = await client.create(write_quorum=3, ack_quorum=2)
         await ledger.append(b"x")
-        monkeypatch.setattr(Outbox, "_encode", broken)
+        monkeypatch.setattr(Outbox, "_frames", broken)
         await check_ended(ledger, [await ledger.submit(bytes(size)) for _ in range(count)], "sending", caplog)
         await ledger.close()
 

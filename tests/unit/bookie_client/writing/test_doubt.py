@@ -74,7 +74,7 @@ async def test_nor_one_that_is_just_being_recovered(three):
         ledger = await client.create(write_quorum=3, ack_quorum=2)
         await ledger.append(b"kept")
         stored = await three.metadata.ledgers.read(ledger.ledger_id)
-        await three.metadata.ledgers.write(stored.value.in_recovery(), stored.version)
+        await three.metadata.ledgers.write(stored.value.in_recovery(), stored.identity)
         await replace_all(three, client)
         with pytest.raises(LedgerFenced, match="is being recovered"):
             await ledger.append(b"lost")
@@ -96,7 +96,7 @@ async def test_metadata_that_a_client_of_the_reference_has_updated_are_still_the
         await ledger.append(b"x")
         stored = await three.metadata.ledgers.read(ledger.ledger_id)
         assert stored.value.creation_token
-        await three.metadata.ledgers.write(replace(stored.value, creation_token=0), stored.version)
+        await three.metadata.ledgers.write(replace(stored.value, creation_token=0), stored.identity)
         await restart(three, client)
         assert await ledger.append(b"y") == 1
 

@@ -104,12 +104,10 @@ class SpareBookies:
         self.tried: list[str] = []
         self.pool = SimpleNamespace(reachable=self._reachable)
         self.placement_inputs = SimpleNamespace(tell_relaxed=lambda placement: None)
+        self.health = SimpleNamespace(failed_lately=lambda: frozenset(self.avoided))
 
     async def cluster_view(self) -> ClusterView:
         return self.cluster
-
-    def avoided_bookies(self) -> frozenset[str]:
-        return frozenset(self.avoided)
 
     async def _reachable(self, bookie: str) -> bool:
         self.tried.append(bookie)
@@ -146,7 +144,7 @@ async def test_who_was_excluded_before_stays_so(seed):
 @pytest.mark.parametrize("seed", range(10))
 async def test_who_failed_elsewhere_meanwhile_is_asked_last(seed):
     """Another ledger of this client may have found out while this one tried."""
-    context = SpareBookies(*"DEF", dead="D", seed=seed, quarantined=frozenset("EF"))
+    context = SpareBookies(*"DEF", dead="D", seed=seed, unreachable=frozenset("EF"))
     reachable = context.pool.reachable
 
     async def and_another_fails(bookie: str) -> bool:
@@ -228,6 +226,7 @@ class DegradedLedger:
         self.state = state
         self.registered = {"A", "B"}
         self.reachable: set[str] = set()
+        self.silent: set[str] = set()
         self.error: BookieUnavailable | MetadataUnavailable | None = None
         self.rounds = 0
         self.happens = {}
@@ -237,6 +236,11 @@ class DegradedLedger:
         self.bookies = SimpleNamespace(changed=self._changed, writable=self._writable)
         self.pool = SimpleNamespace(reachable=self._is_reachable, channel=self._channel)
         self.placement_inputs = SimpleNamespace(tell_relaxed=lambda placement: None)
+        self.operations = SimpleNamespace(answers=self._answers)
+        self.health = SimpleNamespace(failed_lately=frozenset)
+
+    async def _answers(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
+        return bookie not in self.silent
 
     async def _changed(self, timeout: float) -> None:
         await asyncio.sleep(0)
@@ -253,9 +257,6 @@ class DegradedLedger:
 
     async def cluster_view(self) -> ClusterView:
         return ClusterView(writable=await self._writable())
-
-    def avoided_bookies(self) -> frozenset[str]:
-        return frozenset()
 
     async def _is_reachable(self, bookie: str) -> bool:
         return bookie in self.reachable
@@ -290,6 +291,16 @@ async def test_a_bookie_that_is_registered_again_gets_entries_once_it_can_be_rea
     context.happens = {2: lambda: context.registered.add("C"), 4: lambda: context.reachable.add("C")}
     assert await mended(context) == []
     assert (context.rounds, degraded.degraded, degraded.failure) == (4, {}, None)
+
+
+async def test_a_bookie_that_takes_connections_gets_entries_once_it_answers(degraded):
+    context = DegradedLedger(degraded)
+    context.registered.add("C")
+    context.reachable.add("C")
+    context.silent.add("C")
+    context.happens = {3: context.silent.clear}
+    assert await mended(context) == []
+    assert (context.rounds, degraded.degraded, degraded.failure) == (3, {}, None)
 
 
 async def test_a_bookie_that_is_not_registered_gets_none(degraded):

@@ -67,6 +67,12 @@ class Transport:
     def writelines(self, pieces):
         pass
 
+    def get_write_buffer_size(self):
+        return 0
+
+    def get_extra_info(self, name):
+        return None
+
 
 class Channel:
     def __init__(self, connection):
@@ -89,6 +95,7 @@ class World:
         self.ended = []
         self.ticker = Ticker(1000)
         context = SimpleNamespace(
+            traces=None,
             options=ClientOptions(write_linger_bytes=1 << 40),
             pool=SimpleNamespace(dialect=dialect, channel=lambda bookie, _: Channel(self.connection(bookie))),
             transactions=count(16_300),  # the numbers get longer soon
@@ -122,6 +129,7 @@ class World:
                 self.dialect,
                 max_frame_size=1 << 20,
                 ticker=self.ticker,
+                patience=10,
                 silence_ticks=10,
                 record=SimpleNamespace(refused=lambda *_, **__: None),
                 on_closed=lambda _: None,

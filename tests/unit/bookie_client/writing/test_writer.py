@@ -246,7 +246,7 @@ async def test_closing_again_finds_that_the_end_was_stored(three):
     async with three.client() as client:
         ledger = await closed_in_an_outage(three, client)
         store = three.metadata.ledgers
-        await store.write(three.stored(0).closed(0, 4), store.stored[0].version)
+        await store.write(three.stored(0).closed(0, 4), store.stored[0].identity)
         version = store.stored[0].version
         await ledger.close()
         assert ledger.is_closed
@@ -257,7 +257,7 @@ async def test_closing_again_leaves_the_end_that_a_recovery_stored(three):
     async with three.client() as client:
         ledger = await closed_in_an_outage(three, client)
         store = three.metadata.ledgers
-        await store.write(three.stored(0).closed(1, 9), store.stored[0].version)
+        await store.write(three.stored(0).closed(1, 9), store.stored[0].identity)
         for _ in range(2):
             with pytest.raises(MetadataVersionConflict, match=r"closed by another client at entry 1 \(9 bytes\)"):
                 await ledger.close()
@@ -270,7 +270,7 @@ async def test_a_ledger_that_a_recovery_closed_at_the_same_end_is_closed_well(th
         ledger = await client.create(write_quorum=3)
         await ledger.append(b"four")
         store = three.metadata.ledgers
-        await store.write(three.stored(0).closed(0, 4), store.stored[0].version)
+        await store.write(three.stored(0).closed(0, 4), store.stored[0].identity)
         await ledger.close()
         assert ledger.is_closed
 
@@ -407,7 +407,7 @@ async def moved(cluster):
             cluster.bookie(target).ledgers[0] = cluster.bookie(source).ledgers[0]
             await cluster.servers[source].stop()
         store = cluster.metadata.ledgers
-        await store.write(cluster.stored(0).with_ensemble(0, ("b5", "b6")), store.stored[0].version)
+        await store.write(cluster.stored(0).with_ensemble(0, ("b5", "b6")), store.stored[0].identity)
         yield cluster, ledger
 
 
