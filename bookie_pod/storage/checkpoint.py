@@ -8,13 +8,14 @@ Order, never changed
 3. write the marks of step 1 to all writable ledger directories;
 4. delete journals below them (not at shutdown).
 
-A failure ends the checkpoint where it is: the marks stay, nothing is deleted, and the next checkpoint begins anew.
+A failure ends the checkpoint where it is: the marks stay, nothing is deleted, and the next checkpoint starts again.
 
     storage fault            logged; repeated after the next interval
-    no writable directory    told to `on_no_writable_directory` (the bookie turns read-only); repeated too
+    directory given up       the same, and `on_flushed` is called: what other directories hold is durable
+    no writable directory    reported to `on_no_writable_directory` (the bookie turns read-only); repeated too
     no directory takes the   the same
     mark
-    storage failed           told to `on_failure` (the bookie stops): only a replay can bring back what was lost
+    storage failed           reported to `on_failure` (the bookie stops): only a replay can bring back what was lost
     anything else            the same: a fault of ours, nothing may be assumed
 
 Step 2 happens even if no mark has moved: deletions of ledgers, and entries that are not journaled at all
@@ -23,10 +24,9 @@ Step 2 happens even if no mark has moved: deletions of ledgers, and entries that
 When: every `flushInterval` with DbLedgerStorage and with one log per ledger; with the other engines when they ask for
 it, after a log was rotated. A checkpoint that failed is repeated after `flushInterval` in any case.
 
-Threads: `checkpoint` runs on the thread named so, or on that of its caller, one at a time; `request` may come from
-any.
+Threads: `checkpoint` runs on the thread named so, or on that of its caller, one at a time; `request` may come from any.
 
-Source: reference on-disk formats, section 13; reference bookie behaviour, section 13.4.
+Source: docs/internals/on-disk-formats.md, section 13; docs/internals/bookie-behaviour.md, section 13.4.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from typing import Protocol
 
 import structlog
 
+from bookie_pod.storage.engines.interface import DirectoryGivenUp
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import JournalDamaged, NoWritableDirectory, StorageFailed, StorageFault
 
@@ -78,11 +79,13 @@ class CheckpointHandlers:
     on_failure: Callable[[BaseException], None]
     on_checkpoint: Callable[[float], None] = lambda seconds: None
     """A checkpoint is complete; it took this long."""
+    on_flushed: Callable[[], None] = lambda: None
+    """The storage has flushed all but what directories owe that were given up, so no checkpoint is ever complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A checkpoint that somebody asked for; None: of everything up to now."""
+    """A request for a checkpoint up to `marks`, or up to now if `marks` is None."""
 
     marks: Sequence[LogMark] | None
 
@@ -114,7 +117,7 @@ class SyncThread:
         self._wake = threading.Event()
         self._wanted: _Wanted | None = None
         self._began: float | None = None
-        """When the checkpoint began that goes on (monotonic); None: none does."""
+        """The time at which the current checkpoint began (monotonic), or None if none is running."""
         self._flushing = False
         self._wanted_lock = threading.Lock()
         self._stopping = False
@@ -132,8 +135,10 @@ class SyncThread:
         return [journal.last_mark() for journal in self._journals]
 
     def step(self) -> object | None:
-        """What the checkpoint that goes on is at: another one with everything that the storage brings to the disks;
-        None: none goes on. Any thread."""
+        """Return a value that changes with each step of the running checkpoint and each write of the storage, or None.
+
+        None means that no checkpoint is running. Any thread.
+        """
         began = self._began
         return None if began is None else (began, self._storage.written() if self._flushing else None)
 
@@ -193,6 +198,9 @@ class SyncThread:
                 self._persist(taken)
                 if trim:
                     self._trim()
+            except DirectoryGivenUp:
+                self._handlers.on_flushed()
+                raise
             finally:
                 self._began, self._flushing = None, False
             self._handlers.on_checkpoint(time.monotonic() - begin)
@@ -228,5 +236,5 @@ class SyncThread:
         elif isinstance(error, StorageFault):
             _log.error("checkpoint failed, marks stay, will be repeated", error=str(error))
         else:
-            _log.critical("checkpoint failed for a reason that is no storage fault", error=repr(error))
+            _log.critical("checkpoint failed, and not because of a storage fault", error=repr(error))
             self._handlers.on_failure(error)

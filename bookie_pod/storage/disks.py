@@ -1,4 +1,4 @@
-"""How full the disks are, and what follows from it.
+"""The fill level of the disks, and what follows from it.
 
 States of one directory, by the usage of its file system (1 - usable/total):
 
@@ -10,30 +10,30 @@ only when the usage over all of that kind is below the low-water mark, so that a
 directory that is full holds an empty file, `disk-full`, so that it is full after a restart too.
 
 Where there is room, a little of it is held for a start on a full disk: `start-reserve`, a file in each ledger and index
-folder. A database is opened by writing: RocksDB makes a table of what its log holds, and begins files anew. So a disk
-that somebody else has filled to the last byte would keep the bookie down that could collect garbage on it. A start that
-finds less than the reserve gives it up, and then serves reads, and collects.
+folder. A database is opened by writing: RocksDB turns its log into a table and begins new files. So a disk that another
+program has filled to the last byte would keep the bookie down, although the bookie could collect garbage on it. A start
+that finds less than the reserve gives it up, and then serves reads, and collects.
 
 Invariants
 - `DiskMonitor.check` is the only writer of the states; listeners hear every state at every check.
 - A directory that is gone, or cannot be read and written (a file system that was mounted again read-only), raises
   `StorageFault`: the bookie stops. With `on_failed_directory` a ledger directory is handed to that function instead,
-  once and for good, as long as another one is left.
+  once and for good, as long as another one is left. No state of it is reported any more.
 - Journal directories are watched, and warned of; what a full or failed one means the journal itself finds out first.
   While a ledger directory has failed, a full one counts as a full ledger directory: the journal is not trimmed then.
-- A ledger directory whose writes fail is told of by the engine (`give_up`): no look at it can find that out.
-- A reserve is held anew only where that leaves the disk writable, and never while clients or garbage collection need
-  the room. Whether it can be held decides about nothing: a file system that refuses is told of once, and the bookie
-  goes on.
+- The engine reports a ledger directory whose writes fail (`give_up`): a check of the directory cannot find that out.
+- A reserve is restored only where that leaves the disk writable, and never while clients or garbage collection need the
+  room. A failure to hold it has no consequence: it is logged once, and the bookie goes on.
 
 Threads: `check` runs on the monitor's thread (`disk-monitor`), or wherever a test calls it; `on_verdict` is called
 there. `give_up_reserves` belongs to the start.
 
-Source: reference bookie behaviour, sections 1.9 and 5.
+Source: docs/internals/bookie-behaviour.md, sections 1.9 and 5.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +43,7 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage, Files
 from bookie_protocol.errors import StorageFault
@@ -54,34 +55,22 @@ FULL_FILE: Final = "disk-full"
 CLOSE_INTERVAL_S: Final = 1.0
 """Seconds between checks, at most, while a directory is almost full: what clients write between two of them comes out
 of the room that a full disk keeps for compaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskOptions:
-    """Thresholds are shares of a file system in use, between 0 and 1."""
-
-    threshold: float = 0.95
-    """Above it a directory takes no new entry log (`diskUsageThreshold`)."""
-    warn: float = 0.90
-    """Above it the current entry log is rolled and compaction holds back (`diskUsageWarnThreshold`)."""
-    low_water: float = 0.95
-    """With no writable directory left, usage over all must fall below it first (`diskUsageLwmThreshold`)."""
-    interval_s: float = 10.0
-    """Between two checks, in seconds (`diskCheckInterval`); `CLOSE_INTERVAL_S` while a directory is almost full."""
-    high_priority_bytes: int = 1024 * 1024 * 1024
-    """Room that lets recovery adds pass a read-only bookie (`minUsableSizeForHighPriorityWrites`)."""
+RESERVE: Final = "start-reserve"
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Two tables as RocksDB makes them of full memtables of locations, and the rest many times over."""
+PART_OF_DISK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class DiskVerdict:
-    """What one check found over all directories."""
+    """The result of one check over all directories."""
 
     writable: int
     """Directories that are not full; of the kind that has fewest of them."""
     full: int
     """Full directories of every kind."""
     high_priority_room: bool
-    """Some directory has room for recovery adds."""
+    """True if a directory has room for recovery adds."""
     usage: dict[str, float]
     """Share in use, by directory."""
     full_directories: tuple[str, ...] = ()
@@ -99,7 +88,7 @@ class DiskMonitor:
         self,
         files: Files,
         directories: Sequence[str],
-        options: DiskOptions,
+        options: DisksConfig,
         *,
         report: Callable[[str, DiskState], None],
         on_verdict: Callable[[DiskVerdict], None],
@@ -118,6 +107,8 @@ class DiskMonitor:
         self._states = {directory: self._remembered(directory) for directory in (*directories, *index_directories)}
         self._journal_states = dict.fromkeys(journal_directories, DiskState.WRITABLE)
         self._on_failed_directory = on_failed_directory
+        self._lock = threading.Lock()
+        """A directory gets a state and is given up in turn. `report` only notes, so no thread waits for long."""
         self.failed: dict[str, StorageFault] = {}
         """Ledger directories whose disk failed while others go on."""
         self._report = report
@@ -126,7 +117,7 @@ class DiskMonitor:
         self.usage: dict[str, float] = {}
         """Share in use by directory, as found last."""
         self.check_began: float | None = None
-        """When the check began that goes on (monotonic); None: none does. Any thread."""
+        """The time at which the running check began (monotonic), or None if none is running. Any thread."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -156,6 +147,7 @@ class DiskMonitor:
         usages = self._usages()
         for kind in self._kinds:
             self._check_kind({directory: usages[directory] for directory in kind if directory in usages})
+        usages = {directory: usage for directory, usage in usages.items() if directory not in self.failed}
         journals = {directory: self._usage(directory) for directory in self._journal_states}
         for directory, usage in journals.items():
             self._check_journal(directory, usage)
@@ -170,7 +162,11 @@ class DiskMonitor:
             full=len(full) + len(held),
             high_priority_room=not held
             and all(
-                any(usages[each].usable > self._options.high_priority_bytes for each in kind if each in usages)
+                any(
+                    usages[each].usable > self._options.min_usable_for_high_priority_bytes
+                    for each in kind
+                    if each in usages
+                )
                 for kind in self._kinds
             ),
             usage={path: _share(usage) for path, usage in (usages | journals).items()},
@@ -195,15 +191,15 @@ class DiskMonitor:
     def give_up(self, directory: str, failure: StorageFault) -> None:
         """A directory can be used no more. Raises `failure` unless it is a ledger directory without which others go on.
         Any thread."""
-        if directory in self.failed:
-            return
-        last = len(self.failed) + 1 >= len(self._ledger_directories)
-        if self._on_failed_directory is None or directory not in self._ledger_directories or last:
-            raise failure
-        self.failed[directory] = failure
-        self._states[directory] = DiskState.WRITABLE  # it is not full: nothing that becomes free brings it back
+        with self._lock:
+            if directory in self.failed:
+                return
+            last = len(self.failed) + 1 >= len(self._ledger_directories)
+            if self._on_failed_directory is None or directory not in self._ledger_directories or last:
+                raise failure
+            self.failed[directory] = failure
+            self._states[directory] = DiskState.WRITABLE  # it is not full: nothing that becomes free brings it back
         _log.error("a ledger directory failed, the others go on", directory=directory, reason=str(failure))
-        self._report(directory, DiskState.FULL)
         self._on_failed_directory(directory, failure)
 
     def _check_journal(self, directory: str, usage: DiskUsage) -> None:
@@ -214,17 +210,19 @@ class DiskMonitor:
 
     def _check_kind(self, usages: dict[str, DiskUsage]) -> None:
         none_writable = all(self._states[directory] is DiskState.FULL for directory in usages)
-        may_return = not none_writable or self._total(usages) < self._options.low_water
+        may_return = not none_writable or self._total(usages) < self._options.usage_lwm_threshold
         for directory, usage in usages.items():
-            old = self._states[directory]
-            new = self._state(usage, old, may_return)
-            self._states[directory] = new
+            with self._lock:
+                if directory in self.failed:  # given up meanwhile, because its writes fail
+                    continue
+                old = self._states[directory]
+                new = self._states[directory] = self._state(usage, old, may_return)
+                self._report(directory, new)
             if new is not old:
                 _log.warning("disk state", directory=directory, state=new.name, usage=round(_share(usage), 4))
                 self._remember(directory, new)
             if new is DiskState.WRITABLE:
-                self._reserves.hold(directory, usage, self._options.warn)
-            self._report(directory, new)
+                self._reserves.hold(directory, usage, self._options.usage_warn_threshold)
 
     def _remembered(self, directory: str) -> DiskState:
         """The state in which an earlier process left the directory."""
@@ -245,21 +243,21 @@ class DiskMonitor:
             try:
                 self.check()
             except Exception as error:
-                # Whatever it is: disks that nobody watches any more are no state to serve in.
+                # Any error ends the bookie: without this monitor, nothing watches the disks.
                 self._on_failure(error)
                 return
 
     def _pause(self) -> float:
         """Seconds until the next check."""
         if DiskState.ALMOST_FULL in self._states.values():
-            return min(self._options.interval_s, CLOSE_INTERVAL_S)
-        return self._options.interval_s
+            return min(self._options.check_interval_ms / 1000, CLOSE_INTERVAL_S)
+        return self._options.check_interval_ms / 1000
 
     def _state(self, usage: DiskUsage, old: DiskState, may_return: bool) -> DiskState:
         share = _share(usage)
-        if share > self._options.threshold or (old is DiskState.FULL and not may_return):
+        if share > self._options.usage_threshold or (old is DiskState.FULL and not may_return):
             return DiskState.FULL
-        return DiskState.ALMOST_FULL if share > self._options.warn else DiskState.WRITABLE
+        return DiskState.ALMOST_FULL if share > self._options.usage_warn_threshold else DiskState.WRITABLE
 
     def _usage(self, directory: str) -> DiskUsage:
         try:
@@ -295,50 +293,47 @@ def _share(usage: DiskUsage) -> float:
     return 1 - usage.usable / usage.total if usage.total else 1.0
 
 
-RESERVE: Final = "start-reserve"
-MOST_BYTES: Final = 32 * 1024 * 1024
-"""Two tables as RocksDB makes them of full memtables of locations, and the rest many times over."""
-_PART_OF_DISK: Final = 64
-
-
 class StartReserves:
-    """The reserves of some folders."""
+    """The reserves of some folders. None takes more than this part of its disk."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, part: int = PART_OF_DISK) -> None:
         self._files = files
-        self._settled: set[str] = set()
-        """Folders that hold theirs, or whose file system refused it."""
+        self._part = part
+        self._refused: set[str] = set()
+        """Folders whose file system refused it."""
 
     def hold(self, folder: str, usage: DiskUsage, warn: float) -> None:
         """Have the reserve of a folder in which there is room, unless the disk were used beyond `warn` by it."""
-        if folder in self._settled:
+        if folder in self._refused:
             return
-        path, nbytes = f"{folder}/{RESERVE}", _bytes(usage)
+        path, nbytes = f"{folder}/{RESERVE}", _bytes(usage, self._part)
         try:
             if not self._files.exists(path) or self._files.size(path) < nbytes:
                 if usage.usable - nbytes < (1 - warn) * usage.total:
                     return
                 _make(self._files, path, nbytes)
         except OSError as error:
-            _log.warning("no room can be held for a start on a full disk", path=path, reason=str(error))
             with suppress(OSError):
                 self._files.unlink(path)
-        self._settled.add(folder)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return  # another writer took the room
+            _log.warning("no room can be held for a start on a full disk", path=path, reason=str(error))
+            self._refused.add(folder)
 
 
-def give_up_reserves(files: Files, folders: Iterable[str]) -> None:
+def give_up_reserves(files: Files, folders: Iterable[str], part: int = PART_OF_DISK) -> None:
     """Before anything is opened in these folders: those on a full disk get what was held for this."""
     for folder in folders:
         path = f"{folder}/{RESERVE}"
-        with suppress(OSError):  # a disk that cannot be used is told of by whoever opens something on it
+        with suppress(OSError):  # the component that opens something on an unusable disk reports it
             usage = files.usage(folder)
-            if usage.usable < _bytes(usage) and files.exists(path):
+            if usage.usable < _bytes(usage, part) and files.exists(path):
                 files.unlink(path)
                 _log.warning("the disk is full: this start uses the room that was held for it", folder=folder)
 
 
-def _bytes(usage: DiskUsage) -> int:
-    return min(MOST_BYTES, usage.total // _PART_OF_DISK)
+def _bytes(usage: DiskUsage, part: int) -> int:
+    return min(MOST_BYTES, usage.total // part)
 
 
 def _make(files: Files, path: str, nbytes: int) -> None:

@@ -10,7 +10,7 @@ Invariants
   once the file itself was synced; only code that can bear losing the file may lean on that.)
 - A file whose sync failed once never syncs again: the kernel may have dropped the pages that it could not
   write, and the next sync of the same file would report success.
-- Every `OSError` carries the path in `filename`.
+- Every `OSError` carries the path in `filename`, and keeps no view of the buffer that was to be written.
 
 Threads: a `Files` may be used from any thread. One `File` opened for writing has one thread that writes;
 another thread may sync it meanwhile, and `pread` may be called from several threads at once.
@@ -30,7 +30,14 @@ from bookie_protocol.errors import DirectoryFault, ResourcesShort, StorageFault
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 TEMPORARY_SUFFIX = ".tmp"
-"""What `write_bytes_atomic` appends to the name of its temporary sibling."""
+"""The suffix of the temporary sibling that `write_bytes_atomic` writes."""
+
+LONGEST_WITHOUT_HOLES: Final = 1 << 32
+"""Bytes that a file of mostly holes may have where these look like data."""
+_SHORT: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR, errno.ENOSPC, errno.EDQUOT}
+)
+_SHORT_WORDS: Final = tuple(os.strerror(number) for number in sorted(_SHORT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +47,27 @@ class DiskUsage:
     total: int
     usable: int
     device: int
-
-
-_SHORT: Final = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR, errno.ENOSPC, errno.EDQUOT}
-)
-_SHORT_WORDS: Final = tuple(os.strerror(number) for number in sorted(_SHORT))
+    file_system: int = 0
+    """The same for every mount of one file system, also in other containers; 0: it has no such number."""
 
 
 def storage_fault(what: str, error: OSError) -> StorageFault:
-    """What to raise for a file that cannot be read: `ResourcesShort` if it is the machine's fault, and so no damage.
+    """Return the error for a file that cannot be read: `ResourcesShort` if the machine is at fault, and so no damage.
 
-    The one place that judges an `OSError`; who looks for damage asks for the type.
+    Only this function judges an `OSError`; code that looks for damage checks the type.
     """
     kind = ResourcesShort if error.errno in _SHORT else StorageFault
     return kind(f"{what}: {error}")
 
 
 def directory_fault(what: str, error: OSError, directory: str) -> StorageFault:
-    """As `storage_fault`, of a write below one of the directories: `DirectoryFault` if it is that disk's fault."""
+    """Return `storage_fault` for a write below one of the directories; `DirectoryFault` if that disk is at fault."""
     fault = storage_fault(what, error)
     return fault if isinstance(fault, ResourcesShort) else DirectoryFault(str(fault), directory)
 
 
 def storage_fault_of_library(what: str, error: Exception | str) -> StorageFault:
-    """As `storage_fault`, for a library that gives the operating system's words and not its number."""
+    """Return `storage_fault` for a library that passes on the operating system's words but not its number."""
     text = str(error)
     kind = ResourcesShort if any(words in text for words in _SHORT_WORDS) else StorageFault
     return kind(f"{what}: {text}")
@@ -77,7 +80,7 @@ class File(Protocol):
     def path(self) -> str: ...
     @property
     def position(self) -> int:
-        """Where the next `write` goes."""
+        """Return the offset of the next `write`."""
         ...
 
     def write(self, data: Buffer) -> None:
@@ -137,10 +140,10 @@ class Files(Protocol):
         ...
 
     def create_direct(self, path: str) -> File:
-        """As `create`, past the page cache.
+        """Create a file as `create` does, past the page cache.
 
-        `pwrite` takes only buffers at addresses, lengths and offsets that are multiples of 4096. `OSError`
-        (EINVAL, EOPNOTSUPP) where the file system has no direct I/O; no file is left behind then.
+        `pwrite` takes only buffers at addresses, lengths and offsets that are multiples of 4096. `OSError` (EINVAL,
+        EOPNOTSUPP) where the file system has no direct I/O; no file is left behind then.
         """
         ...
 
@@ -168,13 +171,18 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
     def is_dir(self, path: str) -> bool: ...
     def is_accessible(self, path: str) -> bool:
-        """Whether this process may read and write a folder: permissions, and a file system that is not
-        read-only."""
+        """Return whether this process may read and write a folder.
+
+        It checks permissions, and that the file system is not read-only.
+        """
         ...
 
     def takes_file_of(self, folder: str, nbytes: int) -> bool:
-        """Whether a file in this folder may be so long; nothing is left behind, and no room is taken. `OSError` if it
-        cannot be tried."""
+        """Return whether a file in this folder may have this length; leave nothing behind, and take no room.
+
+        False if it is longer than `LONGEST_WITHOUT_HOLES` and the file system does not tell holes from data: a reader
+        of such a file would have to read all of it. Raises `OSError` if it cannot be tried.
+        """
         ...
 
     def size(self, path: str) -> int:

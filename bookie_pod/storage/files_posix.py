@@ -19,13 +19,24 @@ import warnings
 from collections.abc import Sequence
 from itertools import islice
 
-from bookie_pod.storage.files import Buffer, DiskUsage, File, WholeFiles
+from bookie_pod.storage.files import LONGEST_WITHOUT_HOLES, Buffer, DiskUsage, File, WholeFiles
 
 IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
-"""Most pieces that one `pwritev` takes."""
+"""The number of pieces that one `pwritev` takes, at most."""
 
 _FILE_MODE = 0o644
 _PROBE = "length-probe.tmp"
+
+
+def _calls_holes_data(fd: int) -> bool:
+    """Return whether the file system calls holes data; `fd` is a file that is nothing but a hole."""
+    try:
+        os.lseek(fd, 0, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return False
+        raise
+    return True
 
 
 def _named(error: OSError, path: str) -> OSError:
@@ -68,8 +79,7 @@ class PosixFile:
         expected = sum(map(len, batch))
         written = self._progress(os.pwritev(self._fd, batch, self._position), expected)
         if written < expected:
-            rest = memoryview(b"".join(batch))[written:]
-            self._write_all(rest, self._position + written)
+            self._write_rest(b"".join(batch), written, self._position)
         self._position += expected
 
     def pwrite(self, data: Buffer, offset: int) -> None:
@@ -77,15 +87,15 @@ class PosixFile:
             length = len(data)
             written = self._progress(os.pwrite(self._fd, data, offset), length)
             if written < length:
-                self._write_all(memoryview(data)[written:], offset + written)
+                self._write_rest(data, written, offset)
         except OSError as error:
             raise _named(error, self._path) from None
 
-    def _write_all(self, rest: memoryview, offset: int) -> None:
-        while rest:
-            written = self._progress(os.pwrite(self._fd, rest, offset), len(rest))
-            rest = rest[written:]
-            offset += written
+    def _write_rest(self, data: Buffer, written: int, offset: int) -> None:
+        """Go on after a short write. Every view is released, so that an error that is kept holds none of the buffer."""
+        while written < len(data):
+            with memoryview(data) as whole, whole[written:] as rest:
+                written += self._progress(os.pwrite(self._fd, rest, offset + written), len(rest))
 
     @staticmethod
     def _progress(written: int, expected: int) -> int:
@@ -234,13 +244,13 @@ class PosixFiles(WholeFiles):
         try:
             os.unlink(path)
             os.ftruncate(fd, nbytes)
+            return nbytes <= LONGEST_WITHOUT_HOLES or not _calls_holes_data(fd)
         except OSError as error:
             if error.errno in (errno.EFBIG, errno.EINVAL):
                 return False
             raise _named(error, path) from None
         finally:
             os.close(fd)
-        return True
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
@@ -289,4 +299,5 @@ class PosixFiles(WholeFiles):
             total=stats.f_blocks * stats.f_frsize,
             usable=stats.f_bavail * stats.f_frsize,
             device=os.stat(path).st_dev,
+            file_system=stats.f_fsid,
         )

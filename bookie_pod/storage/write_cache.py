@@ -1,15 +1,16 @@
-"""What the journal covers and the entry logs do not hold yet: the halves of the write cache, and the memtable made of
-such halves.
+"""The write cache: entries that the journal covers and the entry logs do not hold yet.
+
+It consists of halves; the memtable is made of such halves too.
 
 A half is `ledgers: dict[ledger id, dict[entry id, entry bytes]]` with `nbytes` and `count`. The reference copies
 entries into buffers and chunks; here an entry is the immutable `bytes` object that the connection parsed, and
-`ENTRY_OVERHEAD` stands for what Python adds to it. So `skipListArenaChunkSize` and `skipListArenaMaxAllocSize` are
-checked and have no effect.
+`ENTRY_OVERHEAD` is what Python adds to it. So `skipListArenaChunkSize` and `skipListArenaMaxAllocSize` are checked and
+have no effect.
 
 Invariants of a half
 - A second put of an entry replaces the first.
-- While a half is active only the event loop puts, straight into the dict that `entries_of` handed out, and
-  then tells `account` what it put. Once frozen, a half never changes but for `deleted`.
+- While a half is active only the event loop puts, straight into the dict that `entries_of` handed out, and then reports
+  to `account` what it put. Once frozen, a half never changes but for `deleted`.
 - Each look-up is one dict operation, so any thread may read at any time.
 - `nbytes` counts what was put, not what is left after replacements: it never under-counts.
 
@@ -21,15 +22,15 @@ Invariants of the memtable
 - At most `limit` bytes, overhead included, in each map (beyond it by what one chunk of a connection holds): 2 x limit
   in all. A full active map takes no more until it is frozen, and it is frozen only once the frozen one is empty: adds
   wait, none fails.
-- With `first_copy_stays` a second put of an entry into the active map changes nothing. Its bytes stay counted until
-  the map is frozen (the reference gives them back at once): the count errs on the safe side only.
+- With `first_copy_stays` a second put of an entry into the active map changes nothing. Its bytes stay counted until the
+  map is frozen (the reference gives them back at once): the count errs on the safe side only.
 - The maps are one tuple, replaced whole: a reader never misses an entry on its way from active to frozen, and the
   frozen map goes only after the index has its entries.
 
 Threads: puts, `freeze` and `delete` on the event loop; `release` on the flushing thread; look-ups from any. The event
 loop and the interpreter lock take the place of the reference's readers-writer lock.
 
-Source: reference bookie behaviour, sections 3.1, 4 and 13.1.
+Source: docs/internals/bookie-behaviour.md, sections 3.1, 4 and 13.1.
 """
 
 from __future__ import annotations
@@ -108,8 +109,7 @@ class WriteCacheHalf:
                 seen, highest = 0, -1
             size = len(entries)
             try:
-                # New keys stand at the end of a dict. One C call: the event loop cannot put in the middle of
-                # it.
+                # New keys are at the end of a dict. One C call: the event loop cannot put in the middle of it.
                 newest = max(islice(reversed(entries), size - seen), default=-1)
             except RuntimeError:
                 continue

@@ -20,6 +20,7 @@ DEPENDS = {
     "PUT /api/v1/config/server_config": "keys that there are",
     "PUT /api/v1/bookie/gc/suspend_compaction": "one of its members at least",
     "PUT /api/v1/bookie/gc/resume_compaction": "one of its members at least",
+    "PUT /api/v1/bookie/gc/deletions": "one of its members at least",
     "PUT /api/v1/bookie/entry_location_compact": "paths of this bookie's indexes",
     "PUT /api/v1/bookie/index_rebuild": "this bookie's directories",
     "GET /api/v1/ledger/read": "a page within the ledger",

@@ -94,6 +94,7 @@ async def _feed(speaks: Dialect, pieces: list[bytes], take: Callable[[BookieConn
         speaks,
         max_frame_size=1 << 20,
         ticker=Ticker(1000.0),
+        patience=10,
         silence_ticks=10,
         record=health.record("b"),
         on_closed=closed.append,

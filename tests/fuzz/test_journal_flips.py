@@ -66,10 +66,10 @@ def journal(kind: str, rng: random.Random, *, closed: bool) -> tuple[str, bytes]
     """Path and bytes of a file; one that was not closed is that of a process that was killed."""
     version = int(kind[0])
     options = small_options(
-        version=max(4, version),
+        format_version=max(4, version),
         group_checks="plain" not in kind,
-        alignment=2048 if "wide" in kind else 512,
-        preallocate_bytes=4096,
+        alignment_size_bytes=2048 if "wide" in kind else 512,
+        pre_alloc_size_bytes=4096,
     )
     with JournalRig(options=options) as rig:
         for group in groups(rng, version):

@@ -26,7 +26,7 @@ def journal(rng: random.Random, version: int, checks: bool) -> bytes:
     files = MemoryFiles()
     files.makedirs(DIRECTORY)
     files.write_bytes(f"{DIRECTORY}/8.txn", b"")
-    with JournalRig(files, small_options(version=version, group_checks=checks)) as rig:
+    with JournalRig(files, small_options(format_version=version, group_checks=checks)) as rig:
         for number in range(rng.randint(1, 8)):
             records = [fmt.key_record(7, bytes(20))] if rng.random() < 0.3 else []
             records += [

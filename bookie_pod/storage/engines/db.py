@@ -12,7 +12,7 @@ Invariants
 
 Threads: see `LedgerStorage`.
 
-Source: reference on-disk formats, section 1 (signSafeMod), sections 8 and 13.
+Source: docs/internals/on-disk-formats.md, section 1 (signSafeMod), sections 8 and 13.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, OnLoop
+from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, DirectoryGivenUp, OnDeleted, OnLoop
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.locations import MAX_ENTRY_ID
@@ -57,7 +57,7 @@ class DbLedgerStorage:
         self._failure_callbacks: list[Callable[[BaseException], None]] = []
         self._on_directory_failure: Callable[[int, StorageFault], None] = lambda index, failure: None
         self._failed_flushes = [0] * self._count
-        """How many flushes have failed one after the other, by directory; each its storage thread's."""
+        """The number of consecutive failed flushes, by directory; each belongs to that directory's storage thread."""
         self._retries: dict[int, threading.Timer] = {}
         self._began: list[float | None] = [None] * self._count
         self._closed = False
@@ -72,7 +72,7 @@ class DbLedgerStorage:
     # --- event loop -----------------------------------------------------------------------------------------
 
     def start(self, checkpointer: Checkpointer) -> None:
-        """From now on a flush may begin while somebody puts: puts and swaps are both the event loop's."""
+        """Allow flushes from now on, also while the event loop puts entries: it makes both puts and swaps."""
         for directory in self.directories:
             directory.flush_bytes = self._flush_bytes
 
@@ -124,7 +124,7 @@ class DbLedgerStorage:
                 callback(error)
 
     def _flush(self, index: int, *, seal: bool = False) -> None:
-        """On the directory's storage thread. `seal`: before a mark moves."""
+        """Flush the directory on its storage thread. With `seal`, seal its indexes too, before a mark moves."""
         directory = self.directories[index]
         self._began[index] = time.monotonic()
         try:
@@ -174,7 +174,7 @@ class DbLedgerStorage:
     def on_directory_failure(self, callback: Callable[[int, StorageFault], None]) -> None:
         self._on_directory_failure = callback
 
-    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
+    def on_ledger_deleted(self, callback: OnDeleted) -> None:
         for directory in self.directories:
             directory.on_ledger_deleted(callback)
 
@@ -207,8 +207,8 @@ class DbLedgerStorage:
     def last_entry_id(self, ledger_id: int) -> int:
         return self.directory_of(ledger_id).last_entry_id(ledger_id)
 
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        return self.directory_of(ledger_id).entry_ids(ledger_id)
+    def entry_ids(self, ledger_id: int, *, in_logs: bool = False) -> Iterator[int]:
+        return self.directory_of(ledger_id).entry_ids(ledger_id, in_logs=in_logs)
 
     # --- any thread -----------------------------------------------------------------------------------------
 
@@ -217,6 +217,9 @@ class DbLedgerStorage:
 
     def delete_ledger(self, ledger_id: int) -> None:
         self.directory_of(ledger_id).delete_ledger(ledger_id)
+
+    def deleted_before(self, ledger_id: int, next_log: int) -> None:
+        self.directory_of(ledger_id).ledgers.deleted_before(ledger_id, next_log)
 
     def flags(self) -> int:
         """See `LedgerStorage`; kept by the directory that owns ledger 0."""
@@ -256,7 +259,8 @@ class DbLedgerStorage:
 
 
 def raise_worst(running: Sequence[Future[None]]) -> None:
-    """Wait for all; raise the gravest error: one of our own making, then an I/O error, then a full disk."""
+    """Wait for all; raise the gravest error: one of our own making, an I/O error, a full disk, or last a directory
+    that was given up."""
     errors = [error for future in running if (error := future.exception()) is not None]
     if errors:
         raise min(errors, key=_gravity)
@@ -265,4 +269,6 @@ def raise_worst(running: Sequence[Future[None]]) -> None:
 def _gravity(error: BaseException) -> int:
     if not isinstance(error, StorageFault):
         return 0
+    if isinstance(error, DirectoryGivenUp):
+        return 3
     return 2 if isinstance(error, NoWritableDirectory) else 1

@@ -1,19 +1,19 @@
 """Which engine wrote a disk, and whether its index is still there.
 
-Nothing on a disk names the engine. Opened by the wrong one, or with an empty index, a bookie would answer "no
-ledger" for everything it holds, and garbage collection would then unlink the entry logs. Hence:
+Nothing on a disk names the engine. Opened by the wrong one, or with an empty index, a bookie would answer "no ledger"
+for everything it holds, and garbage collection would then unlink the entry logs. Hence:
 
-- `ledgers/` and `locations/` speak for DbLedgerStorage, `<h>/<h>/<hex>.idx` for Sorted or Interleaved (which
-  share a layout); anything but the configured engine is refused.
-- Entry logs that hold entries, without an index, are refused. For Sorted and Interleaved the folders `<h>/<h>` stand
-  for the index: a new one gets the first (`stamp_index`), and they stay when the last ledger is deleted.
-- So is an index to which nothing was ever written. A new index is stamped (a deletion of a key that does not
-  exist leaves no row but counts as a write), and only while no entry log holds an entry; one that lost all
-  its rows to deletions has been written to. Thus "new" and "lost" stay apart.
+- `ledgers/` and `locations/` speak for DbLedgerStorage, `<h>/<h>/<hex>.idx` for Sorted or Interleaved (which share a
+  layout); anything but the configured engine is refused.
+- Entry logs that hold entries, without an index, are refused. For Sorted and Interleaved the folders `<h>/<h>`
+  represent the index: a new one gets the first (`stamp_index`), and they stay when the last ledger is deleted.
+- So is an index to which nothing was ever written. A new index is stamped (a deletion of a key that does not exist
+  leaves no row but counts as a write), and only while no entry log holds an entry; one that lost all its rows to
+  deletions has been written to. Thus "new" and "lost" stay apart.
 
 Threads: the start of the bookie.
 
-Source: reference bookie behaviour, sections 1.5 (the engines' names) and 13.7.
+Source: docs/internals/bookie-behaviour.md, sections 1.5 (the engines' names) and 13.7.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_name(class_name: str) -> str:
 _STAMP_KEY = b"\xff" * 16
 
 SWAP_FILE = "index-swap.json"
-"""In an index folder: a tool is putting a new index in the place of the old one (see `storage.index_rebuild.swap`)."""
+"""The file in an index folder that says that a tool is replacing the index (see `storage.index_rebuild.swap`)."""
 
 
 def check_engine(
@@ -121,7 +121,7 @@ def _check_index(
         lost = sorted({kind for directory in index_directories for kind in _missing(stores, directory)}, reverse=True)
         what = " and ".join(lost)
     else:
-        # The folders stay when the last ledger was deleted, so that is told from an index that was lost.
+        # The folders remain when the last ledger was deleted, which distinguishes that from a lost index.
         lost = [] if any(index_folders(files, directory) for directory in index_directories) else ["index"]
         what = "any .idx file"
     if not lost:
@@ -169,7 +169,7 @@ def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> 
 
 
 def _find_index_file(files: Files, directory: str) -> str | None:
-    """Some `<h>/<h>/<hex>.idx` below the directory."""
+    """Return the path of one `<h>/<h>/<hex>.idx` below the directory, or None if there is none."""
     for folder in index_folders(files, directory):
         for name in files.listdir(folder):
             if name.endswith((SUFFIX, MOVING_SUFFIX)):
@@ -183,28 +183,28 @@ def find_log_with_entries(files: Files, ledger_directory: str) -> str | None:
         return None
     for name in files.listdir(ledger_directory):
         path = f"{ledger_directory}/{name}"
-        if parse_log_name(name) is not None and _holds_entries(files, path):
+        if parse_log_name(name) is not None and first_ledger_of(files, path) is not None:
             return path
     return None
 
 
-def _holds_entries(files: Files, path: str) -> bool:
-    """Whether a record of a ledger comes before the end, before zeros, and before anything that is no
-    record."""
+def first_ledger_of(files: Files, path: str) -> int | None:
+    """The ledger of the first record of an entry log, before the end, before zeros, and before anything that is no
+    record; None: it holds no entry. `OSError`."""
     file = files.open(path)
     try:
         position = HEADER_SIZE
         while True:
             head = file.pread(ENTRY_HEAD.size, position)
             if len(head) < ENTRY_HEAD.size:
-                return False
+                return None
             size, ledger_id, _ = ENTRY_HEAD.unpack(head)
             if size == 0:
-                return False
+                return None
             if size < 0:  # padding of the direct-I/O logger, up to the next block
                 position = (position // BLOCK + 1) * BLOCK
             elif ledger_id >= 0:
-                return True
+                return int(ledger_id)
             else:  # a batch of the ledgers map, or the filler of a direct-I/O header
                 position += SIZE_BYTES + size
     finally:

@@ -1,8 +1,10 @@
 """The work of one flush: everything that has to become durable before the mark taken at its swap may move.
 
 Invariants
-- The order is: entry logs appended, entry logs synced, locations, ledgers. Each step is done when the call
-  returns.
+- The order is: entry logs appended, entry logs synced, new ledgers, locations, other ledgers. Each step is done when
+  the call returns. So a crash leaves no rows of a ledger that is not known, which the next one with its id would take
+  for its own. For the same reason no record of a ledger is written, or removed, that was deleted since this work began:
+  the rows of the life before are there still.
 - `write` may be called again after it failed, and goes on where nothing is lost by it: with the same slice if
   that could not be written, with the locations if the entry logs are synced; after a failed sync with
   everything, in new logs.
@@ -12,13 +14,13 @@ Invariants
 
 Threads: made on the event loop, written on the storage thread of its directory.
 
-Source: reference on-disk formats, section 13 (steps 2 to 5 of a checkpoint).
+Source: docs/internals/on-disk-formats.md, section 13 (steps 2 to 5 of a checkpoint).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage
@@ -30,7 +32,7 @@ from bookie_protocol.errors import StorageFault
 
 SLICE_ENTRIES: Final = 1024
 SLICE_BYTES: Final = 1 << 20
-"""What is handed to the entry logger at once, at most (one entry may be longer than that)."""
+"""Bytes that are handed to the entry logger in one call, at most, unless one entry is longer."""
 
 
 class FrozenWork:
@@ -68,15 +70,30 @@ class FrozenWork:
         """Make all of it durable. Raises what failed; the work stays whole."""
         if not self._logs_synced:
             with self._timed(metrics, FlushStage.ENTRY_LOG):
-                self._write_logs(logs)
+                self._write_logs(logs, ledgers)
+        if new := ledgers.new_among(self._dirty_ledgers).difference(self._deletions):
+            with self._timed(metrics, FlushStage.LEDGERS):
+                self._write_ledgers(new, locations, ledgers)
         if self._runs or self._deletions:
             with self._timed(metrics, FlushStage.LOCATIONS):
                 locations.write([run for run in self._runs if not self._is_deleted(run.ledger_id)], self._deletions)
         else:
             locations.settle()
-        if self._dirty_ledgers:
+        if others := self._dirty_ledgers.difference(new):
             with self._timed(metrics, FlushStage.LEDGERS):
-                ledgers.write(self._dirty_ledgers)
+                self._write_ledgers(others, locations, ledgers)
+
+    def _write_ledgers(self, ledger_ids: Collection[int], locations: LocationIndex, ledgers: LedgerIndex) -> None:
+        """Write what is known of these ledgers, but for those that were deleted since."""
+        records = ledgers.records(ledger_ids)
+        later = locations.pending_deletions().keys()  # behind that: a ledger is forgotten first, then its rows
+        ledgers.write(
+            {
+                ledger_id: record
+                for ledger_id, record in records.items()
+                if ledger_id not in later and (record is not None or ledger_id in self._deletions)
+            }
+        )
 
     def _timed(self, metrics: DbStorageMetrics, stage: FlushStage) -> _Timer:
         return _Timer(self._clock, metrics, stage)
@@ -86,16 +103,16 @@ class FrozenWork:
 
     # --- entry logs -----------------------------------------------------------------------------------------
 
-    def _write_logs(self, logs: EntryLogger) -> None:
+    def _write_logs(self, logs: EntryLogger, ledgers: LedgerIndex) -> None:
         if self._logs_failed:
             logs.abandon_unsynced()
             self._start_over()
         try:
-            self._append_all(logs)
+            self._append_all(logs, ledgers)
             logs.sync()
         except StorageFault:
-            # But for a failed sync, what was appended before stands: go on with the same slice. Anew, and in new logs,
-            # each try on a full disk would take what has become free since the one before.
+            # Unless a sync failed, the appended entries remain valid: continue with the same slice. Starting again in
+            # new logs would fill a full disk further with each try.
             self._logs_failed = logs.sync_failed
             raise
         except BaseException:
@@ -109,24 +126,26 @@ class FrozenWork:
         self._logs_failed = False
         self.nbytes = self.count = 0
 
-    def _append_all(self, logs: EntryLogger) -> None:
+    def _append_all(self, logs: EntryLogger, ledgers: LedgerIndex) -> None:
         pending = 0
         while True:
             if self._current is None:
                 self._current = next(self._slices, None)
                 if self._current is None:
                     return
-            pending += self._append(logs, self._current)
+            pending += self._append(logs, ledgers, self._current)
             self._current = None
             if pending >= SLICE_ENTRIES:
                 pending = 0
                 time.sleep(YIELD_SECONDS)
 
-    def _append(self, logs: EntryLogger, piece: _Slice) -> int:
+    def _append(self, logs: EntryLogger, ledgers: LedgerIndex, piece: _Slice) -> int:
         """Append one slice; how much of a slice's time it took, in entries."""
+        # Before the question: the ledger may be deleted and created again meanwhile.
+        first_log = ledgers.first_log(piece.ledger_id)
         if self._is_deleted(piece.ledger_id):
             return 0
-        locations = logs.append_run(piece.ledger_id, piece.entry_ids, piece.entries)
+        locations = logs.append_run(piece.ledger_id, piece.entry_ids, piece.entries, first_log=first_log)
         self._runs.append(LocationRun(piece.ledger_id, piece.entry_ids, locations))
         nbytes = sum(map(len, piece.entries))
         self.nbytes += nbytes
@@ -146,7 +165,7 @@ class FrozenWork:
 
 
 class _Slice(NamedTuple):
-    """What is handed to the entry logger at once."""
+    """Entries of one ledger that are handed to the entry logger in one call."""
 
     ledger_id: int
     entry_ids: list[int]

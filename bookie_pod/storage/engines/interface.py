@@ -1,4 +1,4 @@
-"""What the ledgers, the server, the replay and the checkpoints see of a storage engine.
+"""The interface of a storage engine for ledgers, server, replay and checkpoints.
 
 Invariants
 - Nothing on the event-loop side blocks: it touches memory only.
@@ -16,7 +16,7 @@ Putting entries
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Final, Protocol
 
 from bookie_pod.storage.index.ledger_data import LedgerRecord
@@ -30,21 +30,34 @@ do."""
 
 
 Consent = Callable[[bool], bool]
-"""Whether a ledger shall go, asked on the event loop right before it does. It is told whether nobody has put entries of
-the ledger since it is watched."""
+"""Decides on the event loop whether a ledger is deleted, right before the deletion.
+
+The argument is True if no entries of the ledger have been put since `watch`.
+"""
 
 
 def always(untouched: bool) -> bool:
-    """The consent of who knows that nobody puts entries."""
+    """Consent to any deletion, for a caller who knows that no client adds entries."""
     return True
 
 
+OnDeleted = Callable[[int, bool, int], None]
+"""Called for each deleted ledger with its id, whether it was fenced, and the first log that its next life may have.
+
+That log is 0 if any log may hold entries of the next life, or if it is not known.
+"""
+
+
 FLUSH_TRIES: Final = 10
-"""How often in a row the flush of a directory fails before its disk counts as failed."""
+"""The number of consecutive failed flushes of a directory after which its disk counts as failed."""
+
+
+class DirectoryGivenUp(StorageFault):
+    """The disk of this directory failed. A flush that raises it has made durable all that other directories hold."""
 
 
 class Checkpointer(Protocol):
-    """What an engine sees of the checkpoints."""
+    """The checkpoints as an engine sees them."""
 
     def marks(self) -> Sequence[LogMark]:
         """The mark of every journal now: all records below were put into the storage before. Any thread."""
@@ -59,7 +72,7 @@ class LedgerStorage(Protocol):
     """The entries and ledgers of one bookie."""
 
     checkpoints_by_interval: bool
-    """Whether checkpoints come every `flushInterval`; else only when the engine asks for them."""
+    """True if checkpoints come every `flushInterval`; False if they come only when the engine asks for them."""
 
     max_entry_id: int
     """The highest entry id that this engine, on these disks, can hold. To be compared before an add is journaled: what
@@ -103,8 +116,7 @@ class LedgerStorage(Protocol):
         ...
 
     def is_full(self, ledger_id: int) -> bool:
-        """Whether the write cache that this ledger's entries go to takes no more. Never true of an empty
-        one."""
+        """Return whether the write cache for this ledger's entries is full. An empty cache is never full."""
         ...
 
     def request_flush(self, ledger_id: int) -> None:
@@ -144,8 +156,8 @@ class LedgerStorage(Protocol):
         what the failed one owes its disk: the next start replays it, or finds the directory lost."""
         ...
 
-    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
-        """Call back on the loop after a ledger was deleted here: its id, and whether it was fenced."""
+    def on_ledger_deleted(self, callback: OnDeleted) -> None:
+        """Call back on the loop after a ledger was deleted here."""
         ...
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
@@ -153,7 +165,7 @@ class LedgerStorage(Protocol):
         ...
 
     def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
-        """What `cached` tells of each of these entries; looks the ledger up once."""
+        """Return what `cached` returns for each of these entries, with one look-up of the ledger."""
         ...
 
     def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
@@ -173,11 +185,11 @@ class LedgerStorage(Protocol):
     def read_each(
         self, ledger_id: int, entry_ids: Sequence[int], *, apart: bool = False
     ) -> Iterator[bytes | Exception]:
-        """What `read` gives, or why it raises, for each of these entries (none is `LAST_ENTRY`) in turn. `apart`: as
-        for `read_apart`, what was flushed is read from disk, and not kept.
+        """Yield, for each of these entries in turn, what `read` returns or the error that it raises.
 
-        They may be looked up together, and what lies together may be read together. Who stops early may have had some
-        read in vain, within the bounds of reading ahead.
+        `LAST_ENTRY` is not allowed. With `apart`, as for `read_apart`, flushed entries are read from disk and not kept.
+        Entries may be looked up together, and adjacent ones may be read together. A caller that stops early may cause
+        some unused reads, within the bounds of reading ahead.
         """
         ...
 
@@ -195,9 +207,12 @@ class LedgerStorage(Protocol):
         """The highest entry id held; raises as `read` does."""
         ...
 
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        """All entry ids held, ascending; nothing if there is none. `NoSuchLedger` at once if the ledger is unknown, and
-        at the end if it was deleted meanwhile, whether or not it was made anew."""
+    def entry_ids(self, ledger_id: int, *, in_logs: bool = False) -> Iterator[int]:
+        """Yield all entry ids held, ascending.
+
+        Raises `NoSuchLedger` at once if the ledger is unknown, and at the end if it was deleted meanwhile, even if it
+        was created again. With `in_logs`, leave out the entries that the index places into entry logs that are gone.
+        """
         ...
 
     # --- any thread -----------------------------------------------------------------------------------------
@@ -213,10 +228,15 @@ class LedgerStorage(Protocol):
         """
         ...
 
+    def deleted_before(self, ledger_id: int, next_log: int) -> None:
+        """An earlier process deleted the ledger, and said that its next life begins in this log at the earliest. In the
+        replay."""
+        ...
+
     # --- background threads ---------------------------------------------------------------------------------
 
     def flags(self) -> int:
-        """What is to be remembered of the whole storage (`NEEDS_INTEGRITY_CHECK`). `StorageFault`."""
+        """Return the persistent flags of the whole storage (`NEEDS_INTEGRITY_CHECK`). Raises `StorageFault`."""
         ...
 
     def set_flags(self, flags: int) -> None:
@@ -257,19 +277,28 @@ def each_alone(
 
 
 class ListenedStorage(ABC):
-    """What both kinds of storage, one ledger directory of DbLedgerStorage and an engine with a memtable, tell those who
-    listen, and the deletion of a ledger to which nobody has come meanwhile.
+    """The listeners of a storage, and the deletion of ledgers that received no entry meanwhile.
+
+    It is the base of one ledger directory of DbLedgerStorage and of an engine with a memtable.
 
     Threads: event loop, but for `watch` and `delete_ledger`.
     """
 
     def __init__(self, on_loop: OnLoop) -> None:
         self._on_loop = on_loop
+        self.died_before: Callable[[int, int], bool] = lambda ledger_id, log_id: False
+        """Returns whether this log may hold entries of this ledger from before a deletion.
+
+        Garbage collection remembers that for ledgers whose records do not name the log in which their life begins. Any
+        thread.
+        """
+        self.unsynced: Container[int] = frozenset()
+        """Places in entry logs where a power cut has left parts of an entry. No row leads there. Any thread."""
         self._untouched: set[int] = set()
         """Ledgers of which no entry was put since they are watched. Event loop."""
         self._swap_callbacks: list[Callable[[], None]] = []
         self._space_callbacks: list[Callable[[], None]] = []
-        self._deletion_callbacks: list[Callable[[int, bool], None]] = []
+        self._deletion_callbacks: list[OnDeleted] = []
 
     @abstractmethod
     def _put_lately(self) -> Collection[int]:
@@ -285,7 +314,7 @@ class ListenedStorage(ABC):
     def on_space(self, callback: Callable[[], None]) -> None:
         self._space_callbacks.append(callback)
 
-    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
+    def on_ledger_deleted(self, callback: OnDeleted) -> None:
         self._deletion_callbacks.append(callback)
 
     def _tell_swapped(self) -> None:
@@ -293,16 +322,16 @@ class ListenedStorage(ABC):
         for callback in (*self._swap_callbacks, *self._space_callbacks):
             callback()
 
-    def _tell_deleted(self, ledger_id: int, *, handed_out: bool, fenced: bool) -> None:
+    def _tell_deleted(self, ledger_id: int, *, handed_out: bool, fenced: bool, next_log: int) -> None:
         """`handed_out`: its dict of entries was."""
         if handed_out:
             for callback in self._swap_callbacks:
                 callback()
         for deleted in self._deletion_callbacks:
-            deleted(ledger_id, fenced)
+            deleted(ledger_id, fenced, next_log)
 
     def watch(self, ledger_ids: Collection[int]) -> None:
-        """From now on it is noticed who puts entries of these ledgers, and of no others. Any thread."""
+        """Record from now on which of these ledgers, and of no others, receive entries. Any thread."""
         untouched = set(ledger_ids)
 
         def begin() -> None:
@@ -318,7 +347,7 @@ class ListenedStorage(ABC):
         self._on_loop(work)
 
     def delete_ledger(self, ledger_id: int, consent: Consent = always) -> None:
-        """Forget the ledger if `consent`, which is told whether nobody has put an entry since `watch`. Any thread."""
+        """Forget the ledger if `consent` agrees, which gets whether no entry came since `watch`. Any thread."""
 
         def delete() -> None:
             if consent(ledger_id in self._untouched):

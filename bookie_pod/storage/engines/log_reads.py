@@ -3,7 +3,8 @@
 Invariants
 - What is known to be damaged is never served, neither when it is asked for nor as read-ahead.
 - An entry that compaction moved between the look-up and the read is found at its new place, and one whose ledger was
-  deleted meanwhile is one that the index does not know; any other fault is told, also where the index has lost it.
+  deleted meanwhile is one that the index does not know; any other fault is raised, also where the index has lost the
+  entry.
 - The index of a disk that failed is not read: the answer is that the disk failed, also where it did so during a read.
 - What `read_each` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
 - An entry that was read with the one before it is given only if it lies where the index says.
@@ -11,7 +12,7 @@ Invariants
 Threads: any number of reader threads. `damaged` may be set, and the collection in it may change, at any time: a reader
 only asks whether it holds a location, or any.
 
-Source: reference bookie behaviour, section 3.
+Source: docs/internals/bookie-behaviour.md, section 3.
 """
 
 from __future__ import annotations
@@ -36,20 +37,23 @@ GROWTH: Final = 4
 MAX_STREAMS: Final = 1024
 NEAR: Final = 8
 """Ids that are closer to each other belong to one reader."""
+NEAR_BYTES: Final = 1 << 18
+"""Entries that lie farther apart in a log are read one by one."""
+ReadAt = Callable[[int, int, int], list[Row]]
+"""Location, ledger id, entry id: the entry, and what was read with it from behind it."""
 
 
 class ReadAheadWindows:
-    """How many entries to read ahead behind an entry that came from disk.
+    """The read-ahead windows of the streams of one ledger directory.
 
-    A reader that goes through a ledger finds its next miss exactly behind what it read last, or, of a striped ledger,
-    whose ids have gaps here, close behind it. Such a miss continues a stream: the first one reads a few entries
-    ahead, and each makes the stream's window four times as wide, up to the configured batch. Any other read begins a
-    new stream, and reads nothing ahead: what a random read brings along costs more than the read itself (the
-    reference always reads a full batch).
+    A window says how many entries to read ahead behind an entry that came from disk. A reader that goes through a
+    ledger finds its next miss exactly behind what it read last, or, of a striped ledger, whose ids have gaps here,
+    close behind it. Such a miss continues a stream: the first one reads a few entries ahead, and each makes the
+    stream's window four times as wide, up to the configured batch. Any other read begins a new stream, and reads
+    nothing ahead: what a random read brings along costs more than the read itself (the reference always reads a full
+    batch).
 
     Invariants: at most `MAX_STREAMS` streams are remembered, the oldest is forgotten first.
-
-    The windows of the streams of one ledger directory.
 
     Threads: any.
     """
@@ -58,7 +62,7 @@ class ReadAheadWindows:
         """`max_entries` is `dbStorage_readAheadCacheBatchSize`; 0 reads nothing ahead."""
         self._max = max_entries
         self._streams: OrderedDict[tuple[int, int], tuple[int, bool]] = OrderedDict()
-        """By ledger and next entry id: the window, and whether the ids have gaps."""
+        """The window, and whether the ids have gaps, by ledger and next entry id."""
         self._lock = threading.Lock()
 
     def window(self, ledger_id: int, entry_id: int) -> int:
@@ -72,21 +76,16 @@ class ReadAheadWindows:
         return 0
 
     def done(self, ledger_id: int, next_entry_id: int, window: int, *, gaps: bool = False) -> None:
-        """Everything up to `next_entry_id` (exclusive) is in memory now: a miss there, or with `gaps` close behind it,
-        continues the stream."""
+        """Note that everything before `next_entry_id` is in memory now.
+
+        A miss at that id, or with `gaps` close behind it, continues the stream.
+        """
         if self._max <= 0:
             return
         with self._lock:
             self._streams[(ledger_id, next_entry_id)] = window, gaps
             while len(self._streams) > MAX_STREAMS:
                 self._streams.popitem(last=False)
-
-
-NEAR_BYTES: Final = 1 << 18
-"""Entries that lie farther apart in a log are read one by one."""
-
-ReadAt = Callable[[int, int, int], list[Row]]
-"""Location, ledger id, entry id: the entry, and what was read with it from behind it."""
 
 
 class LogReads:
@@ -118,10 +117,10 @@ class LogReads:
     def read_each(
         self, ledger_id: int, entry_ids: Sequence[int], generation: int | None
     ) -> Iterator[bytes | Exception | None]:
-        """Each entry in turn, or why it cannot be read; None: the index does not know it.
+        """Yield each entry in turn, or the error that prevents reading it, or None if the index does not know it.
 
-        All are looked up in the index together, and those that lie close to each other are read together. `generation`:
-        that of the read cache before memory was looked at; None leaves the cache alone, and reads nothing ahead.
+        All are looked up in the index together, and those that lie close to each other are read together. `generation`
+        is that of the read cache before memory was looked at; None leaves the cache alone and reads nothing ahead.
         """
         try:
             locations: Sequence[int | None] = self._locate(ledger_id, entry_ids)
@@ -161,7 +160,7 @@ class LogReads:
         return [row[1] for place, row in enumerate(rows) if row[0] == first + place]
 
     def _found(self, location: int, ledger_id: int, entry_id: int, read_at: ReadAt) -> list[Row]:
-        """What `read_at` gives for the location that the index has; nothing if it has none any more."""
+        """Return what `read_at` reads at the location in the index; nothing if the index has none any more."""
         self._metrics.read_from(ReadLevel.ENTRY_LOG)
         while True:
             try:
@@ -169,7 +168,9 @@ class LogReads:
             except StorageFault:
                 # Compaction may have moved the entry and removed the log between the look-up and the read.
                 moved = self._locate(ledger_id, (entry_id,))[0]
-                if moved == location or (not moved and self._is_known(ledger_id)):  # lost, or the ledger was made anew
+                if moved == location or (
+                    not moved and self._is_known(ledger_id)
+                ):  # lost, or of a ledger's earlier life
                     raise
                 if not moved:
                     return []
@@ -227,7 +228,7 @@ class LogReads:
 
 
 def _span(entry_ids: Sequence[int], locations: Sequence[int | None], place: int) -> int:
-    """How many entries lie behind that at `place`, at most, up to the last of those that follow it closely."""
+    """Return how many entries after the one at `place` may be read with it: up to the last that follows closely."""
     last = place
     for behind in range(place + 1, len(entry_ids)):
         here, there = locations[last], locations[behind]

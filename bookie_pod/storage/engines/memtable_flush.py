@@ -1,25 +1,27 @@
-"""Flushes of the engines over a memtable. `BackgroundFlush` is their storage thread, one for all directories: it
-flushes on request, and again after a failure. `Drain` hands one frozen memtable to the entry logs and to the ledger
-cache. Nothing is durable by it: checkpoints are.
+"""Flushes of the engines over a memtable.
+
+`BackgroundFlush` is their storage thread, one for all directories: it flushes on request, and again after a failure.
+`Drain` hands one frozen memtable to the entry logs and to the ledger cache. Neither makes anything durable: checkpoints
+do.
 
 Invariants
-- At most one requested flush waits. One that failed is repeated by itself after `RETRY_SECONDS`; a checkpoint does
-  not wait for that.
-- A failure of the disks is told as `NoWritableDirectory`, which makes the bookie read-only; `StorageFailed` and
-  faults of our own are told as they are, and stop it. So is the fault of one directory, which changes nothing: when it
+- At most one requested flush waits. A flush that failed is repeated after `RETRY_SECONDS` without a request; a
+  checkpoint does not wait for that.
+- A failure of the disks is reported as `NoWritableDirectory`, which makes the bookie read-only; `StorageFailed` and
+  internal errors are reported unchanged, and stop it. So is the fault of one directory, which changes nothing: when it
   comes again and again, the engine gives that directory up.
 - No flush runs after `BackgroundFlush.close` returned.
-- Each entry is appended before its location is put, and a slice is done when both are. After a failure `Drain.run` goes
-  on with what is not done: a failed write may be repeated, and what was appended stands.
-- A failed sync of an entry log is the end: entries of earlier drains, which memory no longer holds, may be gone.
+- Each entry is appended before its location is put, and a slice is done when both are. After a failure `Drain.run`
+  continues with the slices that are not done: a failed write may be repeated, and appended entries remain valid.
+- A failed sync of an entry log is final: entries of earlier drains, which memory no longer holds, may be gone.
   `StorageFailed` is raised, the process has to end, and the next start replays the journals.
-- Of a ledger that was deleted after its entries were put, the rest is skipped.
+- After the deletion of a ledger, the rest of its entries in the map is skipped.
 - An entry whose id no index file can hold puts its ledger in limbo: it is not stored, and never denied.
 
 Threads: `request` and `begun` on the event loop; `BackgroundFlush.run` from background threads; the work on the storage
 thread, where one ledger's part of a drain is run by one thread at a time; several ledgers at once if asked to.
 
-Source: reference bookie behaviour, sections 4 and 13.1; reference on-disk formats, section 4.4.
+Source: docs/internals/bookie-behaviour.md, sections 4 and 13.1; docs/internals/on-disk-formats.md, section 4.4.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from bookie_pod.storage.write_cache import WriteCacheHalf
 from bookie_protocol.errors import DirectoryFault, NoLedgerIndex, NoWritableDirectory, StorageFailed, StorageFault
 
 RETRY_SECONDS: Final = 1.0
+_log = structlog.get_logger(__name__)
 
 
 class BackgroundFlush:
@@ -57,7 +60,7 @@ class BackgroundFlush:
         self._hurry = threading.Event()
         self._retry: threading.Timer | None = None
         self.began: float | None = None
-        """When the requested flush began that goes on (monotonic); None: none does. Any thread."""
+        """The time at which the running requested flush began (monotonic), or None if none is running. Any thread."""
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._callbacks.append(callback)
@@ -76,7 +79,7 @@ class BackgroundFlush:
             self._thread.submit(self._requested)
 
     def begun(self) -> None:
-        """What was asked for is being done: further requests ask for more."""
+        """Note that the requested flush has begun: a further request asks for another one."""
         self._wanted = False
 
     def run(self, work: Callable[[], None]) -> None:
@@ -108,7 +111,7 @@ class BackgroundFlush:
             self.began = None
 
     def _retry_later(self) -> None:
-        """Until then, further requests count as made."""
+        """Schedule a retry; until it runs, further requests count as made."""
         self._wanted = True
         timer = self._retry = threading.Timer(RETRY_SECONDS, self._submit)
         timer.daemon = True
@@ -131,9 +134,6 @@ def _told(error: BaseException) -> BaseException:
     return NoWritableDirectory(f"the memtable cannot be flushed: {error}")
 
 
-_log = structlog.get_logger(__name__)
-
-
 class Drain:
     """The work of draining one frozen map."""
 
@@ -147,9 +147,9 @@ class Drain:
         roll: bool,
         on_unindexable: Callable[[int], None],
     ) -> None:
-        """`in_order`: sort by (ledger, entry), else as they came. `roll`: see `EntryLogger.append_run`.
+        """`in_order`: sort by (ledger, entry), else keep the order of arrival. `roll`: see `EntryLogger.append_run`.
 
-        `on_unindexable` is told the ledgers of entries that no index can hold.
+        `on_unindexable` is called with the ledger of each entry that no index can hold.
         """
         self._half = half
         self._logs = logs
@@ -187,9 +187,12 @@ class Drain:
         self.nbytes += part.nbytes
         del self._parts[ledger_id]
 
-    def append(self, ledger_id: int, entry_ids: list[int], entries: list[bytes]) -> list[int]:
+    def first_log(self, ledger_id: int) -> int:
+        return self._cache.records.first_log(ledger_id)
+
+    def append(self, ledger_id: int, entry_ids: list[int], entries: list[bytes], first_log: int) -> list[int]:
         try:
-            return self._logs.append_run(ledger_id, entry_ids, entries, roll=self._roll)
+            return self._logs.append_run(ledger_id, entry_ids, entries, roll=self._roll, first_log=first_log)
         except StorageFault as error:
             raise checked(self._logs, error) from error
 
@@ -220,7 +223,7 @@ class Drain:
 
 
 class _LedgerPart:
-    """What one ledger has in the map, and how far it is drained."""
+    """The entries of one ledger in the map, and how far they are drained."""
 
     def __init__(self, drain: Drain, ledger_id: int) -> None:
         self._drain = drain
@@ -233,21 +236,25 @@ class _LedgerPart:
     def run(self) -> None:
         if self._slices is None:
             self._slices = self._drain.slices(self._ledger_id)
-        while not self._drain.is_deleted(self._ledger_id):
+        while True:
+            # First: the ledger may be deleted and created again meanwhile.
+            first_log = self._drain.first_log(self._ledger_id)
+            if self._drain.is_deleted(self._ledger_id):
+                return
             if self._current is None:
                 self._current = next(self._slices, None)
                 if self._current is None:
                     return
             try:
-                self._slice(*self._current)
+                self._slice(*self._current, first_log)
             except NoLedgerIndex:
                 return
             self._current = self._locations = None
             time.sleep(YIELD_SECONDS)
 
-    def _slice(self, entry_ids: list[int], entries: list[bytes]) -> None:
+    def _slice(self, entry_ids: list[int], entries: list[bytes], first_log: int) -> None:
         if self._locations is None:
-            self._locations = self._drain.append(self._ledger_id, entry_ids, entries)
+            self._locations = self._drain.append(self._ledger_id, entry_ids, entries, first_log)
             self.nbytes += sum(map(len, entries))
         self._drain.put(self._ledger_id, entry_ids, self._locations)
 

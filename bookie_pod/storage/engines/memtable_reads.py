@@ -4,15 +4,12 @@ Invariants
 - "No such entry" needs: both maps of the memtable and the index looked at, in this order, without a fault, no location
   that was ever durable, and no limbo, neither before the look nor now. The frozen map goes only after the index has its
   entries, so an entry on its way is found in one of them.
-- A ledger may be deleted in the middle of a look, and be made anew: whatever the look has found wrong by then is of no
-  account, and what was deleted is not there.
-
-A location whose log bytes a power cut took before their add was acknowledged answers with a `StorageFault`: the index
-can be ahead of the current entry log. Entries that were acknowledged are replaced by the replay.
+- A ledger may be deleted during a look-up, and created again. Faults that the look-up found in it do not count then,
+  and the deleted entries are reported as missing.
 
 Threads: any.
 
-Source: reference bookie behaviour, section 4.
+Source: docs/internals/bookie-behaviour.md, section 4.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from heapq import merge
-from itertools import groupby
+from itertools import chain, groupby
 
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.storage.entry_log.logger import EntryLogger
@@ -62,7 +59,7 @@ class MemTableReads:
             except StorageFault:
                 # Compaction may have moved the entry and removed the log between the look-up and the read.
                 moved = self._locate(ledger_id, entry_id)
-                if moved in (0, None, location):  # 0: lost, or the ledger was made anew, which nobody can tell
+                if moved in (0, None, location):  # 0: lost, or the ledger was created again
                     self._metrics.got_entry(time.perf_counter() - begin, False)
                     raise
                 location = moved
@@ -118,11 +115,14 @@ class MemTableReads:
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its entries may be lost")
         raise NoSuchEntry(f"ledger {ledger_id} has no entries here")
 
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+    def entry_ids(self, ledger_id: int, *, in_logs: bool = False) -> Iterator[int]:
         """See `LedgerStorage.entry_ids`."""
         life = self._cache.life(ledger_id)
         in_memory = self._memtable.entry_ids(ledger_id)
-        stored = self._cache.entry_ids(ledger_id)
+        if in_logs:
+            stored = self._logs.only_there(chain.from_iterable(self._cache.scan(ledger_id)))
+        else:
+            stored = self._cache.entry_ids(ledger_id)
         self._cache.check_life(ledger_id, life)
         if not in_memory:
             return stored

@@ -1,15 +1,16 @@
-"""`InterleavedLedgerStorage` and `SortedLedgerStorage`: one memtable, one set of entry logs and one ledger cache over
-all directories.
+"""`InterleavedLedgerStorage` and `SortedLedgerStorage`, each with one memtable.
 
-Stamps. A stamp is the marks of the journals at the moment when a map was frozen: everything below was put before, so
-it is in that map or in an older one. `_drained_stamp`: everything below is in entry logs and ledger cache.
-`_rotated_stamp`: everything below is in logs that are rotated, hence durable after the next `EntryLogger.checkpoint`.
+All directories share the memtable, one set of entry logs and one ledger cache.
+
+Stamps. A stamp is the marks of the journals at the moment when a map was frozen: everything below was put before, so it
+is in that map or in an older one. `_drained_stamp`: everything below is in entry logs and ledger cache.
+`_rotated_stamp`: everything below is in rotated logs; a checkpoint is requested with this stamp.
 
 Invariants
 - Maps are drained by the storage thread, one after another; the next is frozen only when the one before is drained. A
   drain that failed goes on with the same map.
-- A checkpoint is, in this order: memtable drained as far as the marks need it; index pages and headers of all
-  ledgers; entry logs; the seal of the index files. Any failure fails the whole.
+- A checkpoint is, in this order: memtable drained as far as the marks need it; index pages and headers of all ledgers;
+  entry logs; the seal of the index files. Any failure fails the whole.
 - After a failed sync of an entry log every flush and checkpoint raises `StorageFailed`: the bookie has to stop. Where
   directories are isolated, the sync counts as a failed write of its directory.
 - A directory whose writes fail again and again is given up. Its logs and index files are read as far as that goes; new
@@ -18,7 +19,7 @@ Invariants
 Threads: see `LedgerStorage`; drains on the storage thread, checkpoints on the thread of their caller, one at a time.
 Readers may write index pages, when the ledger cache has no clean page left.
 
-Source: reference bookie behaviour, sections 4 and 13.1; reference on-disk formats, sections 4.4 and 13.
+Source: docs/internals/bookie-behaviour.md, sections 4 and 13.1; docs/internals/on-disk-formats.md, sections 4.4 and 13.
 """
 
 from __future__ import annotations
@@ -38,13 +39,20 @@ import google_crc32c
 import structlog
 
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
-from bookie_pod.storage.engines.interface import FLUSH_TRIES, Checkpointer, ListenedStorage, OnLoop, each_alone
+from bookie_pod.storage.engines.interface import (
+    FLUSH_TRIES,
+    Checkpointer,
+    DirectoryGivenUp,
+    ListenedStorage,
+    OnLoop,
+    each_alone,
+)
 from bookie_pod.storage.engines.memtable_flush import BackgroundFlush, Drain, checked
 from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.ledger_cache import LedgerCache
-from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK, checked_flags
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.write_cache import EntryMemTable
@@ -121,7 +129,7 @@ class MemTableStorage(ListenedStorage):
         super().__init__(on_loop)
         self._folders = list(folders)
         self._failed_flushes: Counter[str] = Counter()
-        """How many flushes have failed one after the other, by the directory that failed them."""
+        """The number of consecutive failed flushes, by the directory that failed them."""
         self._failures: dict[str, StorageFault] = {}
         """Directories that have failed, and why."""
         self._given_up: set[str] = set()
@@ -129,9 +137,10 @@ class MemTableStorage(ListenedStorage):
         self._flags = flags
         self.logs = logs
         self.cache = cache
+        cache.records.name_logs(FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id))
         self.memtable = EntryMemTable(memtable_bytes, first_copy_stays=self._in_order)
         self.checkpoints_by_interval = log_per_ledger
-        """With one log for all, a checkpoint is asked for when a log was rotated; without, no log is sure to be."""
+        """True with one log per ledger: no rotation is certain then. Else a rotation asks for a checkpoint."""
         self.max_entry_id = cache.max_entry_id
         self.write_caches = 1
         self._metrics = metrics
@@ -153,9 +162,9 @@ class MemTableStorage(ListenedStorage):
         logs.add_listener(self._log_rotated)
 
     _in_order: ClassVar[bool]
-    """Whether a map is drained by ledger and entry, beyond the size of a log if need be, or as it came."""
+    """True if a map is drained by ledger and entry, beyond the size of a log if need be; False: in order of arrival."""
     _gather_seconds: ClassVar[float] = 0
-    """From the request for a drain until it begins."""
+    """Seconds from the request for a drain until it begins."""
 
     # --- what the two engines do differently ----------------------------------------------------------------
 
@@ -163,15 +172,11 @@ class MemTableStorage(ListenedStorage):
     def _run_drain(self, drain: Drain) -> None:
         """Drain it, and whatever belongs to it. Storage thread; may be called again after a failure."""
 
-    @abstractmethod
-    def _sync_logs(self, marks: Sequence[LogMark]) -> None:
-        """Make durable what was drained, as far as `marks`."""
-
     # --- event loop -----------------------------------------------------------------------------------------
 
     def start(self, checkpointer: Checkpointer) -> None:
         self._checkpointer = checkpointer
-        self.cache.records.end_replay()
+        self.cache.end_replay()
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None:
         return self.cache.records.get(ledger_id)
@@ -253,9 +258,11 @@ class MemTableStorage(ListenedStorage):
 
     def _delete(self, ledger_id: int) -> None:
         record = self.cache.records.get(ledger_id)
-        self.cache.delete(ledger_id)  # first: whoever looks meanwhile is told that the ledger is not there, not a part
+        # First: a reader that looks meanwhile finds no ledger, not a part of one.
+        next_log = self.cache.delete(ledger_id)
         handed_out = self.memtable.delete(ledger_id)
-        self._tell_deleted(ledger_id, handed_out=handed_out, fenced=record is not None and record.fenced)
+        fenced = record is not None and record.fenced
+        self._tell_deleted(ledger_id, handed_out=handed_out, fenced=fenced, next_log=next_log)
 
     def _put_lately(self) -> Collection[int]:
         return self.memtable.active.ledgers
@@ -283,8 +290,8 @@ class MemTableStorage(ListenedStorage):
     def last_entry_id(self, ledger_id: int) -> int:
         return self._reads.last_entry_id(ledger_id)
 
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        return self._reads.entry_ids(ledger_id)
+    def entry_ids(self, ledger_id: int, *, in_logs: bool = False) -> Iterator[int]:
+        return self._reads.entry_ids(ledger_id, in_logs=in_logs)
 
     def refuse(self, locations: Collection[int]) -> None:
         """Serve no entries at these locations from now on; the collection may change later. Any thread."""
@@ -294,6 +301,9 @@ class MemTableStorage(ListenedStorage):
 
     def ledger_ids(self) -> list[int]:
         return self.cache.records.ledger_ids()
+
+    def deleted_before(self, ledger_id: int, next_log: int) -> None:
+        self.cache.records.deleted_before(ledger_id, next_log)
 
     def flags(self) -> int:
         return self._flags.read()
@@ -326,7 +336,7 @@ class MemTableStorage(ListenedStorage):
         self._metrics.flushed(time.perf_counter() - began, drain.nbytes)
 
     def _failed(self, error: StorageFault) -> StorageFault:
-        """What to raise for a flush that failed, once it is counted."""
+        """Count a failed flush and return the error to raise for it."""
         if isinstance(error, DirectoryFault):
             folder = error.directory
             if folder not in self._folders:
@@ -359,22 +369,23 @@ class MemTableStorage(ListenedStorage):
     def flush(self) -> None:
         with self._checkpoint_lock:
             self._background.run(lambda: self._drain_up_to(None))
-            self._make_durable(self.logs.sync)
+            self._make_durable()
 
     def checkpoint(self, marks: Sequence[LogMark]) -> None:
         with self._checkpoint_lock:
             self._background.run(lambda: self._drain_up_to(marks))
-            self._make_durable(lambda: self._sync_logs(marks))
+            self._make_durable()
 
-    def _make_durable(self, sync_logs: Callable[[], None]) -> None:
+    def _make_durable(self) -> None:
+        """Sync what was drained. Where a page was dirty, the entry logs are durable before it."""
         try:
             self.cache.flush()
-            sync_logs()
+            self.logs.sync()
         except StorageFault as error:
             raise self._failed(error) from error
         self._failed_flushes.clear()
         for failure in self._failures.values():
-            raise StorageFault(str(failure))
+            raise DirectoryGivenUp(str(failure))
         self.cache.seal()
 
     def close(self) -> None:
@@ -388,7 +399,7 @@ class MemTableStorage(ListenedStorage):
 
 
 def covers(stamp: Stamp | None, marks: Sequence[LogMark]) -> bool:
-    """Whether everything below `marks` is below `stamp`."""
+    """Return whether everything below `marks` is below `stamp`."""
     return stamp is not None and all(own >= mark for own, mark in zip(stamp, marks, strict=True))
 
 
@@ -414,12 +425,6 @@ class InterleavedLedgerStorage(MemTableStorage):
         drain.run()
         self._drained()
 
-    def _sync_logs(self, marks: Sequence[LogMark]) -> None:
-        if self._log_per_ledger or covers(self._rotated_stamp, marks):
-            self.logs.checkpoint()
-        else:
-            self.logs.sync()  # what the marks cover is partly in the current log
-
 
 class SortedLedgerStorage(MemTableStorage):
     """A memtable of `skipListSizeLimit` bytes in front of what `InterleavedLedgerStorage` does.
@@ -444,13 +449,10 @@ class SortedLedgerStorage(MemTableStorage):
         self._drained()
         self.logs.commit_memtable_flush()
 
-    def _sync_logs(self, marks: Sequence[LogMark]) -> None:
-        self.logs.checkpoint()
-
     def checkpoint(self, marks: Sequence[LogMark]) -> None:
         with self._checkpoint_lock:
             self._background.run(lambda: self._prepare_logs(marks))
-            self._make_durable(lambda: self._sync_logs(marks))
+            self._make_durable()
 
     def _prepare_logs(self, marks: Sequence[LogMark]) -> None:
         self._drain_up_to(marks)

@@ -1,20 +1,20 @@
-"""What one ledger directory keeps in memory of what is on its disk: the entries that were flushed last, and those that
-were read from the entry logs.
+"""The entries that one ledger directory keeps in memory: those flushed last, and those read from the entry logs.
 
-What was flushed stays in the dicts in which it was put, so that keeping it costs an add nothing, and readers who are a
-little behind the writers need no disk. It takes up to half of the cache, a single flush up to three quarters of it; the
-rest is for what is read, and read ahead.
+Flushed entries stay in the dicts in which they were put, so that keeping them costs an add nothing, and readers that
+are a little behind the writers need no disk. They take up to half of the cache, a single flush up to three quarters of
+it; the rest is for entries that are read, and read ahead.
 
 Invariants
-- It holds at most `max_bytes`, overhead included. Of each kind what came first goes first.
-- Whoever fills it from a log takes `generation` before it looks up where the entry lies and gives it to `put`. If a
-  flush or a deletion came in between, the entry is not taken: it may be an older copy than the one just flushed.
-- Of what was flushed the newest is looked at first, and the oldest goes first: no copy is served in place of one that
+- It holds at most `max_bytes`, overhead included. Of each kind the oldest goes first.
+- A reader that fills it from a log takes `generation` before it looks up the location of the entry and passes it to
+  `put`. If a flush or a deletion came in between, the entry is not taken: it may be an older copy than the one just
+  flushed.
+- Of flushed entries the newest is looked at first, and the oldest goes first: no copy is served in place of one that
   was flushed later. A flush that is too large to be kept leaves nothing older than itself.
 - A ledger that is forgotten while a flush is under way (it was deleted, or an entry of it was found damaged) is not
   kept of that flush. What was kept of it before is not served from then on, and counts until its turn to go comes.
-- A look-up takes no lock, only dict operations. The lock is held for one ledger or a few hundred entries, and whoever
-  needs it often sleeps between, so that the event loop gets it. Entries are freed by ledger of a flush.
+- A look-up takes no lock, only dict operations. The lock is held for one ledger or a few hundred entries, and a thread
+  that needs it often sleeps between, so that the event loop gets it. Entries are freed by ledger of a flush.
 
 Threads: look-ups, `put` and `forget_ledger` from any; `begin_flush` on the event loop; `keep` on the flushing thread.
 """
@@ -61,11 +61,11 @@ class ReadCache:
         self._queue: deque[tuple[int, int, bytes]] = deque()
         self._read_bytes = 0
         self._room = max_bytes
-        """What flushes leave to what is read."""
+        """The bytes that flushed entries leave to entries that are read."""
         self._flushes: deque[_Flush] = deque()
         """The newest first. Of the thread that flushes."""
         self._flushed: dict[int, tuple[dict[int, bytes], ...]] = {}
-        """What they have of each ledger, the newest first; but for ledgers that are forgotten."""
+        """The flushed entries of each ledger, the newest flush first; without forgotten ledgers."""
         self._kept_bytes = 0
         self._kept_count = 0
         self._forgotten: set[int] = set()
@@ -134,7 +134,7 @@ class ReadCache:
     # --- what was flushed -----------------------------------------------------------------------------------
 
     def begin_flush(self) -> None:
-        """What is forgotten from now on is not kept of the half that is frozen now."""
+        """Begin a flush: ledgers that are forgotten from now on are not kept of the half that is frozen now."""
         self._forgotten = set()
 
     def keep(self, half: WriteCacheHalf) -> None:

@@ -1,11 +1,12 @@
-"""From a configuration to an open storage engine.
+"""The registry that opens a storage engine for a configuration.
 
 `open_storage` looks at every directory before it opens or makes anything, so a refused start leaves the disks
 as they were. If a later directory fails to open, the earlier ones are closed again.
 
 Threads: the start of the bookie.
 
-Source: reference on-disk formats, sections 1, 8.1 and 14; reference bookie behaviour, sections 1.11 and 13.7.
+Source: docs/internals/on-disk-formats.md, sections 1, 8.1 and 14; docs/internals/bookie-behaviour.md, sections 1.11 and
+13.7.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.config.keys import MIB
 from bookie_pod.metrics.db_storage import DbStorageMetrics
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
@@ -46,9 +48,10 @@ from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
 
-MIB: Final = 1 << 20
 MIN_HALF_BYTES: Final = 4096
 _log = structlog.get_logger(__name__)
+MAX_MEMTABLE_BYTES: Final = (1 << 30) - 1
+"""Largest `skipListSizeLimit` that the reference takes: twice as much has to fit into 31 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,6 @@ class DbStorageOptions:
             )
 
 
-MAX_MEMTABLE_BYTES: Final = (1 << 30) - 1
-"""Largest `skipListSizeLimit` that the reference takes: twice as much has to fit into 31 bits."""
-
-
 @dataclass(frozen=True, slots=True)
 class MemTableOptions:
     """Settings of SortedLedgerStorage and InterleavedLedgerStorage."""
@@ -140,8 +139,10 @@ class MemTableOptions:
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """What an engine needs to know; directories are the `current` folders, in the order of the
-    configuration."""
+    """The settings of an engine.
+
+    Directories are the `current` folders, in the order of the configuration.
+    """
 
     ledger_directories: Sequence[str]
     """`ledgerDirectories`."""
@@ -150,9 +151,9 @@ class StorageSettings:
     engine: str = DEFAULT_ENGINE
     """`ledgerStorageClass`, an Apache class name."""
     db: DbStorageOptions = field(default_factory=DbStorageOptions)
-    """For DbLedgerStorage."""
+    """Options of DbLedgerStorage."""
     memtable: MemTableOptions = field(default_factory=MemTableOptions)
-    """For the other two."""
+    """Options of the other two engines."""
 
     def __post_init__(self) -> None:
         if not self.ledger_directories:
@@ -171,7 +172,7 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class StorageParts:
-    """What tests and the node may replace."""
+    """The parts of an engine that tests and the node may replace."""
 
     files: Files
     on_loop: OnLoop
@@ -231,7 +232,15 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
     except BaseException:
         logs.close()
         raise
-    _log.info("ledger storage opened", engine=short_name(settings.engine), ledgers=len(cache.records))
+    _log.info(
+        "ledger storage opened",
+        engine=short_name(settings.engine),
+        ledgers=len(cache.records),
+        open_file_limit=options.cache.open_files,
+        page_size_bytes=options.cache.page_bytes,
+        page_limit=options.cache.page_limit,
+        memtable_bytes=options.memtable_bytes,
+    )
     flags = StorageFlags(parts.files, index_directories[0])
     engine = InterleavedLedgerStorage if settings.engine == INTERLEAVED_LEDGER_STORAGE else SortedLedgerStorage
     return engine(

@@ -1,15 +1,13 @@
 """One ledger directory of `DbLedgerStorage`: its write-cache halves, read cache, entry logs and indexes.
 
 Invariants
-- `_halves` is one tuple (active, frozen or None), replaced whole, so that a reader never misses an entry on
-  its way from the active half to the frozen one. The frozen half is dropped only after the index holds its
-  entries; readers that took the tuple before that still find the entry in it, those that come later find its
-  location.
-- At most one half is frozen. A flush that failed leaves it frozen, and the next flush begins with that same
-  half: no mark can pass entries that only memory holds. (The reference swaps it back and may let the mark
-  pass it.)
-- A deleted ledger is unknown, and its rows are hidden, from the moment of the deletion; they are removed by
-  the next flush before that flush's own rows are put, so a ledger that is made anew keeps its new entries.
+- `_halves` is one tuple (active, frozen or None), replaced whole, so that a reader never misses an entry on its way
+  from the active half to the frozen one. The frozen half is dropped only after the index holds its entries; readers
+  that took the tuple before that still find the entry in it, those that come later find its location.
+- At most one half is frozen. A flush that failed leaves it frozen, and the next flush begins with that same half: no
+  mark can pass entries that only memory holds. (The reference swaps it back and may let the mark pass it.)
+- A deleted ledger is unknown, and its rows are hidden, from the moment of the deletion; they are removed by the next
+  flush before that flush's own rows are put, so a ledger that is created again keeps its new entries.
 - "No such entry" needs: both halves, the read cache and the index looked at, without a fault, no limbo and no `doubt`
   about the index, neither before the look nor now.
 - A directory whose disk failed takes no adds and is never flushed again in this process.
@@ -17,7 +15,7 @@ Invariants
 Threads: see `LedgerStorage`. The active half, `_swap` and `_delete` belong to the event loop, and to the replaying
 thread until the replay is over; `flush` to one thread at a time (a lock sees to it).
 
-Source: reference bookie behaviour, sections 3 and 13.4.
+Source: docs/internals/bookie-behaviour.md, sections 3 and 13.4.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from typing import Final
 
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
 from bookie_pod.storage.engines.frozen import FrozenWork
-from bookie_pod.storage.engines.interface import ListenedStorage, OnLoop
+from bookie_pod.storage.engines.interface import DirectoryGivenUp, ListenedStorage, OnLoop
 from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.read_cache import ReadCache
 from bookie_pod.storage.entry_log.logger import EntryLogger
-from bookie_pod.storage.index.ledger_data import LedgerRecord, Life
+from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, Life
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
@@ -49,7 +47,7 @@ _Levels = Sequence[tuple[ReadLevel, Mapping[int, bytes]]]
 
 
 def _look_up(levels: _Levels, entry_ids: Sequence[int]) -> tuple[list[bytes | None], dict[ReadLevel, int]]:
-    """Each of these entries, of the first level that has it, and how many each level had."""
+    """Return each of these entries from the first level that has it, and the number that each level had."""
     found: list[bytes | None] = [None] * len(entry_ids)
     served: dict[ReadLevel, int] = {}
     missing: Sequence[int] = range(len(found))
@@ -89,7 +87,10 @@ class SingleDirectoryStorage(ListenedStorage):
         self.logs = logs
         self.locations = locations
         self.ledgers = ledgers
+        ledgers.name_logs(FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id))
         self._seal = seal
+        self.is_index_complete = seal.is_complete
+        """The index had surely lost nothing when it was opened."""
         self.read_cache = ReadCache(read_cache_bytes)
         self.flush_wanted = False
         """A flush was asked for and has not swapped yet. Event loop."""
@@ -98,8 +99,10 @@ class SingleDirectoryStorage(ListenedStorage):
         self.failure: StorageFault | None = None
         """Set once, by `fail`: the disk is gone or unusable."""
         self.doubt: str | None = None
-        """Why what the index does not name may be here all the same; None: the index is trusted. Any thread may ask,
-        that of a rebuild sets it."""
+        """The reason why entries that the index does not name may still be here, or None if the index is trusted.
+
+        Any thread may ask; that of a rebuild sets it.
+        """
         self._half_bytes = half_bytes
         self._metrics = metrics
         limit = read_cache_bytes // 4  # what flushes leave in the cache, at the least
@@ -132,7 +135,7 @@ class SingleDirectoryStorage(ListenedStorage):
 
     def _check_usable(self) -> None:
         if self.failure is not None:
-            raise StorageFault(str(self.failure))
+            raise DirectoryGivenUp(str(self.failure))
 
     def active_entries(self, ledger_id: int) -> dict[int, bytes]:
         self._check_usable()
@@ -144,7 +147,7 @@ class SingleDirectoryStorage(ListenedStorage):
 
     @property
     def is_due(self) -> bool:
-        """Whether the active half holds enough for a flush, and none was asked for yet. Event loop."""
+        """Return whether the active half holds enough for a flush, and none was requested yet. Event loop."""
         return 0 < self.flush_bytes <= self._active.nbytes and not self.flush_wanted
 
     @property
@@ -160,7 +163,7 @@ class SingleDirectoryStorage(ListenedStorage):
         return None
 
     def cached_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
-        """What `cached` tells of each of these entries; looks the ledger up once. Any thread."""
+        """Return what `cached` returns for each of these entries, with one look-up of the ledger. Any thread."""
         found: list[bytes | None] = list(map(self._halves[0].view(ledger_id).get, entry_ids))
         if None in found:
             return self._from_memory(self._levels(ledger_id), entry_ids)
@@ -173,7 +176,7 @@ class SingleDirectoryStorage(ListenedStorage):
 
     def _cached_run(self, levels: _Levels, entry_ids: range) -> list[bytes]:
         run: list[bytes] = []
-        size = 1  # whoever finds nothing has looked for one
+        size = 1  # a look-up that finds nothing has looked for one
         while len(run) < len(entry_ids):
             part = entry_ids[len(run) : len(run) + size]
             found, served = _look_up(levels, part)
@@ -196,7 +199,9 @@ class SingleDirectoryStorage(ListenedStorage):
             self._metrics.read_from(level, count)
 
     def _levels(self, ledger_id: int, *, flushed: bool = True) -> _Levels:
-        """What memory holds of the ledger: what the first of them has holds. `flushed`: also of what is on disk."""
+        """Return the parts of memory that may hold the ledger, the newest first. `flushed`: also entries that are on
+        disk.
+        """
         active, frozen = self._halves
         levels = [(ReadLevel.WRITE_CACHE, active.view(ledger_id))]
         if frozen is not None:
@@ -226,14 +231,15 @@ class SingleDirectoryStorage(ListenedStorage):
 
     def _delete(self, ledger_id: int) -> None:
         record = self.ledgers.get(ledger_id)
-        self.ledgers.delete(ledger_id)
+        next_log = self.ledgers.delete(ledger_id)
         self.locations.delete_ledger(ledger_id)
         active, frozen = self._halves
         handed_out = active.drop_ledger(ledger_id)
         if frozen is not None:
             frozen.deleted.add(ledger_id)
         self.read_cache.forget_ledger(ledger_id)
-        self._tell_deleted(ledger_id, handed_out=handed_out, fenced=record is not None and record.fenced)
+        fenced = record is not None and record.fenced
+        self._tell_deleted(ledger_id, handed_out=handed_out, fenced=fenced, next_log=next_log)
 
     def _put_lately(self) -> Collection[int]:
         return self._active.ledgers
@@ -291,8 +297,8 @@ class SingleDirectoryStorage(ListenedStorage):
         run = self._log_reads.read_apart(ledger_id, first, count, max_bytes)
         if not run:
             raise self._absent(ledger_id, f"entry {first}", unsure)
-        # What came along without a look-up is older than what memory holds; after a flush or a deletion nobody knows.
-        # The halves are looked at first, since a flush raises the generation before its half goes.
+        # Read-ahead entries without a look-up are older than those in memory, and after a flush or a deletion their
+        # state is unknown. The halves are looked at first, since a flush raises the generation before its half goes.
         active, frozen = self._halves
         if generation != self.read_cache.generation:
             return run[:1]
@@ -303,7 +309,7 @@ class SingleDirectoryStorage(ListenedStorage):
         return [run[0], *(entry for _, entry in ahead)]
 
     def _unsure(self, ledger_id: int) -> str | None:
-        """Why entries of the ledger that are not found may be here all the same, or may have been."""
+        """Return why entries of the ledger that are not found may be here all the same, or may have been; else None."""
         if self.doubt is not None:
             return self.doubt
         record = self.ledgers.get(ledger_id)
@@ -342,22 +348,23 @@ class SingleDirectoryStorage(ListenedStorage):
         if self.doubt is not None:
             raise LedgerStateUnknown(f"ledger {ledger_id}: which entries are here is not known now: {self.doubt}")
 
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+    def entry_ids(self, ledger_id: int, *, in_logs: bool = False) -> Iterator[int]:
         life = self._listed(ledger_id)
         active, frozen = self._halves
         in_memory = set(active.entry_ids(ledger_id))
         if frozen is not None:
             in_memory.update(frozen.entry_ids(ledger_id))
-        return self._list(ledger_id, life, sorted(in_memory))
+        locations = self.locations
+        stored = self.logs.only_there(locations.rows(ledger_id)) if in_logs else locations.entry_ids(ledger_id)
+        return self._list(ledger_id, life, sorted(in_memory), stored)
 
-    def _list(self, ledger_id: int, life: Life, in_memory: Sequence[int]) -> Iterator[int]:
-        stored = self.locations.entry_ids(ledger_id)
+    def _list(self, ledger_id: int, life: Life, in_memory: Sequence[int], stored: Iterator[int]) -> Iterator[int]:
         yield from (entry_id for entry_id, _ in groupby(merge(in_memory, stored))) if in_memory else stored
         if self._listed(ledger_id) is not life:  # rows that went meanwhile did not come by
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
 
     def _listed(self, ledger_id: int) -> Life:
-        """The life that a ledger has, of which it can be told which entries are here."""
+        """Return the current life of a ledger whose entries can be listed."""
         self._check_usable()
         self._check_no_doubt(ledger_id)
         life = self.ledgers.life(ledger_id)
@@ -378,7 +385,9 @@ class SingleDirectoryStorage(ListenedStorage):
                 self._write(self._frozen)
 
     def flush_and_seal(self) -> None:
-        """As `flush`; and what the indexes hold then is missed if it is ever gone. Before a mark moves."""
+        """Flush, and renew the seal, so that a later loss of the indexes' present rows is noticed. Called before a mark
+        moves.
+        """
         self.flush()
         with self._flush_lock:
             self._seal.renew({StoreKind.LOCATIONS: self.locations, StoreKind.LEDGERS: self.ledgers})
@@ -387,8 +396,10 @@ class SingleDirectoryStorage(ListenedStorage):
         begin = time.perf_counter()
         try:
             frozen.write(self.logs, self.locations, self.ledgers, self._metrics)
-        except BaseException:
+        except BaseException as error:
             self._metrics.flush_failed()
+            if isinstance(error, StorageFault):
+                self._check_usable()  # if the disk has failed meanwhile, only that is reported
             raise
         if frozen.half is not None:
             self.read_cache.keep(frozen.half)

@@ -1,16 +1,14 @@
-"""Which log takes the next entry of a ledger: one log for all of them, or one for each ledger
-(`entryLogPerLedgerEnabled`; reference disk formats, 6.2).
+"""The rule that chooses the log for the next entry of a ledger.
 
+It is one log for all ledgers, or one log for each ledger (`entryLogPerLedgerEnabled`; reference disk formats, 6.2).
 Both rules are plain maps under the logger's append lock; making, rotating and syncing logs is the logger's business.
 
 Invariants, with one log for each ledger
-- A log holds entries of that ledger only. More than `max_active_logs` never stay active: the least recently
-  used is rotated first, and one that was idle for `active_log_idle_seconds` is rotated at the next flush or
-  new log.
+- A log holds entries of that ledger only. More than `max_active_logs` never stay active: the least recently used is
+  rotated first, and one that was idle for `active_log_idle_seconds` is rotated at the next flush or new log.
 - A checkpoint syncs active and rotated logs, as no log is sure to rotate soon.
 
-Threads: under the logger's append lock, but for `order`, which the preallocating thread calls: it only
-reads a counter.
+Threads: under the logger's append lock, but for `order`, which the preallocating thread calls: it only reads a counter.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ class ActiveLogs(Protocol):
     """The logs that are open for appending. Used under the append lock only."""
 
     checkpoint_all: bool
-    """Whether a checkpoint syncs the active logs too, not only the rotated ones."""
+    """True if a checkpoint syncs the active logs too, not only the rotated ones."""
 
     def get(self, ledger_id: int) -> LogWriter | None:
         """The active log of this ledger."""

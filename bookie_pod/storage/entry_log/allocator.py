@@ -26,6 +26,7 @@ from bookie_pod.storage.entry_log.names import log_file_name
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files, storage_fault
+from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import PodkeeperError, ResourcesShort, StorageFault
 
 logger = structlog.get_logger(__name__)
@@ -70,16 +71,16 @@ class LogAllocator:
         self._lost.add(directory)
         self._catalog.give_up(directory)
 
-    def create(self) -> LogWriter:
-        """A new, empty log. `NoWritableDirectory`, `StorageFault`."""
-        log = self._take_preallocated() or self._allocate()
+    def create(self, first_id: int = 0) -> LogWriter:
+        """A new, empty log that is not older than `first_id`. `NoWritableDirectory`, `StorageFault`."""
+        log = self._take_preallocated(first_id) or self._allocate(first_id)
         if self._options.preallocate:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, thread_name_prefix="entry-log-allocator")
             self._next = self._executor.submit(self._allocate)
         return log
 
-    def _take_preallocated(self) -> LogWriter | None:
+    def _take_preallocated(self, first_id: int) -> LogWriter | None:
         future, self._next = self._next, None
         if future is None:
             return None
@@ -88,27 +89,27 @@ class LogAllocator:
         except PodkeeperError as error:
             logger.warning("preallocation of an entry log failed", error=str(error))
             return None
-        if log.directory in self._dirs.writable():
+        if log.directory in self._dirs.writable() and not is_before(log.log_id, first_id):
             return log
         self.discard(log)
         return None
 
-    def _allocate(self) -> LogWriter:
+    def _allocate(self, first_id: int = 0) -> LogWriter:
         usable = self._options.usable_bytes_for_new_log
         candidates = self._order(candidate_directories(self._files, self._dirs, usable, lost=self._lost))
         failures: list[StorageFault] = []
         for directory in candidates:
             try:
-                return self._allocate_in(directory)
+                return self._allocate_in(directory, first_id)
             except OSError as error:
                 failures.append(storage_fault(f"cannot create an entry log in {directory}", error))
                 logger.warning("cannot create an entry log", directory=directory, error=str(error))
         short = all(isinstance(failure, ResourcesShort) for failure in failures)
         raise (ResourcesShort if short else StorageFault)("; ".join(map(str, failures)))
 
-    def _allocate_in(self, directory: str) -> LogWriter:
+    def _allocate_in(self, directory: str, first_id: int) -> LogWriter:
         while True:
-            log_id = self._catalog.allocate()
+            log_id = self._catalog.allocate(first_id)
             try:
                 log = self._factory(self._files, log_id, directory, self._options)
             except FileExistsError:

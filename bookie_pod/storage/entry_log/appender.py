@@ -7,7 +7,8 @@ Two locks, always taken in this order:
 
 Threads: see `logger`.
 
-Sources: reference on-disk formats, sections 4.4 and 13; reference bookie behaviour, sections 5 and 13.1.
+Sources: docs/internals/on-disk-formats.md, sections 4.4 and 13; docs/internals/bookie-behaviour.md, sections 5 and
+13.1.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListen
 from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import directory_fault, storage_fault
+from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import DirectoryFault, StorageFault
 
 logger = structlog.get_logger(__name__)
 
 
 class RotatedLogs:
-    """The way of a log that takes no more entries: closed with its ledgers map, synced, handed to the garbage
-    collection.
+    """The logs that are rotated and not known to be durable.
+
+    A log that takes no more entries is closed with its ledgers map, synced, and handed to garbage collection.
+    `writers`: see `LogAppender`.
 
     Invariants
-    - A log is marked as flushed, and so may be collected, only once all of it is durable, or its owner has given it
-      up.
-    - A log that could not get its map is closed without: whoever needs the map scans the log.
+    - A log is marked as flushed, and so may be collected, only once all of it is durable, or its owner has given it up.
+    - A log that could not get its map is closed without: code that needs the map scans the log.
 
-    Logs that are rotated and not known to be durable. `writers`: see `LogAppender`.
-
-    Threads: whoever holds the appender's append lock; listeners are called with it held.
+    Threads: the holder of the appender's append lock; listeners are called with it held.
     """
 
     def __init__(self, catalog: LogCatalog, writers: dict[int, LogWriter], stats: EntryLogStats) -> None:
@@ -73,7 +74,7 @@ class RotatedLogs:
             listener(log.log_id)
 
     def settle(self, logs: Iterable[LogWriter]) -> None:
-        """These are durable: close them; the garbage collector may have them."""
+        """Close these logs, which are durable now, and leave them to the garbage collector."""
         for log in logs:
             if log in self._logs:
                 self._logs.remove(log)
@@ -81,8 +82,10 @@ class RotatedLogs:
                 log.close()
 
     def give_up(self, logs: Iterable[LogWriter]) -> None:
-        """What no sync has vouched for is appended again elsewhere: cut them there and close them. So a disk on which
-        each try fails is not filled by what the tries leave."""
+        """Cut these logs after their last synced entry and close them; the rest is appended again elsewhere.
+
+        The cut keeps failing tries from filling the disk.
+        """
         for log in logs:
             log.take_back()
             if log not in self._logs:
@@ -102,9 +105,9 @@ class RotatedLogs:
 
 
 class LogAppender:
-    """What an `EntryLogger` appends, and makes durable.
+    """The appending half of an `EntryLogger`: it appends entries and makes them durable.
 
-    `writers` is filled with the logs that have a buffer, for readers; nobody else changes it.
+    `writers` is filled with the logs that have a buffer, for readers; only the appender changes it.
     """
 
     def __init__(
@@ -130,8 +133,8 @@ class LogAppender:
         self.generation = 0
         """Grows when `abandon_unsynced` gave up a log.
 
-        Whoever appends beside the owner (compaction) reads it before its first append and again after its
-        `sync` returned: if it differs, its locations may be void, although that `sync` succeeded.
+        A thread that appends beside the owner (compaction) reads it before its first append and again after its `sync`
+        returned. If it differs, its locations may be void, although that `sync` succeeded.
         """
         self._log_before_memtable_flush: int | None = None
         self._append_lock = threading.Lock()
@@ -140,9 +143,15 @@ class LogAppender:
     # --- appending ------------------------------------------------------------------------------------------
 
     def append_run(
-        self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], *, roll: bool = True
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        *,
+        roll: bool = True,
+        first_log: int = 0,
     ) -> list[int]:
-        """Append `entries` of one ledger; their locations, in order.
+        """Append `entries` of one ledger to logs that are not older than `first_log`; their locations, in order.
 
         With `roll` a new log is begun where `logSizeLimit` would be exceeded; without, only at 2^31 - 1
         bytes (memtable flush). `StorageFault` if a write fails, `NoWritableDirectory` if no directory may
@@ -157,15 +166,15 @@ class LogAppender:
             self._check_usable()
             done = 0
             while done < len(entries):
-                done += self._append_slice(ledger_id, entries, done, limit, locations)
+                done += self._append_slice(ledger_id, entries, done, limit, locations, first_log)
         return locations
 
     def _append_slice(
-        self, ledger_id: int, entries: Sequence[bytes], start: int, limit: int, locations: list[int]
+        self, ledger_id: int, entries: Sequence[bytes], start: int, limit: int, locations: list[int], first_log: int
     ) -> int:
         log = self._active.get(ledger_id)
-        if log is None or self._must_leave(log):
-            log = self._begin(ledger_id)
+        if log is None or self._must_leave(log) or is_before(log.log_id, first_log):
+            log = self._begin(ledger_id, first_log)
         try:
             count = log.append(ledger_id, entries, start, limit, locations)
             if count == 0:
@@ -185,7 +194,7 @@ class LogAppender:
         return count
 
     def _must_leave(self, log: LogWriter) -> bool:
-        """Whether the disk of a log got worse since the log was begun there."""
+        """Return whether the disk of a log got worse since the log was begun there."""
         if log.is_empty or not self._disk_states:
             return False
         return self._disk_states.get(log.directory, DiskState.WRITABLE) > log.disk_state
@@ -196,12 +205,13 @@ class LogAppender:
             _flush(log)
             self._sync_log(log)
 
-    def _begin(self, ledger_id: int) -> LogWriter:
-        """Open a new log for this ledger and rotate the one it replaces. Nothing changes if that fails."""
+    def _begin(self, ledger_id: int, first_log: int = 0) -> LogWriter:
+        """Open a new log for this ledger, not older than `first_log`, and rotate the one it replaces. Nothing changes
+        if that fails."""
         old = self._active.get(ledger_id)
         if old is not None:
             _flush(old)
-        new = self._allocator.create()
+        new = self._allocator.create(first_log)
         new.disk_state = self._disk_states.get(new.directory, DiskState.WRITABLE)
         self._writers[new.log_id] = new
         self._active.put(ledger_id, new)
@@ -340,8 +350,11 @@ class LogAppender:
         self._rotated.give_up([log for log in logs if log.kept_to])
 
     def give_up(self, directory: str) -> None:
-        """The disk of this directory failed: nothing is written there any more, and what its open logs hold will never
-        be durable, so whoever owns the journal's marks must not move them. Reads go on as far as the disk bears it."""
+        """Stop writing to this directory, whose disk failed.
+
+        The contents of its open logs will never be durable, so the owner of the journal's marks must not move them.
+        Reads go on as long as the disk allows.
+        """
         with self._sync_lock, self._append_lock:
             self._allocator.give_up(directory)
             for log in (*self._active.all(), *self._rotated.all()):
@@ -352,8 +365,10 @@ class LogAppender:
 
     @property
     def sync_failed(self) -> bool:
-        """Whether a sync has failed and nothing was given up since: every append and sync fails until
-        `abandon_unsynced`."""
+        """Return whether a sync has failed and no log was given up since.
+
+        Until `abandon_unsynced` every append and sync fails.
+        """
         return self._fault is not None
 
     def _check_usable(self) -> None:

@@ -19,16 +19,15 @@ import threading
 import structlog
 
 from bookie_pod.storage.entry_log.directories import LedgerDirs
-from bookie_pod.storage.entry_log.format import MAX_LOG_ID
 from bookie_pod.storage.entry_log.names import (
     LAST_ID_FILE,
-    following_id,
     last_id_in_directory,
     log_file_name,
     parse_compacted_name,
     parse_log_name,
 )
 from bookie_pod.storage.files import Files, storage_fault
+from bookie_pod.storage.log_ids import MAX_LOG_ID, following_id, is_before
 from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
@@ -49,8 +48,10 @@ class LogCatalog:
         self._noting = list(dirs.all())
         """Directories in which the last id is noted."""
         self._texts: dict[str, bytes] = {}
-        """What `lastId` holds, by directory."""
+        """The contents of `lastId`, by directory."""
         self._last_id_durable = False
+        self._inherited: set[int] = set()
+        """Logs of earlier processes, which may be in the page cache alone."""
         for directory in dirs.all():
             self._load(directory)
 
@@ -74,15 +75,23 @@ class LogCatalog:
                 "move the wrong one away"
             )
         self._directory[log_id] = directory
+        self._inherited.add(log_id)
 
     def _last_id_text(self, directory: str) -> str:
         data = self._texts[directory] = self._files.read_bytes(self._text_path(directory))
         return data.decode("ascii", "replace")
 
-    def allocate(self) -> int:
-        """The next free id, noted in `lastId` of every directory."""
+    @property
+    def last_id(self) -> int:
+        """The id that was given out last, -1 if none was."""
+        return self._last_id
+
+    def allocate(self, first: int = 0) -> int:
+        """The next free id from `first` on (0: any), noted in `lastId` of every directory."""
         with self._allocation:
             log_id = self._last_id
+            if is_before(following_id(log_id), first):
+                log_id = first - 1
             for _ in range(MAX_LOG_ID + 1):
                 log_id = following_id(log_id)
                 if not self._taken(log_id):
@@ -157,6 +166,24 @@ class LogCatalog:
 
     def is_flushed(self, log_id: int) -> bool:
         return log_id not in self._unflushed
+
+    def make_durable(self, log_id: int) -> None:
+        """Make the bytes durable that an earlier process wrote into the log, before a row leads there.
+
+        Raises `StorageFault`.
+        """
+        if log_id not in self._inherited:
+            return
+        path = self.path(log_id)
+        try:
+            file = self._files.open(path)
+            try:
+                file.datasync()
+            finally:
+                file.close()
+        except OSError as error:
+            raise storage_fault(f"cannot sync entry log {path}", error) from error
+        self._inherited.discard(log_id)
 
     def least_unflushed_id(self) -> int:
         """The unflushed log that was created first; without any, the id that comes next."""

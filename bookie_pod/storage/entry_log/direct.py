@@ -6,6 +6,7 @@ multiple of 4096. Both kinds of logs can lie in one directory, and either logger
 
 Invariants
 - Every write goes out of one page-aligned buffer, at an offset and with a length that are multiples of 4096.
+- `close` forgets the buffer and does not free it: whatever still refers to it cannot make that fail.
 - The file grows with its writes: nothing is allocated ahead, so a crash leaves no zeros behind the data. (The
   reference allocates `logSizeLimit` at once, and a scan of an unclosed log walks through what is left of it.)
 
@@ -42,9 +43,9 @@ class DirectLogWriter(LogWriter):
 
     first_position = BLOCK
 
-    def __init__(self, log_id: int, directory: str, file: File, write_buffer_bytes: int) -> None:
-        self._aligned = mmap.mmap(-1, write_buffer_bytes)
-        super().__init__(log_id, directory, file, write_buffer_bytes)
+    def __init__(self, log_id: int, directory: str, file: File, aligned: mmap.mmap) -> None:
+        self._aligned = memoryview(aligned)
+        super().__init__(log_id, directory, file, len(aligned))
 
     def _header(self) -> bytes:
         return encode_direct_header()
@@ -53,7 +54,7 @@ class DirectLogWriter(LogWriter):
         super()._write(data + PAD_BYTE * (-len(data) % BLOCK))
 
     def _write_bytes(self, data: bytes, offset: int) -> None:
-        with memoryview(data) as source, memoryview(self._aligned) as aligned:
+        with memoryview(data) as source, self._aligned[:] as aligned:
             for start in range(0, len(data), len(aligned)):
                 length = min(len(aligned), len(data) - start)
                 aligned[:length] = source[start : start + length]
@@ -67,7 +68,7 @@ class DirectLogWriter(LogWriter):
 
     def close(self) -> None:
         super().close()
-        self._aligned.close()
+        self._aligned = memoryview(b"")
 
 
 class DirectWriterFactory:
@@ -80,6 +81,7 @@ class DirectWriterFactory:
         if self._refused:
             return make_writer(files, log_id, directory, options)
         path = posixpath.join(directory, log_file_name(log_id))
+        aligned = mmap.mmap(-1, options.direct_write_buffer_bytes)  # before the file, which an error would leave open
         try:
             file = files.create_direct(path)
         except OSError as error:
@@ -93,4 +95,4 @@ class DirectWriterFactory:
                 error=str(error),
             )
             return make_writer(files, log_id, directory, options)
-        return DirectLogWriter(log_id, directory, file, options.direct_write_buffer_bytes)
+        return DirectLogWriter(log_id, directory, file, aligned)

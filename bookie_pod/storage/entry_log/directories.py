@@ -91,7 +91,7 @@ class JoinedLedgerDirs:
 
 @dataclass(frozen=True, slots=True)
 class LogPurpose:
-    """What a new log is for, in the words of an error."""
+    """The purpose of a new log, worded for an error."""
 
     what: str
     key: str

@@ -52,7 +52,6 @@ FIRST_POSITION = HEADER_SIZE + SIZE_BYTES
 """Smallest position that a location can have."""
 
 MIN_ENTRY_SIZE = 16
-MAX_LOG_ID = 0x7FFFFFFF
 
 MAP_LEDGER_ID = -1
 MAP_ENTRY_ID = -2
@@ -68,7 +67,7 @@ MAP_POINTER = Struct(">qi")
 """The part of the header that is overwritten when the log is closed: map offset, number of ledgers."""
 MAP_POINTER_OFFSET = 8
 MAP_CHECK = Struct(">4sI")
-"""Behind the pointer, and written together with it: `MAP_CHECK_MAGIC` and the check sum of the map."""
+"""`MAP_CHECK_MAGIC` and the checksum of the map; written together with the pointer and right after it."""
 MAP_CHECK_OFFSET = MAP_POINTER_OFFSET + MAP_POINTER.size
 MAP_CHECK_MAGIC = b"MCRC"
 
@@ -96,7 +95,7 @@ class LogHeader:
 
     @property
     def has_map(self) -> bool:
-        """Whether the header claims a ledgers map (reference disk formats, 4.5)."""
+        """Return whether the header claims a ledgers map (reference disk formats, 4.5)."""
         return self.version >= 1 and self.map_offset >= HEADER_SIZE and self.ledger_count > 0
 
 
@@ -154,13 +153,13 @@ def map_checksum(pointer: bytes, ledgers_map: bytes, before: int = 0) -> int:
 
 
 def encode_map_pointer(offset: int, ledger_count: int, ledgers_map: bytes) -> bytes:
-    """What closing a log writes at `MAP_POINTER_OFFSET`: where the map is, and its check sum."""
+    """Return the bytes that closing a log writes at `MAP_POINTER_OFFSET`: the map's position and checksum."""
     pointer = MAP_POINTER.pack(offset, ledger_count)
     return pointer + MAP_CHECK.pack(MAP_CHECK_MAGIC, map_checksum(pointer, ledgers_map))
 
 
 def map_checksum_in(header: bytes) -> int | None:
-    """The check sum that a header holds; None if the log was closed by somebody who stores none."""
+    """Return the checksum that a header holds, or None if the log was closed by software that stores none."""
     if len(header) < MAP_CHECK_OFFSET + MAP_CHECK.size:
         return None
     magic, checksum = MAP_CHECK.unpack_from(header, MAP_CHECK_OFFSET)

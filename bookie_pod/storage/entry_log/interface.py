@@ -1,4 +1,4 @@
-"""What the parts of the entry logs, and those who use them, have in common."""
+"""The common interface of the parts of the entry logs, and of their users."""
 
 from __future__ import annotations
 
@@ -6,26 +6,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from bookie_protocol.errors import StorageFault
+
 Row = tuple[int, bytes, int]
 """Entry id, entry, location."""
+RotationListener = Callable[[int], None]
+"""Called with the id of a log that was rotated, on the appending thread with the append lock held: only
+note it.
+"""
+
+
+class DigestUnknown(StorageFault):
+    """The digest type of the entry's ledger is not known at the moment, so the entry may be sound or damaged."""
 
 
 class EntryCheck(Protocol):
-    """Looks at entries that are served. Any thread."""
+    """Looks at entries. Any thread."""
 
-    def problem(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
-        """What is wrong with the entry; None: nothing."""
+    def problem(self, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        """Say what is wrong with the entry, None if nothing can be seen with its digest type. Raises
+        `DigestUnknown`."""
+        ...
+
+    def served(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        """Say what is wrong with an entry that is to be served, and report it. Return None also if
+        that is unknown."""
         ...
 
     def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
         """The rows before the first one with a problem."""
         ...
-
-
-RotationListener = Callable[[int], None]
-"""Called with the id of a log that was rotated, on the appending thread with the append lock held: only
-note it.
-"""
 
 
 @dataclass(slots=True)

@@ -1,16 +1,16 @@
-"""Bytes per ledger of one entry log, 16 bytes a ledger; and the ledgers map at the tail of a closed log that tells them
-(reference disk formats, 4.5).
+"""Bytes per ledger of one entry log, 16 bytes a ledger.
 
-A log may hold a million ledgers; a dict of them would take a hundred times its map on disk. `LedgerSizes` is two sorted
-arrays.
+The ledgers map at the tail of a closed log holds them (reference disk formats, 4.5). A log may hold a million ledgers;
+a dict of them would take a hundred times its map on disk. `LedgerSizes` is two sorted arrays.
 
 Invariants
 - Ledger ids are ascending and unique, so a look-up is a binary search.
 - `LedgerSizesBuilder` holds at most `CHUNK` ledgers as Python objects, and of a ledger that it meets again and again
   not many pairs: they are merged as they come.
 - A map is believed only if all of it fits: framing, number of ledgers, no more bytes than lie before it, and the check
-  sum if the log has one. Anything else is "no map" and the caller counts by a scan. Without a check sum (logs of the
-  reference) a flipped bit in a ledger id goes unseen, so nothing may be deleted on the word of such a map.
+  sum if the log has one. Anything else is "no map" and the caller counts by a scan. One case of that is no damage: a
+  pointer that a power cut tore (`is_pointer_torn`). Without a check sum (logs of the reference) a flipped bit in a
+  ledger id goes unseen, so nothing may be deleted on the word of such a map.
 
 Immutable once built, and pure reading; any thread.
 """
@@ -25,16 +25,20 @@ import numpy.typing as npt
 
 from bookie_pod.storage.entry_log.format import (
     HEADER_SIZE,
+    MAP_CHECK,
     MAP_CHECK_OFFSET,
     MAP_ENTRY_ID,
     MAP_FIXED_SIZE,
     MAP_HEAD,
     MAP_LEDGER_ID,
     MAP_PAIR,
+    MAP_POINTER,
     MAP_POINTER_OFFSET,
     SIZE,
     SIZE_BYTES,
+    VERSION,
     decode_header,
+    encode_map_pointer,
     map_checksum,
     map_checksum_in,
 )
@@ -68,7 +72,7 @@ class LedgerSizes(Mapping[int, int]):
 
     @property
     def nbytes(self) -> int:
-        """What this takes in memory, in bytes."""
+        """Return the bytes that this takes in memory."""
         return self._ids.nbytes + self._sizes.nbytes
 
     def __len__(self) -> int:
@@ -90,7 +94,7 @@ class LedgerSizes(Mapping[int, int]):
             yield from zip(self._ids[at : at + CHUNK].tolist(), self._sizes[at : at + CHUNK].tolist(), strict=True)
 
     def same_as(self, other: LedgerSizes) -> bool:
-        """Whether both hold the same ledgers with the same bytes; `==` goes ledger by ledger."""
+        """Return whether both hold the same ledgers with the same bytes; `==` compares ledger by ledger."""
         return np.array_equal(self._ids, other._ids) and np.array_equal(self._sizes, other._sizes)
 
 
@@ -115,7 +119,7 @@ class LedgerSizesBuilder:
         self._packed.append(LedgerSizes(pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)))
 
     def build(self) -> LedgerSizes:
-        """Everything that was added."""
+        """Return everything that was added."""
         self._pack()
         if not self._packed:
             return LedgerSizes(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -153,13 +157,25 @@ class StoredMap(NamedTuple):
 
 
 def map_offset(file: File) -> int | None:
-    """Where the header says the entries end and the map begins; None if it names none, or cannot be read: the log was
-    never complete, as far as anybody can tell."""
+    """Return the offset at which, by the header, the entries end and the map begins.
+
+    None if the header names no map or cannot be read: then nothing shows that the log was ever complete.
+    """
     try:
         header = decode_header(file.pread(HEADER_SIZE, 0))
     except ValueError:
         return None
     return header.map_offset if header.has_map else None
+
+
+def synced_end(file: File) -> int | None:
+    """Return where the entries of the log end, if its header proves that all of them were synced; None if it does not.
+
+    Only what we write proves it: the pointer with a check sum, which follows a sync. The reference points to the map
+    before it syncs the log, so a power cut may leave its pointer, and bytes of the log that never reached the disk.
+    Raises `OSError`.
+    """
+    return None if map_checksum_in(file.pread(HEADER_SIZE, 0)) is None else map_offset(file)
 
 
 def read_ledgers_map(file: File) -> StoredMap:
@@ -186,6 +202,36 @@ def read_ledgers_map(file: File) -> StoredMap:
     if stored is not None and stored != checksum:
         raise ValueError("the check sum of the map is wrong")
     return StoredMap(sizes, stored is not None)
+
+
+def is_pointer_torn(file: File) -> bool:
+    """Return whether the header's pointer to the map is one of which a power cut left the first bytes only.
+
+    The rest are zeros, as before it was written. Such a log is whole: all of it was synced before. Apache's header of a
+    log without ledgers, which names a map of none, looks the same. Raises `OSError`.
+    """
+    head = file.pread(HEADER_SIZE, 0)
+    written = head[MAP_POINTER_OFFSET : MAP_CHECK_OFFSET + MAP_CHECK.size].rstrip(b"\0")
+    try:
+        header = decode_header(head)
+        if header.version != VERSION:
+            return False  # the version was written with the first header, before any entry
+        if header.ledger_count == 0:
+            return 0 < len(written) <= MAP_POINTER.size
+        whole = _pointer(file, header.map_offset)
+    except ValueError:
+        return False
+    return len(written) < len(whole) and whole.startswith(written)
+
+
+def _pointer(file: File, offset: int) -> bytes:
+    """The pointer to the map at this offset. `ValueError` if there is none."""
+    position, limit, found, batches = offset, file.size(), 0, []
+    while (batch := _read_batch(file, position, limit, limit)) is not None:
+        position, data, pairs = batch
+        found += len(pairs)
+        batches.append(data)
+    return encode_map_pointer(offset, found, b"".join(batches))
 
 
 def _read_batch(file: File, position: int, limit: int, expected: int) -> tuple[int, bytes, Array] | None:

@@ -5,7 +5,7 @@ Threads
   compaction thread; calls take turns on one lock. Syncing itself does not hold that lock, so that appends
   go on meanwhile.
 - `read`, `read_ahead`: any number of reader threads at once.
-- `scan*`, `ledgers_map`, `delete`: the garbage collection thread, beside all others.
+- `scan*`, `is_*`, `ledgers_map`, `delete`: the garbage collection thread, beside all others.
 
 What always holds
 - An entry is never split between two logs, and a location is handed out only after its bytes are buffered
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Container
-from typing import Any, Final
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -33,17 +33,24 @@ from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.compaction import CompactionLog, Compactions
 from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
-from bookie_pod.storage.entry_log.format import SIZE_BYTES
+from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, map_offset, read_ledgers_map
+from bookie_pod.storage.entry_log.ledger_sizes import (
+    LedgerSizesBuilder,
+    is_pointer_torn,
+    map_offset,
+    read_ledgers_map,
+    synced_end,
+)
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LedgersMap, LogScan
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files, storage_fault
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 PAY_ENTRIES: Final = 1024
 PAY_BYTES: Final = 1 << 20
@@ -91,11 +98,12 @@ class EntryLogger(LogAppender):
         return self._reader.read(location, ledger_id, entry_id)
 
     def read_run(self, location: int, ledger_id: int, entry_id: int, more: int, max_bytes: int) -> list[Row]:
-        """The entry, for somebody who serves it, and up to `more` that lie behind it, about `max_bytes` of them. Their
-        ids ascend, and may have gaps: of a striped ledger others hold what is between.
+        """Return the entry, to serve it, and up to `more` entries that follow it in the log, about `max_bytes` of them.
+
+        Their ids ascend, and may have gaps: other bookies hold the entries between of a striped ledger.
 
         Raises what `read` does for the first, and `EntryDamaged` if the check of `check_with` refuses it. The others
-        end without an error at the first record that is no later entry of this ledger, or is refused.
+        end without an error at the first record that is not a later entry of this ledger, or is refused.
         """
         return self._reader.read_run(location, ledger_id, entry_id, more, max_bytes)
 
@@ -103,12 +111,18 @@ class EntryLogger(LogAppender):
         """Have `check` look at every entry that `read_run` returns from now on."""
         self._reader.check = check
 
+    def is_sound(self, ledger_id: int, entry_id: int, entry: bytes) -> bool:
+        """Return whether these are the bytes of the entry, as far as the check of `check_with` can see. Raises
+        `DigestUnknown`."""
+        check = self._reader.check
+        return check is None or check.problem(ledger_id, entry_id, entry) is None
+
     def scan(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[bytes]:
         """All entries of a log (of these ledgers only, if given)."""
         return self._scan(log_id, ledgers, bodies=True)
 
     def scan_sizes(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[int]:
-        """As `scan`, without reading the entries' bodies."""
+        """Scan as `scan` does, without reading the entries' bodies."""
         return self._scan(log_id, ledgers, bodies=False)
 
     def _scan(self, log_id: int, ledgers: Container[int] | None, *, bodies: bool) -> LogScan[Any]:
@@ -122,6 +136,34 @@ class EntryLogger(LogAppender):
             ledgers=ledgers,
             bodies=bodies,
         )
+
+    def is_closed(self, log_id: int) -> bool:
+        """Return whether the log was once complete: its header names a ledgers map. Raises `StorageFault`."""
+        return self._look(log_id, map_offset) is not None
+
+    def is_proved_synced(self, log_id: int) -> bool:
+        """Return whether the log's header proves that a power cut took none of its entries. Raises `StorageFault`."""
+        return self.entries_end(log_id) is not None
+
+    def entries_end(self, log_id: int) -> int | None:
+        """Return where the entries of a log end of which the header proves that all were synced; None if it does not.
+
+        Raises `StorageFault`.
+        """
+        return self._look(log_id, synced_end)
+
+    def is_pointer_torn(self, log_id: int) -> bool:
+        """Return whether a power cut tore the header's pointer to the ledgers map. Raises `StorageFault`."""
+        return self._look(log_id, is_pointer_torn)
+
+    def _look(self, log_id: int, look: Callable[[File], _T]) -> _T:
+        handle = self._reader.handles.acquire(log_id)
+        try:
+            return look(handle.file)
+        except OSError as error:
+            raise storage_fault(f"cannot read entry log {handle.file.path}", error) from error
+        finally:
+            self._reader.handles.release(handle)
 
     def ledgers_map(
         self, log_id: int, pay: Callable[[int, int], None] | None = None, *, scan: bool = False
@@ -162,10 +204,18 @@ class EntryLogger(LogAppender):
         return self._catalog.ids()
 
     def is_flushed(self, log_id: int) -> bool:
-        """Whether the log is from an earlier process, or rotated and synced: only then may it be
-        collected.
+        """Return whether the log is from an earlier process, or rotated and synced.
+
+        Only such a log may be collected.
         """
         return self._catalog.is_flushed(log_id)
+
+    def make_durable(self, log_id: int) -> None:
+        """Make the bytes durable that an earlier process wrote into the log, before a row leads there.
+
+        Raises `StorageFault`.
+        """
+        self._catalog.make_durable(log_id)
 
     def least_unflushed_log_id(self) -> int:
         """The oldest log of this process that is not rotated and synced; without any, the id that comes
@@ -173,8 +223,17 @@ class EntryLogger(LogAppender):
         """
         return self._catalog.least_unflushed_id()
 
+    @property
+    def newest_log_id(self) -> int:
+        """The id that was given out last, whatever became of the log; -1 if none was."""
+        return self._catalog.last_id
+
     def exists(self, log_id: int) -> bool:
         return self._catalog.exists(log_id)
+
+    def only_there(self, rows: Iterable[tuple[int, int]]) -> Iterator[int]:
+        """Yield the entries whose logs are here, from index rows of (entry id, location)."""
+        return (entry_id for entry_id, location in rows if self._catalog.exists(split_location(location)[0]))
 
     def path(self, log_id: int) -> str:
         """The log's file. `StorageFault` if it is in none of the directories."""
@@ -189,7 +248,7 @@ class EntryLogger(LogAppender):
             raise storage_fault(f"cannot tell the size of entry log {path}", error) from error
 
     def written_ms(self, log_id: int) -> int:
-        """When the log's file was written last, in ms since the epoch."""
+        """Return when the log's file was last written, in ms since the epoch."""
         path = self._catalog.path(log_id)
         try:
             return self._files.modified_ms(path)
@@ -247,7 +306,7 @@ def _fitted(files: Files, dirs: LedgerDirs, options: EntryLogOptions) -> EntryLo
     try:
         smallest = min((files.usage(path).total for path in dirs.all()), default=0)
     except OSError:
-        return options  # it is told by whoever uses that directory first
+        return options  # the first user of that directory reports it
     fitted = options.fitted(smallest)
     if fitted is not options:
         logger.info(

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bookie_pod.storage.entry_log.format import MAX_LOG_ID
+from bookie_pod.storage.log_ids import MAX_LOG_ID
 
 LAST_ID_FILE = "lastId"
-"""In every ledger directory: the last allocated id, lower-case hex and a newline."""
+"""The file in every ledger directory with the last allocated id, in lower-case hex, and a newline."""
 
 _LOG = re.compile(r"([0-9a-f]+)\.log")
 _COMPACTED = re.compile(r"([0-9a-f]+)\.log\.([0-9a-f]+)\.compacted")
@@ -53,11 +53,6 @@ def _canonical_id(match: re.Match[str] | None) -> int | None:
         return None
     log_id = int(match[1], 16)
     return log_id if log_id <= MAX_LOG_ID and f"{log_id:x}" == match[1] else None
-
-
-def following_id(log_id: int) -> int:
-    """The id after `log_id`; wraps to 0 after 0x7fffffff."""
-    return 0 if log_id >= MAX_LOG_ID else log_id + 1
 
 
 def last_id_in_directory(names: Iterable[str], last_id_text: str | None) -> int:

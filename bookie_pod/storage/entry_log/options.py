@@ -16,7 +16,7 @@ LEAST_FITTED_LOG_SIZE = 1 << 20
 """Bytes below which no log is made smaller than configured."""
 
 HARD_LOG_SIZE = (1 << 31) - 1
-"""No byte of an entry may lie beyond this offset: positions are 31 bits."""
+"""The offset beyond which no byte of an entry may lie: positions are 31 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,11 @@ class EntryLogOptions:
         return self.log_size_limit if self.min_usable_bytes is None else self.min_usable_bytes
 
     def fitted(self, total_bytes: int) -> EntryLogOptions:
-        """These options on a file system of so many bytes: with logs so small that compaction has room for what lives
-        in one when the disk is full. The room for a new log and the room that a copy leaves shrink with the logs."""
+        """Return these options, fitted to a file system of this size.
+
+        Logs become so small that compaction has room to copy the live entries of one when the disk is full. The room
+        for a new log and the room that a copy leaves shrink with the logs.
+        """
         headroom = int(total_bytes * (1 - self.full_share))
         limit = max(headroom // LOGS_IN_HEADROOM, LEAST_FITTED_LOG_SIZE)
         if self.full_share >= 1 or limit >= self.log_size_limit:

@@ -28,9 +28,16 @@ from bookie_pod.storage.entry_log.format import (
 )
 from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
 from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_protocol.errors import EntryDamaged, StorageFault
+
+logger = structlog.get_logger(__name__)
+GUESS_LIMIT = 68 << 10
+"""Bytes that the first read of an entry of unknown size fetches, at most: a little more than 64 KiB."""
+CHUNK_LIMIT = 1 << 20
+"""Bytes of one read-ahead read, at most, unless one entry is larger."""
 
 
 class ReadHandle:
@@ -49,8 +56,8 @@ class ReadHandles:
     """Open files of the logs that are being read. Any thread.
 
     Invariants
-    - A handle is closed only when nobody uses it; at most `capacity` idle ones stay open, the least recently used
-      goes first. Handles in use come on top of that.
+    - A handle is closed only when no reader uses it. At most `capacity` idle ones stay open; the least recently used is
+      closed first. Handles in use come on top of that.
     - After `drop` no new handle for that log can appear: opening checks under the lock that the log still exists.
     """
 
@@ -134,15 +141,6 @@ class ReadHandles:
             self.drop(log_id)
 
 
-logger = structlog.get_logger(__name__)
-
-GUESS_LIMIT = 68 << 10
-"""Most bytes that the first read of an entry of unknown size fetches: a little more than 64 KiB."""
-
-CHUNK_LIMIT = 1 << 20
-"""Most bytes of one read-ahead read, unless one entry is larger."""
-
-
 class EntryReader:
     """`writers` maps the ids of logs with a buffer to their writers; others change it while we read."""
 
@@ -162,6 +160,8 @@ class EntryReader:
         self._stats = stats
         self._stats_lock = threading.Lock()
         self._guess = options.read_buffer_bytes
+        self._largest = max(options.max_entry_bytes, SANE_ENTRY_BYTES)
+        """Bytes of an entry above which its size is damage, as in a scan."""
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """See `EntryLogger.read`."""
@@ -172,7 +172,7 @@ class EntryReader:
         rows = self._read_run(location, ledger_id, entry_id, more, max_bytes)
         if (check := self.check) is None:
             return rows
-        if (problem := check.problem(location, ledger_id, entry_id, rows[0][1])) is not None:
+        if (problem := check.served(location, ledger_id, entry_id, rows[0][1])) is not None:
             self._count_damage()
             raise EntryDamaged(f"at {location} (log << 32 | position): {problem}")
         return [rows[0], *check.sound(ledger_id, rows[1:])]
@@ -228,6 +228,11 @@ class EntryReader:
                 f"expected entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path}, "
                 f"found size {size}, entry {found_entry} of ledger {found_ledger}"
             )
+        if size > self._largest:
+            raise EntryDamaged(
+                f"entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path} has a size of {size}, and "
+                f"no entry has more than {self._largest} bytes"
+            )
         if size > self._options.max_entry_bytes:
             logger.warning("oversized entry", ledger_id=ledger_id, entry_id=entry_id, size=size)
         self._guess = min(max(size + SIZE_BYTES, self._options.read_buffer_bytes), GUESS_LIMIT)
@@ -248,7 +253,7 @@ class EntryReader:
         return handle.file.pread(length, start)
 
     def _fetch_rest(self, handle: ReadHandle, start: int, length: int) -> bytes:
-        """As `_fetch`, but believes a large length only if the file is that long: it may be damage."""
+        """Fetch as `_fetch` does, but believe a large length only if the file is that long: it may be damage."""
         if length > CHUNK_LIMIT and handle.log_id not in self._writers:
             length = min(length, max(0, handle.file.size() - start))
         return self._fetch(handle, start, length)

@@ -45,11 +45,11 @@ T = TypeVar("T", bytes, int)
 CHUNK_BYTES = 1 << 20
 
 SANE_ENTRY_BYTES = 64 << 20
-"""No scan believes in an entry larger than this, or than the configured maximum if that is larger."""
+"""Bytes of an entry above which a scan takes its size for damage, unless the configured maximum is larger."""
 
 
 class ScanOutcome(Enum):
-    """How the scan of a log ended."""
+    """The outcome of the scan of a log."""
 
     CLEAN = "clean"
     """The last record ends where the file ends (or only padding follows)."""
@@ -63,13 +63,13 @@ class ScanOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScanEnd:
-    """Where and how a scan ended. Nothing may be deleted on the word of a scan that is not `clean`."""
+    """The position and the outcome of a scan. Nothing may be deleted on the word of a scan that is not `clean`."""
 
     outcome: ScanOutcome
     position: int
     """Offset in the file of the first byte that was not understood; the end of the records if clean."""
     detail: str
-    """What was found there, for a message."""
+    """The finding at that position, for a message."""
 
     @property
     def clean(self) -> bool:
@@ -84,7 +84,7 @@ class LedgersMap:
     end: ScanEnd | None
     """None: read from the log's own map. Otherwise counted by a scan, which ended thus."""
     map_offset: int | None = None
-    """Where the entries of a log end that was once complete, by its header; None: it names no map."""
+    """The offset at which the entries of a once complete log end, by its header; None if it names no map."""
     checked: bool = False
     """The log's own map, and a check sum proves it."""
 
@@ -95,18 +95,20 @@ class LedgersMap:
 
     @property
     def complete(self) -> bool:
-        """Whether what was found is what a log in good order has: all of it, or a torn end of one that was active at a
-        crash. See `missing_from` for how far that can be trusted."""
+        """Return whether the log is in good order: complete, or with the torn end of a log that was active at a crash.
+
+        See `missing_from` for how far that can be trusted.
+        """
         if self.missing_from is None:
             return True
         return self.end is not None and self.end.outcome is ScanOutcome.TORN and not self.closed
 
     @property
     def missing_from(self) -> int | None:
-        """Where entries may begin that were not seen; None: every entry of the log is accounted for.
+        """Return where entries may begin that the scan did not see, or None if every entry of the log is accounted for.
 
-        A log that was active at a crash may end in the middle of an entry that nobody points to, and one that was not
-        synced may have lost parts of it. Whether that is so, or the log is damaged, only the index can tell.
+        A log that was active at a crash may end in the middle of an entry to which no index row points, and one that
+        was not synced may have lost parts of it. Only the index can tell whether that is so, or the log is damaged.
         """
         if self.end is None:
             return None
@@ -146,7 +148,7 @@ class LogScan(Generic[T]):
 
     @property
     def end(self) -> ScanEnd:
-        """How the pass ended; `RuntimeError` before it was exhausted."""
+        """Return how the pass ended. Raises `RuntimeError` before it was exhausted."""
         if self._end is None:
             raise RuntimeError(f"the scan of {self._path} was not run to its end")
         return self._end
@@ -192,7 +194,7 @@ class LogScan(Generic[T]):
         return None
 
     def _is_record(self, start: int, size: int, ledger_id: int, entry_id: int) -> bool:
-        """Whether this can be the head of a record; ends the scan if not."""
+        """Return whether this can be the head of a record; end the scan if not."""
         map_batch = ledger_id == MAP_LEDGER_ID
         if size < MIN_ENTRY_SIZE or (size > self._max_entry_bytes and not map_batch):
             self._finish(ScanOutcome.DAMAGED, start, f"a size of {size}")

@@ -1,14 +1,16 @@
 """One log that is being written.
 
 Invariants
-- Bytes reach the file in whole entries, each write at the offset where the last complete one ended. A failed
-  write changes nothing here: it is simply repeated at the same offset.
-- `tail` = (bytes in the file, pieces behind them) is replaced as one object after the file holds the bytes,
-  so readers see an entry in the buffer or in the file, never in neither.
+- Bytes reach the file in whole entries, each write at the offset where the last complete one ended. A failed write
+  changes nothing here: it is simply repeated at the same offset.
+- `tail` = (bytes in the file, pieces behind them) is replaced as one object after the file holds the bytes, so readers
+  see an entry in the buffer or in the file, never in neither.
 - The header stays in the buffer until the first write: an unused log is an empty file.
+- The header points to the ledgers map only once everything before it is synced: a power cut leaves a log that is closed
+  and whole, or one that was never closed, which may end anywhere.
 
-Threads: appending, closing: whoever holds the logger's append lock. `buffered`: any thread. `sync`: whoever
-holds the sync lock, beside an appender.
+Threads: appending and closing: the holder of the logger's append lock. `buffered`: any thread. `sync`: the holder of
+the sync lock, beside an appender.
 """
 
 from __future__ import annotations
@@ -55,8 +57,10 @@ class LogWriter:
         self.disk_state = DiskState.WRITABLE
         self.synced_to = 0
         self.kept_to = 0
-        """Bytes in the file when the last sync of all logs began that succeeded: what lies behind has been promised to
-        nobody."""
+        """Bytes in the file when the last successful sync of all logs began: no caller was promised what lies behind.
+        """
+        self._map_pointer: bytes | None = None
+        """The pointer that the header gets once the ledgers map is synced."""
         self._has_map = False
         self._write_failed = False
         self._sync_failed = False
@@ -80,7 +84,7 @@ class LogWriter:
 
     @property
     def failed(self) -> bool:
-        """Whether the last write failed, or any sync."""
+        """Return whether the last write failed, or any sync."""
         return self._write_failed or self._sync_failed
 
     def append(self, ledger_id: int, entries: Sequence[bytes], start: int, limit: int, out: list[int]) -> int:
@@ -132,13 +136,12 @@ class LogWriter:
             self._write(b"".join(self.tail[1]))
 
     def write_map(self) -> None:
-        """Close the log's contents: append the ledgers map, then point the header to it. `OSError`."""
+        """Close the log's contents: append the ledgers map, to which the next `sync` points the header. `OSError`."""
         self.flush()
         offset = self.position
         ledgers_map = b"".join(encode_ledgers_map(self.ledgers))
         self._write(ledgers_map)
-        self._write_map_pointer(encode_map_pointer(offset, len(self.ledgers), ledgers_map))
-        self._has_map = True
+        self._map_pointer = encode_map_pointer(offset, len(self.ledgers), ledgers_map)
 
     def _write_map_pointer(self, pointer: bytes) -> None:
         self.file.pwrite(pointer, MAP_POINTER_OFFSET)
@@ -153,21 +156,39 @@ class LogWriter:
             logger.warning("cannot cut the broken end of an entry log", path=self.file.path, error=str(error))
         self.position = end
         self.tail = (end, [])
+        self._map_pointer = None
         self._write_failed = False
 
     def take_back(self) -> None:
-        """Remove what was promised to nobody. A log that has its map stays whole: after a crash a map that is named and
-        gone would be damage."""
+        """Remove the bytes that no caller was promised.
+
+        A log that has its map stays whole: after a crash a map that is named and gone would be damage.
+        """
         self.cut(self.written_to if self._has_map else self.kept_to)
 
     def sync(self) -> None:
         """Make what was handed over durable. `OSError`."""
         with self._syncing:  # of two at once the kernel would tell only one that bytes were lost
-            target = self.written_to
+            pointer, target = self._map_pointer, self.written_to  # before: a map that comes meanwhile may not be synced
             self._sync_failed, failed_before = True, self._sync_failed
             self.file.datasync()
             self.synced_to = max(self.synced_to, target)
             self._sync_failed = failed_before
+            if pointer is not None and pointer is self._map_pointer:
+                self._map_pointer = None
+                self._point_to_map(pointer)
+
+    def _point_to_map(self, pointer: bytes) -> None:
+        """Point the header to the map.
+
+        The entries are durable already: without a pointer, code that needs the map scans the log.
+        """
+        self._has_map = True
+        try:
+            self._write_map_pointer(pointer)
+            self.file.datasync()
+        except OSError as error:
+            logger.warning("the header of an entry log may not name its map", path=self.file.path, error=str(error))
 
     def buffered(self, position: int, length: int) -> bytes | None:
         """Up to `length` bytes at `position` if they are still in the buffer, None if the file has them."""

@@ -2,21 +2,22 @@
 
 A pass
 1. finishes compactions that a crash interrupted;
-2. deletes ledgers that the metadata service no longer has, and now and then those that live elsewhere;
+2. deletes ledgers that the metadata service no longer has, and now and then those that live elsewhere; a pass that a
+   person asked for takes the second look at an empty listing itself, some seconds later;
 3. closes the logs that are written at present, if they are garbage;
-4. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
-   is in the index, and the deletions are durable;
+4. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them is
+   in the index, and the deletions are durable;
 5. measures each of them; one in which nothing lives is removed;
 6. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
    copies of what lives in them fit.
 
 Invariants
-- A part that fails ends that part for this pass, with one log line; the next pass begins anew.
+- A part that fails ends that part for this pass, with one log line; the next pass starts from the beginning.
 - What a restart must not forget is written before what follows from it becomes durable.
 
 Threads: the collector's.
 
-Source: reference bookie behaviour, sections 6.2 and 6.5.
+Source: docs/internals/bookie-behaviour.md, sections 6.2 and 6.5.
 """
 
 from __future__ import annotations
@@ -27,16 +28,23 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.config.sections.gc import GcConfig
 from bookie_pod.metrics.gc import GcMetrics, GcStage
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.ledger_collector import LedgerCollection, LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
 from bookie_pod.storage.gc.reports import PassResult
-from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcOptions, GcTimes
+from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcTimes
 from bookie_pod.storage.gc.state_file import GcMemory, GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import MetadataError, StorageFailed, StorageFault
+
+_log = structlog.get_logger(__name__)
+COMPACTING_INDEX: Final = "compacting the location index"
+SECOND_LOOK: Final = "waiting to look again: the metadata service lists no ledger"
+SECOND_LOOK_S: Final = 3.0
+"""Seconds between the two looks of a pass that a person asked for."""
 
 
 class IndexCompaction:
@@ -68,12 +76,12 @@ class IndexCompaction:
         self._now_ms = now_ms
         self._random = random
         self.count = 0
-        """Since the start of the process."""
+        """The number of passes since the start of the process."""
         self._due_ms = self._next()
 
     @property
     def last_ms(self) -> int:
-        """When it was rewritten last, or when the storage was first collected."""
+        """Return when the indexes were last rewritten, or when the storage was first collected."""
         return self._times.last_index_ms
 
     @property
@@ -94,11 +102,6 @@ class IndexCompaction:
         return self._times.last_index_ms + self._interval_ms + self._random.randrange(self._interval_ms)
 
 
-_log = structlog.get_logger(__name__)
-
-COMPACTING_INDEX: Final = "compacting the location index"
-
-
 class CollectionPass:
     """See the module. `run` it as often as wanted, one at a time."""
 
@@ -114,11 +117,13 @@ class CollectionPass:
         memory: GcMemory,
         state_file: GcStateFile,
         metrics: GcMetrics,
-        options: Callable[[], GcOptions],
+        options: Callable[[], GcConfig],
+        usage_size_limit: Callable[[], int | None],
         now_ms: Callable[[], int],
         check_stopped: Callable[[], None],
+        pause: Callable[[float], None],
     ) -> None:
-        """`check_stopped` raises `CollectionStopped`."""
+        """`check_stopped`, and `pause`, which waits for so many seconds, raise `CollectionStopped`."""
         self._storage = storage
         self._ledgers = ledgers
         self._deleted = deleted
@@ -130,16 +135,18 @@ class CollectionPass:
         self._state_file = state_file
         self._metrics = metrics
         self._options = options
+        self._usage_size_limit = usage_size_limit
         self._now_ms = now_ms
         self._check_stopped = check_stopped
+        self._pause = pause
 
     def run(self, force: Force | None, result: PassResult) -> None:
-        """Make it. Raises `CollectionStopped`, `StorageFailed`; everything else stands in the result."""
+        """Run the pass. Raises `CollectionStopped` and `StorageFailed`; all other errors are put into the result."""
         if not self._memory.stored:
             self._step("noting when the timers began", result, self._remember)
         recovered = self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
         with self._metrics.timed(GcStage.LEDGERS):
-            self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
+            self._step("deleting ledgers", result, lambda: self._delete_ledgers(force, result))
         compaction = self._schedule.choose(self._memory.times, self._now_ms(), force)
         asked_for = compaction is not None
         compaction = compaction or self._schedule.to_make_room()
@@ -155,7 +162,10 @@ class CollectionPass:
             self._step(COMPACTING_INDEX, result, self._compact_index)
 
     def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> bool:
-        """Whether it ended without an error. Raises `StorageFailed`: nothing helps but a restart."""
+        """Run one step and return whether it ended without an error.
+
+        Raises `StorageFailed`: only a restart helps then.
+        """
         self._reclaimer.phase, self._reclaimer.progress = phase, (0, 0)
         self._check_stopped()
         try:
@@ -168,15 +178,23 @@ class CollectionPass:
             return False
         return True
 
-    def _delete_ledgers(self, result: PassResult) -> None:
+    def _delete_ledgers(self, force: Force | None, result: PassResult) -> None:
         self._ledgers.begin_pass()
-        searches = [self._ledgers.collect_deleted]
-        interval = self._options().over_replicated_interval_ms
+        by_a_person = force is not None and not force.by_disk
+        at_once = force is not None or self._schedule.disk_full
+        searches: list[Callable[[], LedgerCollection]] = [lambda: self._ledgers.collect_deleted(at_once=at_once)]
+        interval = self._options().overreplicated_wait_time_ms
         if interval > 0 and self._now_ms() - self._memory.times.last_over_replicated_ms >= interval:
             searches.insert(0, self._search_elsewhere)
         try:
             for search in searches:
                 found = search()
+                if by_a_person and found.wants_second_look:
+                    # The next scheduled pass may be hours away, and the person who asked for this one looks at its
+                    # result.
+                    self._reclaimer.phase = SECOND_LOOK
+                    self._pause(SECOND_LOOK_S)
+                    found = search()
                 result.ledgers_deleted += found.deleted
                 self._metrics.ledgers_deleted(found.deleted, found.failed)
                 if found.failed:
@@ -190,7 +208,7 @@ class CollectionPass:
 
     def _search_elsewhere(self) -> LedgerCollection:
         found = self._ledgers.collect_over_replicated()
-        if found.complete:  # or the next pass begins it anew
+        if found.complete:  # or the next pass begins it again
             self._memory.times.last_over_replicated_ms = self._now_ms()
         return found
 
@@ -211,12 +229,12 @@ class CollectionPass:
                 self._remember()
 
     def _compact(self, compaction: Compaction, asked_for: bool, result: PassResult) -> None:
-        """`asked_for`: by the schedule or by somebody; else the disk is full."""
+        """Compact. `asked_for` says that the schedule or a person asked for it; else the disk is full."""
         try:
             complete = self._reclaimer.compact(
                 compaction,
                 self._schedule.rule(compaction),
-                self._options().usage_size_limit,
+                self._usage_size_limit(),
                 result,
                 to_make_room=self._schedule.short_of_space,
             )

@@ -4,11 +4,11 @@ What a pass does, `collection_pass` says.
 
 Invariants
 - While a forced pass waits or runs, further requests are part of it.
-- `stop` ends every wait; what was done stands.
+- `stop` ends every wait; work that is done is kept.
 
 Threads: `gc-<n>` runs the passes; everything public may be called by any thread.
 
-Source: reference bookie behaviour, sections 6.1 and 6.6.
+Source: docs/internals/bookie-behaviour.md, sections 6.1 and 6.6.
 """
 
 from __future__ import annotations
@@ -16,24 +16,35 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Final
 
 import structlog
 
+from bookie_pod.config.sections.gc import GcConfig
 from bookie_pod.metrics.gc import GcMetrics, GcStage
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.storage.gc.absent_ledgers import AbsentLedgers
 from bookie_pod.storage.gc.collection_pass import COMPACTING_INDEX, CollectionPass, IndexCompaction
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
-from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.live_entries import Pay
-from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
+from bookie_pod.storage.gc.log_usage import DEFAULT_MAX_BYTES, LogUsage, LogUsages
 from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
-from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, Inspection, LogReport, PassResult, bucket_of
-from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, GcOptions, steady_now_ms
+from bookie_pod.storage.gc.reports import (
+    BUCKETS,
+    Forecast,
+    GcState,
+    Inspection,
+    LogReport,
+    LogSummary,
+    PassResult,
+    bucket_of,
+)
+from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force, steady_now_ms
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage, GcMetadata
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle
@@ -46,26 +57,29 @@ WAITING: Final = "waiting"
 
 
 class GarbageCollector:
-    """See the module. `index` numbers the collectors of one bookie from 0."""
+    """See the module. `index` numbers the `collectors` of one bookie from 0: their first passes are spread over one
+    more wait time."""
 
     def __init__(
         self,
         storage: CollectedStorage,
         metadata: GcMetadata,
         state_file: GcStateFile,
-        options: GcOptions,
+        options: GcConfig,
         *,
         index: int = 0,
+        collectors: int = 1,
         fenced: FencedAndDeleted | None = None,
         under_pressure: Callable[[], bool] = lambda: False,
         metrics: GcMetrics | None = None,
         now_ms: Callable[[], int] = steady_now_ms,
         random: Random | None = None,
+        usage_memory_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         self.options = options
-        self.schedule = CompactionSchedule(options.minor, options.major, options.force_allowed)
+        self.schedule = CompactionSchedule.of(options)
         self._storage = storage
-        self._index = index
+        self._index, self._collectors = index, collectors
         self._now_ms = now_ms
         self._metrics = metrics or GcMetrics(Registry(), None)
         self._memory = state_file.read(now_ms())
@@ -81,14 +95,17 @@ class GarbageCollector:
         rate = self._rate = Throttle(
             options.compaction_rate, self._stopped, by_bytes=options.throttle_by_bytes, under_pressure=under_pressure
         )
-        metadata_rate = self._metadata_rate = Throttle(options.metadata_rate, self._stopped, by_bytes=False)
+        metadata_rate = self._metadata_rate = Throttle(options.metadata_op_rate_limit, self._stopped, by_bytes=False)
         self._deleted = state_file.deleted_ledgers()
+        storage.remember_deaths(self._deleted.may_be_earlier_life)
+        self._absent = AbsentLedgers(lambda: self.options, now_ms)
         self._ledgers = LedgerCollector(
             storage,
             metadata,
             lambda: metadata_rate.pay(1, 0),
             self._deleted,
             fenced or FencedAndDeleted(),
+            self._absent,
             verify=options.verify_metadata,
         )
         rows = IndexedRows(storage, self._breathe)
@@ -98,14 +115,14 @@ class GarbageCollector:
             pay_scan=rate.pay,
             rows=rows,
             quarantined=self._memory.quarantined,
-            max_bytes=options.usage_memory_bytes,
+            max_bytes=usage_memory_bytes,
         )
         self._reclaimer = self._make_reclaimer(rate.pay, rows)
         self._index_compaction = IndexCompaction(
             storage,
             self._metrics,
             self._memory.times,
-            options.index_compaction_interval_ms,
+            options.entry_location_compaction_interval_s * 1000,
             now_ms,
             random or Random(),
         )
@@ -119,16 +136,9 @@ class GarbageCollector:
             lambda: self._ledgers.doubt,
         )
 
-    @property
-    def may_be_earlier_life(self) -> MayBeEarlierLife:
-        """Whether a log may hold entries of a ledger from before a deletion. Any thread."""
-        return self._deleted.may_be_earlier_life
-
     def _make_reclaimer(self, pay: Pay, rows: IndexedRows) -> SpaceReclaimer:
-        kind = TransactionalCompactor if self.options.transactional else PlainCompactor
-        compactor: Compactor = kind(
-            self._storage, pay, self.options.max_outstanding, rows, self._deleted.may_be_earlier_life
-        )
+        kind = TransactionalCompactor if self.options.transactional_compaction else PlainCompactor
+        compactor: Compactor = kind(self._storage, pay, self.options.compaction_max_outstanding, rows)
         reclaimer = SpaceReclaimer(
             self._storage, self._usages, self._deleted, compactor, self._metrics, self._check_stopped
         )
@@ -148,14 +158,18 @@ class GarbageCollector:
             state_file,
             self._metrics,
             lambda: self.options,
+            lambda: self._usage_size_limit,
             self._now_ms,
             self._check_stopped,
+            self._pause,
         )
 
     @property
     def excluded(self) -> Callable[[], Mapping[int, str]]:
-        """Logs that somebody else found damaged, and what is damaged: neither compacted nor removed while that is so.
-        Any thread."""
+        """Return the logs that other parts found damaged, and the damage.
+
+        They are neither compacted nor removed while that is so. Any thread.
+        """
         return self._reclaimer.excluded
 
     @excluded.setter
@@ -164,12 +178,16 @@ class GarbageCollector:
 
     @property
     def is_idle(self) -> bool:
-        """No pass goes on. Any thread."""
+        """Return whether no pass is running. Any thread."""
         return self._reclaimer.phase == WAITING
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
             raise CollectionStopped
+
+    def _pause(self, seconds: float) -> None:
+        self._stopped.wait(seconds)
+        self._check_stopped()
 
     def step(self) -> tuple[str, object | None]:
         """Its thread, and what a pass is at: another one with everything that it does, or waits for on purpose; None:
@@ -183,6 +201,11 @@ class GarbageCollector:
         self._check_stopped()
         self._breaths += 1
         time.sleep(YIELD_SECONDS)
+
+    @property
+    def _usage_size_limit(self) -> int | None:
+        """The size that a log's usage is measured against (`useTargetEntryLogSizeForGc`); None: its own."""
+        return self._storage.logs.log_size_limit if self.options.use_target_entry_log_size else None
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -212,8 +235,8 @@ class GarbageCollector:
             self._thread.join()
 
     def _run(self) -> None:
-        wait = self.options.wait_ms / 1000
-        share = (self._index + 1) / max(1, self.options.collectors)
+        wait = self.options.wait_time_ms / 1000
+        share = (self._index + 1) / self._collectors
         due = wait + wait * share
         while True:
             with self._wake:
@@ -225,10 +248,10 @@ class GarbageCollector:
             except CollectionStopped:
                 return
             except StorageFailed:
-                pass  # it is told; the next checkpoint stops the bookie
-            except Exception as error:  # the thread must outlive a fault of ours; the next pass begins anew
+                pass  # the next checkpoint reports it and stops the bookie
+            except Exception as error:  # the thread must outlive an internal error
                 _log.exception("garbage collection pass failed", reason=str(error))
-            due = self.options.wait_ms / 1000
+            due = self.options.wait_time_ms / 1000
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -241,20 +264,23 @@ class GarbageCollector:
             self._wake.notify_all()
         return True
 
+    def allow_deletions(self, ledgers: int) -> None:
+        """Let the next pass delete up to so many ledgers that the metadata service does not have, also if that is an
+        unusual part of what is here."""
+        self._absent.allow(ledgers)
+
     def cancel_request(self) -> None:
         """Forget a request that a full disk has made, if it has not begun."""
         with self._wake:
             if self._force is not None and self._force.by_disk:
                 self._force = None
 
-    def reconfigure(self, options: GcOptions) -> None:
-        """Take other thresholds, intervals and rates from now on; what else is in `options` counts from the next
-        start."""
-        self.options = self.options.reconfigured(options)
-        self.schedule.minor, self.schedule.major = options.minor, options.major
-        self.schedule.force_allowed = options.force_allowed
+    def reconfigure(self, options: GcConfig) -> None:
+        """Take other thresholds, intervals and rates from now on; how a compaction works counts from the next start."""
+        self.options = options
+        self.schedule.reconfigure(options)
         self._rate.change(options.compaction_rate, by_bytes=options.throttle_by_bytes)
-        self._metadata_rate.change(options.metadata_rate, by_bytes=False)
+        self._metadata_rate.change(options.metadata_op_rate_limit, by_bytes=False)
 
     @property
     def force_pending(self) -> bool:
@@ -291,12 +317,12 @@ class GarbageCollector:
 
     def candidates(self, threshold: float) -> list[LogUsage]:
         """Logs below the threshold, the emptiest tenth first. Logs in doubt are left alone."""
-        return self._reclaimer.candidates(threshold, self.options.usage_size_limit)
+        return self._reclaimer.candidates(threshold, self._usage_size_limit)
 
     # --- what can be asked ----------------------------------------------------------------------------------
 
     def state(self) -> GcState:
-        """What goes on, and what the last pass did."""
+        """Return what the collector is doing, and what the last pass did."""
         times, last = self._memory.times, self._last
         return GcState(
             force_compacting=self.force_pending,
@@ -318,6 +344,8 @@ class GarbageCollector:
             total=self._reclaimer.progress[1],
             last_pass=last,
             last_pass_ms=self._last_ms,
+            deletions_held=self._absent.held,
+            ledgers_waiting=self._absent.waiting,
         )
 
     def usages(self) -> list[LogUsage]:
@@ -329,30 +357,38 @@ class GarbageCollector:
         return self._usages.current
 
     def oldest_age_s(self) -> float:
-        """Since the oldest complete log was written last, one that is left alone for damage too; 0: there is none.
-        Numbers rise, so it is the lowest."""
-        logs = self._storage.logs
-        oldest = next((log_id for log_id in logs.log_ids() if logs.is_flushed(log_id)), None)
-        try:
-            return 0.0 if oldest is None else max(0.0, (self._now_ms() - logs.written_ms(oldest)) / 1000)
-        except StorageFault:
-            return 0.0  # it went meanwhile
+        """Seconds since the log that was written longest ago was written last, of all logs here: those that are
+        written at present and those that are left alone for damage count too. 0: there is none. Reads the directory."""
+        return self._inspection.oldest_age_s(self._now_ms())
+
+    def quarantined_bytes(self) -> int:
+        """Bytes of the files of logs that are left alone for damage. Looks at each of them."""
+        found = 0
+        for log_id in list(self._usages.quarantined):
+            with suppress(StorageFault):  # another process removed it
+                found += self._storage.logs.size(log_id)
+        return found
 
     def has_log(self, log_id: int) -> bool:
-        """Whether there is such a log here. Reads the directory."""
+        """Return whether there is such a log here. Reads the directory."""
         return self._storage.logs.exists(log_id)
 
     def report(self, log_id: int) -> LogReport:
-        """Why this log is still there, and when it will go. `StorageFault` if there is no such log. Reads files."""
-        return self._inspection.report(log_id, self.options, self._now_ms())
+        """Return why this log is still there, and when it will go. `StorageFault` if there is no such log. Reads
+        files."""
+        return self._inspection.report(log_id, self._usage_size_limit, self._now_ms())
+
+    def logs(self) -> list[LogSummary]:
+        """Every log here, the one that was written longest ago first. Reads the directory."""
+        return self._inspection.logs(self._usage_size_limit, self._now_ms())
 
     def forecast(self) -> Forecast:
-        """What compaction could give back. Reads the directory."""
-        return self._inspection.forecast(self.options, self._now_ms())
+        """Return what compaction could give back. Reads the directory."""
+        return self._inspection.forecast(self._usage_size_limit, self._now_ms())
 
     def buckets(self) -> list[int]:
-        """How many logs are in each tenth of usage."""
+        """Return how many logs are in each tenth of usage."""
         counts = [0] * BUCKETS
         for each in (*list(self._usages.usages.values()), *self._usages.current):
-            counts[bucket_of(each.usage(self.options.usage_size_limit))] += 1
+            counts[bucket_of(each.usage(self._usage_size_limit))] += 1
         return counts

@@ -1,9 +1,10 @@
 """Copies what lives in one entry log and removes the log.
 
 Invariants
-- Order: copies durable, then the index points to them (durable), then the source is unlinked. A crash anywhere
-  leaves the old place or the new one, both right. Where there is nothing to copy, it is because the index names other
-  places, and they are made durable all the same.
+- Order: copies durable, then the index points to them (durable), then the source is unlinked. A crash anywhere leaves
+  the old place or the new one, both right. Where there is nothing to copy, it is because the index names other places.
+  These rows are written once more, and made durable, before the source goes: a row that another process left may be in
+  the page cache alone.
 - What is copied, and what must be true of the log before it may go: see `live_entries`.
 - A scan that ends at damage ends the compaction: nothing of the log is moved or unlinked.
 - Only logs may be compacted whose rows are all in the index: the caller lists logs that are rotated and synced, and
@@ -12,7 +13,7 @@ Invariants
 
 Threads: the garbage collection thread.
 
-Source: reference bookie behaviour, section 6.5; reference on-disk formats, section 5.
+Source: docs/internals/bookie-behaviour.md, section 6.5; docs/internals/on-disk-formats.md, section 5.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import structlog
 from bookie_pod.storage.entry_log.compaction import CompactionLog
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
-from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import IndexedRows, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
 from bookie_pod.storage.gc.storage import CollectedStorage
@@ -43,7 +43,7 @@ class IndexNotMoved(StorageFault):
 
 @dataclass(slots=True)
 class Recovered:
-    """What became of compactions that a crash had interrupted."""
+    """The result of compactions that a crash had interrupted."""
 
     emptied: dict[int, int] = field(default_factory=dict)
     """Sources that the index does not point to any more, and the bytes of their copies: they may be deleted."""
@@ -60,13 +60,11 @@ class Compactor(ABC):
         pay: Pay,
         max_outstanding: int,
         rows: IndexedRows,
-        may_be_earlier_life: MayBeEarlierLife,
     ) -> None:
         self._storage = storage
         self._pay = pay
         self._max_outstanding = max_outstanding
         self._rows = rows
-        self._may_be_earlier_life = may_be_earlier_life
 
     @abstractmethod
     def compact(self, source: Source) -> int:
@@ -86,11 +84,20 @@ class TransactionalCompactor(Compactor):
             self._storage.settle()
         target = self._storage.logs.begin_compaction(source.log_id, source.live_bytes)
         copied = 0
+        stay: list[EntryMove] = []
         try:
-            for run in live_runs(self._storage, source, self._pay, self._rows, self._may_be_earlier_life):
-                self._pay(len(run.entries), run.nbytes)
-                target.append_run(run.ledger_id, run.entries)
-                copied += run.nbytes
+            for run in live_runs(self._storage, source, self._pay, self._rows):
+                stay += run.stay
+                if len(stay) >= self._max_outstanding:
+                    _move(self._storage, stay)
+                    stay = []
+                if run.entries:
+                    self._pay(len(run.entries), run.nbytes)
+                    target.append_run(run.ledger_id, run.entries)
+                    copied += run.nbytes
+            # Before the copy counts as whole: a pass that finishes this after a crash looks at the copy alone.
+            if stay or not copied:
+                _move(self._storage, stay)
             if copied:
                 target.mark_compacted()
         except BaseException:
@@ -98,7 +105,6 @@ class TransactionalCompactor(Compactor):
             raise
         if not copied:
             target.abort()
-            _move(self._storage, ())
             return 0
         target.make_available()
         try:
@@ -128,8 +134,10 @@ class TransactionalCompactor(Compactor):
         return result
 
     def _is_empty(self, source_id: int) -> bool:
-        """Whether no row points to the source. Who began this compaction may have stopped at damage without a word
-        (the reference does)."""
+        """Return whether no row points to the source.
+
+        The process that began this compaction may have stopped at damage without a report (the reference does).
+        """
         if not self._storage.logs.exists(source_id):
             return False
         left = self._rows.behind_now(source_id, 0, closed=True)
@@ -159,14 +167,16 @@ class TransactionalCompactor(Compactor):
             raise LogDamaged(f"compacted log {target.log_id:x}.log does not hold what its ledgers map says")
 
     def _publish(self, target: CompactionLog) -> None:
-        """From a whole log to an index that points into it. Repeated as it is after a crash."""
+        """Make the index point into a complete copy. Repeated unchanged after a crash."""
         moves: list[EntryMove] = []
         for new, ledger_id, entry_id, _ in self._storage.logs.scan_sizes(target.log_id):
             if not self._storage.has_ledger(ledger_id):
                 continue
             old = self._storage.location_of(ledger_id, entry_id)
-            if old == new or not self._is_void(old, target.source_id, ledger_id, entry_id):
-                continue  # moved before the crash, or written anew meanwhile
+            if old != new and not self._is_void(old, target.source_id, ledger_id, entry_id):
+                if not old:
+                    continue
+                new = old  # written again meanwhile
             moves.append(EntryMove(ledger_id, entry_id, old, new))
             if len(moves) >= self._max_outstanding:
                 _move(self._storage, moves)
@@ -175,9 +185,9 @@ class TransactionalCompactor(Compactor):
         target.finish()
 
     def _is_void(self, location: int, source_id: int, ledger_id: int, entry_id: int) -> bool:
-        """Whether this place of an entry gives way to the copy."""
+        """Return whether this place of an entry gives way to the copy."""
         if not location:
-            return not self._may_be_earlier_life(ledger_id, source_id)
+            return not self._storage.is_earlier_life(ledger_id, source_id)
         return split_location(location)[0] == source_id or not is_there(self._storage, location, ledger_id, entry_id)
 
 
@@ -191,11 +201,13 @@ class PlainCompactor(Compactor):
         pending: list[EntryMove] = []
         generation = logs.generation
         copied = 0
-        for run in live_runs(self._storage, source, self._pay, self._rows, self._may_be_earlier_life):
-            self._pay(len(run.entries), run.nbytes)
-            places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
-            pending += _moves(run, places)
-            copied += run.nbytes
+        for run in live_runs(self._storage, source, self._pay, self._rows):
+            pending += run.stay
+            if run.entries:
+                self._pay(len(run.entries), run.nbytes)
+                places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
+                pending += _moves(run, places)
+                copied += run.nbytes
             if len(pending) >= self._max_outstanding:
                 self._settle(pending, generation)
                 pending = []
@@ -204,9 +216,7 @@ class PlainCompactor(Compactor):
 
     def recover(self, leave: Container[int]) -> Recovered:
         """Logs of the transactional form, from before its switch-off, are finished all the same."""
-        transactional = TransactionalCompactor(
-            self._storage, self._pay, self._max_outstanding, self._rows, self._may_be_earlier_life
-        )
+        transactional = TransactionalCompactor(self._storage, self._pay, self._max_outstanding, self._rows)
         return transactional.recover(leave)
 
     def _settle(self, moves: Sequence[EntryMove], generation: int) -> None:

@@ -1,10 +1,8 @@
 """Ledgers that this storage has deleted and whose entries may still lie in entry logs: `gc-deleted-ledgers`.
 
-Two questions are answered from it. Is what a log holds of an unknown ledger garbage? Yes without asking anybody, if the
-ledger was deleted here. And: does an entry without a row belong to the ledger, or to an earlier ledger of the same id
-(deleted, then made anew by an application that chooses ids, or re-replicated back)? The latter is garbage, and must
-never get a row. Whoever gives rows to what an entry log holds asks `may_be_earlier_life` first: compaction, the
-scrubber, every rebuild of an index.
+What a log holds of such a ledger is garbage, without a question to the metadata service. It is no proof that a ledger
+had no earlier life: that is a fact of its own record (`LedgerRecord.first_log`). Of a ledger whose record does not say
+it, because an earlier release made it, nothing else tells.
 
 Rows of the file (`RowsFile` says what is around them): ledger id, and `upto`: logs up to this id may hold entries from
 before the deletion; bit 62 of `upto`: the ledger has come back since.
@@ -20,7 +18,6 @@ Threads: the garbage collection thread; questions from any.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -31,9 +28,6 @@ from bookie_pod.storage.gc.packed_ids import CHUNK, Array, Mask, RowsFile, are_i
 NAME: Final = "gc-deleted-ledgers"
 MAGIC: Final = b"PKGCDEL1"
 MAX_LEDGERS: Final = 1 << 20
-
-MayBeEarlierLife = Callable[[int, int], bool]
-"""(ledger id, log id): whether that log may hold entries of an earlier ledger of this id."""
 
 _RETURNED: Final = 1 << 62
 _ALL_LOGS: Final = _RETURNED - 1
@@ -48,9 +42,9 @@ class DeletedLedgers:
         self._ids = empty()
         """Ascending."""
         self._upto = empty()
-        """Of each of them."""
+        """The `upto` of each of these ledgers."""
         self._new: dict[int, int] = {}
-        """Those told last, and their `upto`: it counts, whatever the arrays say."""
+        """The ledgers added last, and their `upto`, which takes precedence over the arrays."""
         self._changed = False
         self._lock = threading.RLock()
         self._read()
@@ -144,7 +138,7 @@ class DeletedLedgers:
         return upto is not None and not upto & _RETURNED
 
     def may_be_earlier_life(self, ledger_id: int, log_id: int) -> bool:
-        """Whether this log may hold entries of the ledger from before a deletion."""
+        """Return whether this log may hold entries of the ledger from before a deletion."""
         upto = self._get(ledger_id)
         return upto is not None and log_id <= upto & _ALL_LOGS
 
@@ -156,7 +150,7 @@ class DeletedLedgers:
         self._ids, self._upto = ids[order], upto[order]
 
     def write(self) -> None:
-        """Make what was told so far durable. `StorageFault`."""
+        """Make everything added so far durable. Raises `StorageFault`."""
         if not self._changed:
             return
         self._pack()

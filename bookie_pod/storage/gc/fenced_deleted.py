@@ -1,15 +1,15 @@
 """Ledgers that were fenced when they were deleted here: `gc-fenced-ledgers`.
 
-Such a ledger is unknown to this bookie, so a late writer who never heard of the fence could make it anew, and would be
-acknowledged again. For seven days since it was deleted, or since somebody asked last, it is remembered that it was
-fenced, also over restarts.
+Such a ledger is unknown to this bookie, so a late writer that does not know of the fence could create it again, and its
+adds would be acknowledged. So the bookie remembers the fence for seven days after the deletion, or after the last
+question about it, also over restarts.
 
 The file has a copy in each ledger directory, rows of ledger id and the time at which it is forgotten, in ms since the
 epoch. (`RowsFile` says what is around them.)
 
 Invariants
-- Garbage collection makes it durable that a ledger was fenced *before* it deletes the ledger. One that is remembered
-  and is there all the same is as it is: who is asked for a ledger looks for it first, and asks here if there is none.
+- Garbage collection makes it durable that a ledger was fenced *before* it deletes the ledger. If a remembered ledger
+  exists all the same, its own record counts: callers look for the ledger first, and ask here only if there is none.
 - The copies are read together. One that is missing or damaged says nothing; a copy that could not be written is an
   older one. At least one takes what `remember` and `write` are asked to keep, or they raise.
 - At most `MAX_LEDGERS`; those to be forgotten first go first.
@@ -64,9 +64,9 @@ class FencedAndDeleted:
         self._clock = clock
         self._now_ms = now_ms
         self._lock = threading.Lock()
-        """Of the two below; held for no input or output."""
+        """Guards the two fields below; never held during input or output."""
         self._forgotten_at: OrderedDict[int, float] = OrderedDict()
-        """By `clock`, ascending."""
+        """The time at which each ledger is forgotten, by `clock`, ascending."""
         self._changed = False
         self._writing = threading.Lock()
         self._read()
@@ -78,7 +78,7 @@ class FencedAndDeleted:
         self._put((ledger_id,))
 
     def was_fenced(self, ledger_id: int) -> bool:
-        """Whether the ledger was fenced and deleted lately; who asks renews the memory."""
+        """Return whether the ledger was fenced and deleted lately. The question renews the memory."""
         at = self._forgotten_at.get(ledger_id)
         if at is None:
             return False
@@ -107,7 +107,7 @@ class FencedAndDeleted:
         self.write()
 
     def write(self) -> None:
-        """Make what was told so far durable. `StorageFault`."""
+        """Make everything added so far durable. Raises `StorageFault`."""
         with self._writing:
             with self._lock:
                 if not self._changed:

@@ -1,4 +1,4 @@
-"""What the index says about one log: the last word on whether it may go.
+"""The check of one log against the index: the last word on whether the log may go.
 
 Invariants
 - A row counts as long as nothing proves that the entry was never acknowledged: see `find_row_behind`.
@@ -6,7 +6,7 @@ Invariants
   Where it is not enough, or others have changed the index since, the index is looked through for that log alone.
 - Nothing here changes anything.
 
-Threads: the garbage collection thread.
+Threads: the one that checks: garbage collection's, or the scrubber's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from bookie_pod.storage.entry_log.format import make_location, split_location
+from bookie_pod.storage.entry_log.interface import DigestUnknown
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import EntryDamaged
 
@@ -54,7 +55,7 @@ def find_row(
     closed: bool,
     breathe: Callable[[], None],
 ) -> IndexedEntry | None:
-    """As `find_row_behind`, at the positions that `concerns` holds for."""
+    """Find a row as `find_row_behind` does, at the positions for which `concerns` is true."""
     for ledger_id, entry_id, location in _all_rows(storage, breathe):
         found, at = split_location(location)
         if found != log_id or not concerns(at):
@@ -74,6 +75,28 @@ def _all_rows(storage: CollectedStorage, breathe: Callable[[], None]) -> Iterato
                 breathe()
             yield ledger_id, entry_id, location
         breathe()
+
+
+def was_synced(
+    storage: CollectedStorage, rows: IndexedRows, location: int, ledger_id: int, entry_id: int, entry: bytes
+) -> bool:
+    """Return whether this entry, to which no row points, was durable, for all we know.
+
+    A power cut may leave whole records with parts of their bytes: one that is not sound was never synced, if nothing
+    proves that its log was and the index places nothing at or behind it. Raises `DigestUnknown` if that decides and is
+    unknown, another `StorageFault` if the log or the index cannot be read.
+    """
+    log_id, position = split_location(location)
+    if storage.is_unsynced(location):
+        return False
+    try:
+        if storage.logs.is_proved_synced(log_id) or storage.logs.is_sound(ledger_id, entry_id, entry):
+            return True
+    except DigestUnknown:
+        if rows.behind(log_id, position, closed=False) is None:
+            raise
+        return True
+    return rows.behind(log_id, position, closed=False) is not None
 
 
 class RowsOfLog(NamedTuple):
@@ -96,11 +119,11 @@ class IndexedRows:
         self._known: dict[int, RowsOfLog] | None = None
 
     def begin_pass(self) -> None:
-        """What was learnt before is too old."""
+        """Begin a pass: results of earlier passes are too old."""
         self._known = None
 
     def behind(self, log_id: int, position: int, *, closed: bool) -> IndexedEntry | None:
-        """As `find_row_behind`, which may leave out what came since the first question of this pass."""
+        """Find a row as `find_row_behind` does, maybe without rows newer than the first question of this pass."""
         found = self._rows().get(log_id)
         if found is None or found.last.position < position:
             return None
@@ -147,9 +170,10 @@ class IndexedRows:
 
 
 def is_there(storage: CollectedStorage, location: int, ledger_id: int, entry_id: int) -> bool:
-    """Whether the entry lies at this place; false if the log is gone, or ends before it, or other bytes are there.
+    """Return whether the entry lies at this place; False if the log is gone, ends before it, or holds other bytes
+    there.
 
-    `StorageFault` if nobody can tell: a read that failed proves nothing.
+    Raises `StorageFault` if that cannot be determined: a read that failed proves nothing.
     """
     if not storage.logs.exists(split_location(location)[0]):
         return False

@@ -3,23 +3,26 @@
 Invariants
 - The local ledgers are listed *before* the service is: a ledger's metadata exists before its first entry, so one that
   is local and not in the later listing was deleted.
-- Whatever could not be told keeps the ledger: an error ends the listing, and only what was compared before is deleted.
-  That is told (`LedgerCollection.doubt`): a service that is away for weeks would keep all space, and nobody would know.
+- A ledger whose state could not be determined is kept: an error ends the listing, and only ledgers that were compared
+  before are deleted. `LedgerCollection.doubt` reports that: else a service that is away for weeks would keep all space
+  unnoticed.
 - An id may be used again, and its new ledger written here, between the word of the service and the deletion: a ledger
   of which entries are put meanwhile stays, and is looked at again by the next pass. That its writer may be one that has
   not heard of the deletion is no proof: what is acknowledged to a new one would go.
-- A listing that names no ledger at all while there are some here is believed only when it says so twice in a row
-  and the service answers for each ledger that it does not exist.
+- What the listing lacks is deleted after a grace, and not if it is an unusual part of what is here (`absent_ledgers`).
+- A listing that names no ledger at all while there are some here is believed only when it says so twice in a row and
+  the service answers for each ledger that it does not exist.
 - A ledger that is named in any ensemble together with this bookie is never deleted.
 - A ledger that lives elsewhere is deleted only under its lock, and only when every bookie that the metadata name is
   there with its copies: names alone may be those of bookies that have gone, or that never got them.
 - That a ledger was fenced is remembered durably (`FencedAndDeleted`) before it is deleted; if it cannot be, the ledger
   stays.
-- No answer of a service that is not this bookie's cluster counts (`check_instance`, once in each pass).
+- No answer of a service that is not this bookie's cluster counts, or that was put back to an older state
+  (`check_instance`, once in each pass).
 
 Threads: the garbage collection thread.
 
-Source: reference bookie behaviour, sections 6.3 and 6.4.
+Source: docs/internals/bookie-behaviour.md, sections 6.3 and 6.4.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.storage.gc.absent_ledgers import AbsentLedgers
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.storage import READS_PER_REQUEST, CollectedStorage, GcMetadata
-from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError, StorageFault
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataWentBack, PodkeeperError, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
@@ -49,16 +53,18 @@ twice."""
 
 @dataclass(slots=True)
 class LedgerCollection:
-    """What one search did."""
+    """The result of one search."""
 
     deleted: int = 0
     kept_in_doubt: int = 0
     """Candidates that could not be verified, or that the service turned out to have after all."""
     failed: int = 0
     complete: bool = False
-    """Of a search for what is whole elsewhere: every local ledger was compared."""
+    """True if a search for ledgers that are whole elsewhere compared every local ledger."""
     doubt: str | None = None
-    """Why it ended early, or what it did not believe."""
+    """The reason why it ended early, or what it did not believe."""
+    wants_second_look: bool = False
+    """The service listed no ledger at all; another search that finds the same is believed."""
 
 
 class LedgerCollector:
@@ -71,13 +77,15 @@ class LedgerCollector:
         pay: Callable[[], None],
         deleted: DeletedLedgers,
         fenced: FencedAndDeleted,
+        absent: AbsentLedgers,
         *,
         verify: bool,
     ) -> None:
+        self.absent = absent
         self.deleted = deleted
         self.fenced = fenced
         self.doubt: str | None = None
-        """Why the last search for deleted ledgers does not know of all of them. Any thread may read."""
+        """The reason why the last search for deleted ledgers may have missed some. Any thread may read."""
         self._storage = storage
         self._metadata = metadata
         self._pay = pay
@@ -87,7 +95,8 @@ class LedgerCollector:
         self._elsewhere: dict[int, bool] = {}
 
     def begin_pass(self) -> None:
-        """Answers of the pass before are void."""
+        """Answers of the pass before are void, and so is its permission."""
+        self.absent.begin_pass()
         self._instance_checked = False
         self._elsewhere.clear()
 
@@ -99,60 +108,69 @@ class LedgerCollector:
 
     # --- ledgers that no longer exist -----------------------------------------------------------------------
 
-    def collect_deleted(self) -> LedgerCollection:
-        """Compare and delete. Never raises for the metadata service: what it could not tell is kept."""
+    def collect_deleted(self, *, at_once: bool = False) -> LedgerCollection:
+        """Compare and delete; `at_once`: without a grace. Never raises for the metadata service: what it could not tell
+        is kept."""
         result = LedgerCollection()
         local = sorted(self._storage.ledger_ids())
         if not local:
             self.doubt = None
+            self.absent.missed([], compared=[], at_once=at_once)
             return result
         try:
             self._check_instance()
             if not self._verify:
                 self._storage.watch(local)
-            self._compare(local, result)
+            self._compare(local, result, at_once)
         except MetadataError as error:
             _log.warning("search for deleted ledgers ended early: nothing more is deleted", reason=str(error))
             result.doubt = f"the search for deleted ledgers ended early: {error}"
+            if isinstance(error, MetadataWentBack):
+                self.absent.held = str(error)
+        result.doubt = result.doubt or self.absent.held
         self.doubt = result.doubt
         return result
 
-    def _compare(self, local: Sequence[int], result: LedgerCollection) -> None:
-        at = 0
-        seen_any = False
-        first_absent: list[int] = []  # until some ledger was listed, what is absent is not believed
-        self._pay()
-        for span in self._metadata.ranges():
-            upto = bisect_right(local, span.end, at)
-            present = set(span.ids) if upto > at else frozenset[int]()
-            absent = [ledger_id for ledger_id in local[at:upto] if ledger_id not in present]
-            at = upto
-            if not seen_any and not span.ids:
-                first_absent += absent
-                continue
-            if not seen_any:
-                seen_any = True
-                self._delete_all(first_absent, result, verify=self._verify)
-                first_absent = []
-            self._delete_all(absent, result, verify=self._verify)
+    def _compare(self, local: Sequence[int], result: LedgerCollection, at_once: bool) -> None:
+        at, absent, seen_any = 0, list[int](), False
+        ended_early: MetadataError | None = None
+        try:
             self._pay()
-        if not seen_any:
-            self._nothing_listed(first_absent, result)
-        else:
+            for span in self._metadata.ranges():
+                upto = bisect_right(local, span.end, at)
+                present = set(span.ids) if upto > at else frozenset[int]()
+                absent += [ledger_id for ledger_id in local[at:upto] if ledger_id not in present]
+                at = upto
+                seen_any = seen_any or bool(span.ids)
+                self._pay()
+        except MetadataError as error:
+            ended_early = error  # what was compared before counts
+        if seen_any:
             self._saw_nothing = False
+        elif ended_early is not None or not self._saw_nothing_again(absent, result):
+            absent = []  # until some ledger was listed, what is absent is not believed
+        if (seen_any and at) or ended_early is None:
+            ripe = self.absent.missed(absent, compared=local[:at], at_once=at_once)
+            self._delete_all(ripe, result, verify=self._verify or not seen_any)
+            self.absent.gone(ripe)
+        if ended_early is not None:
+            raise ended_early
 
-    def _nothing_listed(self, absent: Sequence[int], result: LedgerCollection) -> None:
-        if not self._saw_nothing:
-            self._saw_nothing = True
-            result.kept_in_doubt += len(absent)
-            result.doubt = f"the metadata service lists no ledger at all, {len(absent)} are here: not believed yet"
-            _log.error(
-                "the metadata service lists no ledger at all, this bookie holds some: nothing is deleted before the"
-                " next pass has seen the same; check metadataServiceUri if that is not expected",
-                ledgers_here=len(absent),
-            )
-            return
-        self._delete_all(absent, result, verify=True)
+    def _saw_nothing_again(self, absent: Sequence[int], result: LedgerCollection) -> bool:
+        if self._saw_nothing:
+            return True
+        self._saw_nothing = result.wants_second_look = True
+        result.kept_in_doubt += len(absent)
+        result.doubt = (
+            f"the metadata service lists no ledger at all, {len(absent)} are here: they are deleted when the next pass"
+            " finds the same"
+        )
+        _log.error(
+            "the metadata service lists no ledger at all, this bookie holds some: nothing is deleted before the next"
+            " pass has seen the same; check metadataServiceUri if that is not expected",
+            ledgers_here=len(absent),
+        )
+        return False
 
     def _delete_all(self, ledger_ids: Sequence[int], result: LedgerCollection, *, verify: bool) -> None:
         ledger_ids = self._with_fences_remembered(ledger_ids, result)
@@ -167,7 +185,7 @@ class LedgerCollector:
             self._delete_each(garbage, result)
 
     def _delete_each(self, ledger_ids: Sequence[int], result: LedgerCollection) -> None:
-        """In turns of the event loop of about a millisecond: a turn for each would cost several times as much."""
+        """Delete in turns of the event loop of about a millisecond: one turn per ledger would cost much more."""
         for first in range(0, len(ledger_ids), DELETIONS_PER_TURN):
             some = ledger_ids[first : first + DELETIONS_PER_TURN]
             self._storage.in_one_turn(partial(self._delete_now, some, result))
@@ -193,14 +211,14 @@ class LedgerCollector:
         return ledger_ids
 
     def _paid(self, ledger_ids: Iterable[int]) -> Iterator[int]:
-        """For `read_many`, which reads so many with one request."""
+        """Pay for each request of `read_many`, which reads this many ledgers with one."""
         for number, ledger_id in enumerate(ledger_ids):
             if not number % READS_PER_REQUEST:
                 self._pay()
             yield ledger_id
 
     def _is_garbage(self, ledger_id: int, metadata: LedgerMetadata | MetadataError | None) -> bool:
-        """Whether the service said of the ledger itself that it is gone."""
+        """Return whether the service said of the ledger itself that it is gone."""
         if isinstance(metadata, MetadataError):
             _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(metadata))
             return False
@@ -218,7 +236,8 @@ class LedgerCollector:
             nonlocal goes
             goes = untouched
             if goes:
-                # Before: who makes it anew at once, and whoever scrubs then, shall find that there was another one.
+                # Before the deletion: a client that creates it again at once, and a scrub after that, must find that
+                # there was another one.
                 self.deleted.add(ledger_id)
             return goes
 
@@ -231,8 +250,8 @@ class LedgerCollector:
         if not goes:
             result.kept_in_doubt += 1
             _log.warning(
-                "ledger kept though it was deleted or moved: somebody still writes to it; each pass looks again, and"
-                " its space comes back once nobody does",
+                "ledger kept: it was deleted or moved, but a client still writes to it. Each pass checks again, and"
+                " frees its space once the writes stop",
                 ledger=ledger_id,
             )
             return
@@ -263,7 +282,7 @@ class LedgerCollector:
 
     def _lives_elsewhere(self, metadata: LedgerMetadata | None) -> bool:
         if metadata is None or metadata.state is not LedgerState.CLOSED:
-            return False  # gone: the other search's; open: a writer may still be told of this bookie
+            return False  # gone: the other search's; open: a writer may still learn of this bookie
         return not names(metadata, self._metadata.bookie_id)
 
     def _is_placed_elsewhere(self, ledger_id: int) -> bool:
@@ -294,10 +313,10 @@ class LedgerCollector:
     # --- ledgers that only entry logs know ------------------------------------------------------------------
 
     def is_dead(self, ledger_id: int) -> bool:
-        """Whether entries in logs of a ledger that is not known here are garbage.
+        """Return whether log entries of a ledger that is not known here are garbage.
 
-        An index that lost a row must not make data garbage: unless the ledger was deleted here, the metadata service
-        is asked, once in a pass for each ledger. Raises `MetadataError`.
+        An index that lost a row must not make data garbage: unless the ledger was deleted here, the metadata service is
+        asked, once in a pass for each ledger. Raises `MetadataError`.
         """
         if self.deleted.is_gone(ledger_id):
             return True
@@ -318,5 +337,5 @@ class LedgerCollector:
 
 
 def names(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether any ensemble of the ledger holds this bookie."""
+    """Return whether any ensemble of the ledger holds this bookie."""
     return any(bookie_id in ensemble for ensemble in metadata.ensembles.values())

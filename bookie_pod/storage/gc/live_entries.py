@@ -2,10 +2,12 @@
 
 An entry is copied when
 - the index points to *this* copy of it;
-- the index points to no copy at all, and the ledger was never deleted here while this log existed (then the entry would
-  be one of an earlier ledger of the same id);
+- the index points to no copy at all, and the log is not older than the ledger (then the entry would be one of an
+  earlier ledger of the same id), nor are its bytes what a power cut has left of a log that was never synced to there;
 - the index points to a place where the entry is not: a row that is damaged.
-Any other copy is garbage.
+Any other copy is garbage, on the word of the index alone. Another process may have put the row that says so, and of
+what it wrote nothing is durable until this one has written it. So such rows are put once more (`Run.stay`), before the
+copy may go.
 
 `LogDamaged` is raised, and the log must stay, when
 - the scan ends before the log does, or finds other bytes per ledger than the log was measured to have;
@@ -30,10 +32,9 @@ import structlog
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
 from bookie_pod.storage.entry_log.scan import LogScan
-from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
-from bookie_pod.storage.gc.index_check import IndexedEntry, IndexedRows, is_there
+from bookie_pod.storage.gc.index_check import IndexedEntry, IndexedRows, is_there, was_synced
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_pod.storage.index.locations import MAX_ENTRY_ID
+from bookie_pod.storage.index.locations import MAX_ENTRY_ID, EntryMove
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -41,7 +42,7 @@ _log = structlog.get_logger(__name__)
 RUN_BYTES: Final = 1 << 20
 RUN_ENTRIES: Final = 1024
 REACH: Final = 8
-"""How far apart the ids of entries may be that follow each other in a ledger here: more with wide ensembles."""
+"""The largest gap between the ids of consecutive entries of a ledger here: larger with wide ensembles."""
 
 Pay = Callable[[int, int], None]
 """`pay(entries, bytes)` waits until that much may be read or written; raises `CollectionStopped`."""
@@ -61,15 +62,15 @@ class Source:
     live_bytes: int
     """Bytes of ledgers that still exist: no more is copied."""
     end: int | None = None
-    """Where it ends before its last byte, as a log may that was written at a crash."""
+    """The offset at which the log ends, if that is before its last byte: it may be, if it was written at a crash."""
     closed: bool = True
-    """Whether `sizes` come from the log's own map; otherwise from a scan, which damage may have misled."""
+    """True if `sizes` come from the log's own map; False if from a scan, which damage may have misled."""
 
 
 class Run:
     """Consecutive entries of one ledger; `rows` is what the index says of each."""
 
-    __slots__ = ("entries", "entry_ids", "ledger_id", "locations", "nbytes", "rows")
+    __slots__ = ("entries", "entry_ids", "ledger_id", "locations", "nbytes", "rows", "stay")
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -77,8 +78,10 @@ class Run:
         self.locations: list[int] = []
         self.rows: list[int] = []
         self.entries: list[bytes] = []
+        self.stay: list[EntryMove] = []
+        """The entries beside them that the index places elsewhere."""
         self.nbytes = 0
-        """With the 4-byte sizes."""
+        """The bytes of the entries, with their 4-byte sizes."""
 
     def add(self, entry_id: int, location: int, row: int, entry: bytes) -> None:
         self.entry_ids.append(entry_id)
@@ -89,7 +92,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """Where the last entry ends in the log."""
+        """Return the offset in the log at which the last entry ends."""
         return split_location(self.locations[-1])[1] + len(self.entries[-1])
 
     @property
@@ -102,9 +105,9 @@ def live_runs(
     source: Source,
     pay: Pay,
     rows: IndexedRows,
-    may_be_earlier_life: MayBeEarlierLife,
 ) -> Iterator[Run]:
-    """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen."""
+    """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen, with
+    another `StorageFault` if it is unknown whether an entry lives."""
     scan = storage.logs.scan(source.log_id)
     counted = LedgerSizesBuilder()
     seen = array("I")
@@ -116,10 +119,10 @@ def live_runs(
         if not storage.has_ledger(run.ledger_id):
             continue
         _check_neighbours(storage, source, run)
-        live = _living(storage, source, run, may_be_earlier_life)
+        live = _living(storage, source, run, rows)
         here = [split_location(row)[1] for row, at in zip(live.rows, live.locations, strict=True) if row == at]
         indexed, indexed_sum = indexed + len(here), indexed_sum + sum(here)
-        if live.entries:
+        if live.entries or live.stay:
             yield live
     if not scan.end.clean and scan.end.position != source.end:
         raise LogDamaged(f"entry log {source.log_id:x}.log is damaged at {scan.end.position}: {scan.end.detail}")
@@ -146,17 +149,21 @@ def _runs(scan: LogScan[bytes], pay: Pay) -> Iterator[Run]:
         yield run
 
 
-def _living(storage: CollectedStorage, source: Source, run: Run, may_be_earlier_life: MayBeEarlierLife) -> Run:
-    """The entries of the run that have to be copied."""
+def _living(storage: CollectedStorage, source: Source, run: Run, rows: IndexedRows) -> Run:
+    """The entries of the run that have to be copied, and those that stay where they are."""
     live = Run(run.ledger_id)
     for entry_id, location, entry in zip(run.entry_ids, run.locations, run.entries, strict=True):
         row = storage.location_of(run.ledger_id, entry_id)
         if row == 0:
-            lives = not may_be_earlier_life(run.ledger_id, source.log_id)
+            lives = not storage.is_earlier_life(run.ledger_id, source.log_id) and was_synced(
+                storage, rows, location, run.ledger_id, entry_id, entry
+            )
         else:
             lives = row == location or not _is_elsewhere(storage, row, run.ledger_id, entry_id)
         if lives:
             live.add(entry_id, location, row, entry)
+        elif row:
+            live.stay.append(EntryMove(run.ledger_id, entry_id, row, row))
     return live
 
 

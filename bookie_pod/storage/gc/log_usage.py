@@ -1,4 +1,4 @@
-"""How much of each entry log still lives.
+"""The part of each entry log that still lives.
 
 Invariants
 - Sizes come from the log's own map, or from a scan. A log in which nothing seems to live goes only if a check sum
@@ -14,7 +14,7 @@ Invariants
 
 Threads: the garbage collection thread; `usages`, `quarantined` and `unreadable` may be read by any thread.
 
-Source: reference bookie behaviour, sections 6.2 and 6.7.
+Source: docs/internals/bookie-behaviour.md, sections 6.2 and 6.7.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class LogUsage:
     remaining: int
     """Bytes of ledgers that still exist."""
     ledgers: int
-    """How many of those ledgers."""
+    """The number of those ledgers."""
     in_doubt: int = 0
-    """Bytes that count as remaining only because nobody could tell."""
+    """Bytes that count as remaining only because their state could not be determined."""
 
     def usage(self, size_limit: int | None = None) -> float:
         """Live share, 0 to 1. With `size_limit` a log smaller than that counts as if it were full
@@ -64,7 +64,7 @@ class LogUsage:
 
     @property
     def is_dead(self) -> bool:
-        """Nothing in it lives, and that is certain."""
+        """Return whether it is certain that nothing in it lives."""
         return self.remaining == 0
 
 
@@ -85,7 +85,7 @@ class LogUsages:
         bytes)` waits before a scan goes on."""
         self.usages: dict[int, LogUsage] = {}
         self.current: list[LogUsage] = []
-        """Those of the logs that are written at present, as far as the index here knows what lives."""
+        """The usage of the logs that are being written, as far as the index here knows what lives."""
         self.quarantined: dict[int, str] = dict(quarantined)
         self.ends: dict[int, int] = {}
         """Logs that end before their last byte, which is normal after a crash, and where."""
@@ -109,7 +109,7 @@ class LogUsages:
     # --- passes ---------------------------------------------------------------------------------------------
 
     def begin_pass(self, log_ids: Collection[int]) -> None:
-        """These are all logs now: forget the others."""
+        """Begin a pass: these are all logs now, and the others are forgotten."""
         self.seen_deleted.clear()
         self._rows.begin_pass()
         self.all_seen = True
@@ -124,7 +124,7 @@ class LogUsages:
         ) - known:
             self.forget(log_id)
         for log_id in set(self.quarantined) - known:
-            # Somebody has removed it; another log may get the id one day.
+            # Another process or a person has removed it; another log may get the id one day.
             _log.info("a quarantined entry log is gone", log_id=log_id)
             del self.quarantined[log_id]
 
@@ -165,7 +165,7 @@ class LogUsages:
         return usage
 
     def _is_indexed(self, log_id: int) -> bool:
-        """Whether a row points into a log in which a scan has seen nothing that lives; quarantines the log if so."""
+        """Return whether a row points into a log in which a scan saw nothing that lives; if so, quarantine the log."""
         closed = self.scanned[log_id]
         found = self._rows.behind(log_id, 0, closed=closed)
         if found is None:
@@ -210,7 +210,7 @@ class LogUsages:
         return found.ledgers
 
     def _is_damaged(self, log_id: int, start: int, found: LedgersMap) -> bool:
-        """Whether there was something behind the point where a scan ended; quarantines the log if so."""
+        """Return whether the log has entries after the point where a scan ended; if so, quarantine the log."""
         assert found.end is not None
         behind = self._rows.behind(log_id, start, closed=found.closed)
         if behind is None:

@@ -1,8 +1,10 @@
-"""Ledger ids in ascending arrays, 8 bytes each: a set of a million as Python objects takes a hundred megabytes. And a
-small file of rows of two integers, such as a ledger and a time: replaced whole, empty when it is damaged.
+"""Ledger ids in ascending arrays, and a small file of rows of two integers.
+
+An array takes 8 bytes an id: a set of a million as Python objects takes a hundred megabytes. A row of the file is, for
+example, a ledger and a time. The file is replaced whole, and counts as empty when it is damaged.
 
     8 bytes    what it is
-    16 bytes each: two i64, big-endian
+    16 bytes   each row: two i64, big-endian
     4 bytes    CRC32C of all that is before it
 
 Not thread-safe; immutable arrays may be read by any.
@@ -37,7 +39,7 @@ def empty() -> Array:
 
 
 def place_of(ids: Array, wanted: int) -> int:
-    """Where it is in ascending `ids`; -1: nowhere."""
+    """Return the place of `wanted` in ascending `ids`, or -1 if it is not in them."""
     if not len(ids):
         return -1
     at = int(ids.searchsorted(wanted))
@@ -94,8 +96,10 @@ class RowsFile:
         self._lost = lost
 
     def read(self) -> tuple[Array, Array]:
-        """First and second integer of every row, in the order of the file; none if it is missing, or damaged, which is
-        told."""
+        """Return the first and second integer of every row, in the order of the file.
+
+        Both are empty if the file is missing, or damaged, which is logged.
+        """
         try:
             data = self._files.read_bytes(self._path)
         except FileNotFoundError:

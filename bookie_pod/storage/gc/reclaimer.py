@@ -8,11 +8,11 @@ Invariants
   rows are in the index.
 - Without a flush (a full disk takes none) dead logs go all the same: space comes back, and a ledger whose deletion a
   crash forgets is deleted again.
-- Logs that somebody else found damaged (`excluded`) are left alone.
+- Logs that the scrubber or a rebuild found damaged or holds (`excluded`) are left alone.
 
 Threads: the garbage collection thread; `progress`, `phase` and `running` may be read by any.
 
-Source: reference bookie behaviour, sections 6.2 and 6.5.
+Source: docs/internals/bookie-behaviour.md, sections 6.2 and 6.5.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class SpaceReclaimer:
             # After the list, not before: a log that was synced in the middle of a flush lacks rows until its end.
             self._storage.flush()
             self._indexed.update(flushed)
+            self._usages.measure_current()  # a memtable has become a log only now
         except StorageFailed:
             raise
         except StorageFault as error:
@@ -187,13 +188,17 @@ class SpaceReclaimer:
             return False
         finally:
             self.running = None
+            self._usages.measure_current()  # what was copied is counted now, and not after the next pass
         return True
 
     def _compact_those_that_fit(
         self, found: Sequence[LogUsage], until: float | None, result: PassResult, *, go_on: bool
     ) -> tuple[list[LogUsage], NoWritableDirectory | None]:
-        """What is left because no directory has room for it, and what the smallest of these was told. Without `go_on`
-        the first of them is the end."""
+        """Compact the logs for which a directory has room.
+
+        Return the logs left over for lack of room, and the error for the smallest of them. Without `go_on`, stop at the
+        first of them.
+        """
         too_big: list[LogUsage] = []
         missing: NoWritableDirectory | None = None
         for done, usage in enumerate(found):

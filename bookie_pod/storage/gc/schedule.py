@@ -1,4 +1,4 @@
-"""Which compaction is due, by which clock, and the settings of one collector.
+"""Which compaction is due, and by which clock.
 
 Invariants
 - At most one compaction in a pass; a major one counts as a minor one too.
@@ -10,21 +10,23 @@ Invariants
 
 Pure but for the clock; time is an argument, in milliseconds since 1970.
 
-Source: reference bookie behaviour, sections 6.2 and 6.6.
+Source: docs/internals/bookie-behaviour.md, sections 6.2 and 6.6.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from bookie_pod.config.sections.gc import GcConfig
 
 _OFFSET_NS: Final = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Compaction(Enum):
-    """Both rewrite logs; major ones come rarely and take logs of which more is alive."""
+    """A kind of compaction: major ones are rarer and take logs of which more is alive."""
 
     MINOR = "minor"
     MAJOR = "major"
@@ -51,7 +53,7 @@ class CompactionRule:
 
 @dataclass(slots=True)
 class GcTimes:
-    """When each kind of periodic work last ended, in ms since 1970, and how many compactions there were."""
+    """The times at which each kind of periodic work last ended, in ms since 1970, and the number of compactions."""
 
     last_minor_ms: int
     last_major_ms: int
@@ -79,13 +81,16 @@ class GcTimes:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """A pass that somebody asked for. None: as the rules and suspensions say, but at once, unless the other kind was
-    asked for by name; False: not this kind."""
+    """A pass on request. Each field says whether that kind of compaction is wanted.
+
+    None: as the rules and suspensions say, but at once, unless the other kind was asked for by name. False: not this
+    kind.
+    """
 
     major: bool | None = None
     minor: bool | None = None
     by_disk: bool = False
-    """Because a disk has become full; forgotten when there is room again."""
+    """True if a full disk asked for it; the request is dropped when there is room again."""
 
 
 @dataclass(slots=True)
@@ -97,10 +102,33 @@ class CompactionSchedule:
     force_allowed: bool = False
     minor_suspended: bool = False
     major_suspended: bool = False
+    disk_full: bool = False
+    """Deleted ledgers go without a grace."""
     short_of_space: bool = False
     """The disk is full, and compaction may use what is left of it."""
     held: set[Compaction] = field(default_factory=set)
-    """What an operator has suspended, not a disk."""
+    """The compactions that an operator has suspended, not a disk."""
+
+    @classmethod
+    def of(cls, options: GcConfig) -> CompactionSchedule:
+        """The schedule that the configuration asks for."""
+        schedule = cls(CompactionRule(0, 0), CompactionRule(0, 0))
+        schedule.reconfigure(options)
+        return schedule
+
+    def reconfigure(self, options: GcConfig) -> None:
+        """Take other thresholds and intervals; what is suspended stays suspended."""
+        self.minor = CompactionRule(
+            options.minor_compaction_threshold,
+            options.minor_compaction_interval_s,
+            options.minor_compaction_max_time_ms,
+        )
+        self.major = CompactionRule(
+            options.major_compaction_threshold,
+            options.major_compaction_interval_s,
+            options.major_compaction_max_time_ms,
+        )
+        self.force_allowed = options.force_allow_compaction
 
     def rule(self, compaction: Compaction) -> CompactionRule:
         return self.major if compaction is Compaction.MAJOR else self.minor
@@ -139,70 +167,11 @@ class CompactionSchedule:
         return possible and not suspended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcOptions:
-    """Made from the configuration; see `docs/configuration.md` for each key."""
-
-    minor: CompactionRule = field(default_factory=lambda: CompactionRule(0.2, 3600))
-    major: CompactionRule = field(default_factory=lambda: CompactionRule(0.8, 86_400))
-    wait_ms: int = 600_000
-    """`gcWaitTime`: milliseconds between passes."""
-    collectors: int = 1
-    """Collectors of this bookie, whose first passes are spread over one more wait time."""
-    force_allowed: bool = False
-    """`forceAllowCompaction`."""
-    throttle_by_bytes: bool = True
-    """`isThrottleByBytes`."""
-    compaction_rate: float = 1_000_000
-    """Entries, or bytes, that are read and written per second."""
-    max_outstanding: int = 100_000
-    """`compactionMaxOutstandingRequests`: entries that wait for one index update."""
-    transactional: bool = True
-    """`useTransactionalCompaction`."""
-    verify_metadata: bool = True
-    """`verifyMetadataOnGC`."""
-    metadata_rate: float = 1000
-    """`gcMetadataOpRateLimit`: metadata operations per second."""
-    over_replicated_interval_ms: int = 86_400_000
-    """`gcOverreplicatedLedgerWaitTime`; 0 or less: never."""
-    index_compaction_interval_ms: int = -1
-    """`entryLocationCompactionInterval`; 0 or less: never."""
-    use_target_log_size: bool = False
-    """`useTargetEntryLogSizeForGc`."""
-    log_size_limit: int = 1 << 30
-    """`logSizeLimit`, bytes."""
-    usage_memory_bytes: int = 64 * 1024 * 1024
-    """What may be kept in memory of which ledgers lie in which logs, bytes."""
-    report_ledgers: int = 100
-    """Ledgers that a report on one log names, the largest first."""
-
-    @property
-    def usage_size_limit(self) -> int | None:
-        """The size that a log's usage is measured against (`useTargetEntryLogSizeForGc`); None: its own."""
-        return self.log_size_limit if self.use_target_log_size else None
-
-    def reconfigured(self, wanted: GcOptions) -> GcOptions:
-        """These options with those of `wanted` that may change while the collector runs."""
-        return replace(
-            self,
-            minor=wanted.minor,
-            major=wanted.major,
-            wait_ms=wanted.wait_ms,
-            force_allowed=wanted.force_allowed,
-            throttle_by_bytes=wanted.throttle_by_bytes,
-            compaction_rate=wanted.compaction_rate,
-            metadata_rate=wanted.metadata_rate,
-            use_target_log_size=wanted.use_target_log_size,
-        )
-
-
 def steady_now_ms() -> int:
-    """The time by which the rare work of a storage becomes due (collection, scrubbing), in ms since the epoch. Any
-    thread.
+    """Return the time by which the rare work of a storage becomes due (collection, scrubbing), in ms since the epoch.
 
-    It is the time of day when the process began, moved on by a clock that nobody sets and that does not stand still
-    while the machine sleeps. So a time of day that is set back puts nothing off, and one that is set forward for a
-    moment leaves nothing behind that lies in the future. Whoever reads what was stored at the next start takes nothing
-    for later than now.
+    It is the time of day when the process began, advanced by a clock that cannot be set and that does not stop while
+    the machine sleeps. So a time of day that is set back delays nothing, and one that is set forward for a moment
+    leaves no times in the future behind. A reader of stored times takes none for later than now. Any thread.
     """
     return (_OFFSET_NS + time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1_000_000

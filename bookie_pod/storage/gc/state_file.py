@@ -1,4 +1,4 @@
-"""What garbage collection remembers across restarts: `gc-state.json` in the ledger directory.
+"""The memory of garbage collection across restarts: `gc-state.json` in the ledger directory.
 
     {"lastMinorMs": 0, "lastMajorMs": 0, "minorCount": 0, "majorCount": 0, "lastOverReplicatedMs": 0, "lastIndexMs": 0,
      "quarantined": {"17": "at 4711: ..."}}
@@ -6,8 +6,8 @@
 Invariants
 - The file is replaced whole and durably, so a crash leaves the old one or the new one.
 - A file that is missing or cannot be understood is an empty one: timers begin now, damage is found again. The first
-  pass writes it, so that the timers of a bookie that restarts before its first compaction do not begin anew each time.
-  The same holds for a single time that an older release did not write.
+  pass writes it, so that a restart before the first compaction does not reset the timers each time. The same holds for
+  a single time that an older release did not write.
 
 Threads: the garbage collection thread.
 """
@@ -51,11 +51,11 @@ class GcStateFile:
         self._path = posixpath.join(folder, NAME)
 
     def deleted_ledgers(self) -> DeletedLedgers:
-        """What lies beside it: the ledgers that were deleted here."""
+        """Return the ledgers that were deleted here, which are kept beside this file."""
         return DeletedLedgers(self._files, self._folder)
 
     def read(self, now_ms: int) -> GcMemory:
-        """What was stored; `now_ms` stands for times that nobody knows."""
+        """Return the stored state, with `now_ms` for unknown times."""
         fresh = GcMemory(GcTimes.beginning(now_ms))
         try:
             stored = json.loads(self._files.read_bytes(self._path))

@@ -1,5 +1,7 @@
-"""What garbage collection and the scrubber ask others: the storage engines, of which they see one ledger directory or a
-whole engine, and the metadata service (`GcMetadata`), by blocking calls.
+"""The interfaces that garbage collection and the scrubber use.
+
+They are the storage engines, of which they see one ledger directory or a whole engine, and the metadata service
+(`GcMetadata`), by blocking calls.
 
 Invariant: "it does not exist" and "could not tell" never share an answer of the metadata service: the first is None,
 the second a `MetadataError`.
@@ -11,7 +13,7 @@ Threads: those of garbage collection and of the scrubber call all of it, beside 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol
 
@@ -19,19 +21,27 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import Consent, LedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
+from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.locations import EntryMove
+from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import MetadataError, NoLedgerIndex, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerRange
+
+READS_PER_REQUEST: Final = 64
+"""Ledgers whose metadata are read together: as many as go into one request to ZooKeeper."""
+StillHeld = Callable[[], bool]
+"""Returns whether a lock is still held, as far as its holder knows."""
 
 
 class CollectedStorage(ABC):
     """One space of entry logs with the index that points into it."""
 
     index_may_run_ahead: bool
-    """A power cut may leave rows of entries that were never acknowledged, which point beyond the end of a log."""
+    """A power cut may have left rows of entries that were never acknowledged, which point beyond the end of a log: if
+    Apache BookKeeper or an earlier release wrote the index. Here none is written before its entry is durable."""
 
     def __init__(self, storage: SingleDirectoryStorage | MemTableStorage) -> None:
         self._owner = storage
@@ -43,7 +53,7 @@ class CollectedStorage(ABC):
     @property
     @abstractmethod
     def failure(self) -> StorageFault | None:
-        """Why the whole directory is out of use."""
+        """Return why the whole directory is out of use, or None."""
 
     @abstractmethod
     def ledger_ids(self) -> Collection[int]:
@@ -51,23 +61,36 @@ class CollectedStorage(ABC):
 
     @abstractmethod
     def record(self, ledger_id: int) -> LedgerRecord | None:
-        """What is known of a ledger; None: it is not here."""
+        """Return the record of a ledger, or None if it is not here."""
 
     def has_ledger(self, ledger_id: int) -> bool:
         return self.record(ledger_id) is not None
 
+    def is_earlier_life(self, ledger_id: int, log_id: int) -> bool:
+        """Return whether the entries of this ledger in this log may be of an earlier life of its id.
+
+        The ledger is known here. Only entries without a row may be judged by it.
+        """
+        record = self.record(ledger_id)
+        if record is None:
+            return False
+        return is_before(log_id, record.first_log) if record.first_log else self._owner.died_before(ledger_id, log_id)
+
+    def remember_deaths(self, died_before: Callable[[int, int], bool]) -> None:
+        """See `ListenedStorage.died_before`."""
+        self._owner.died_before = died_before
+
     def is_fenced(self, ledger_id: int) -> bool:
-        """Whether it is here and fenced."""
+        """Return whether it is here and fenced."""
         record = self.record(ledger_id)
         return record is not None and record.fenced
 
     def watch(self, ledger_ids: Collection[int]) -> None:
-        """From now on it is noticed who puts entries of these ledgers, and of no others."""
+        """Record from now on which of these ledgers receive entries; other ledgers are no longer watched."""
         self._owner.watch(ledger_ids)
 
     def in_one_turn(self, work: Callable[[], None]) -> None:
-        """Do all of it on the event loop, where `delete_ledger` waits for nobody. Nothing else happens there
-        meanwhile."""
+        """Run `work` in one turn of the event loop, in which `delete_ledger` does not wait and nothing else happens."""
         self._owner.in_one_turn(work)
 
     def delete_ledger(self, ledger_id: int, consent: Consent) -> None:
@@ -81,7 +104,7 @@ class CollectedStorage(ABC):
 
     @abstractmethod
     def location_of(self, ledger_id: int, entry_id: int) -> int:
-        """Where the index says the entry is; 0 when it says nothing. `StorageFault`."""
+        """Return the location of the entry in the index; 0 if it has none. Raises `StorageFault`."""
 
     @abstractmethod
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
@@ -92,26 +115,35 @@ class CollectedStorage(ABC):
     def move(self, moves: Sequence[EntryMove]) -> int:
         """Point to the new places, where the index still names the old ones. How many moved.
 
-        Durable on return, and so is every place that the index named before, though it may have been put by a move that
-        failed: also without moves.
+        Durable on return; so is every place that this process has put before, though by a move that failed: also
+        without moves. What another process has put is durable if it is among these, moved to where it is.
         """
 
     def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
         """Put the missing row of an entry; False if there is one meanwhile. Durable on return. `StorageFault`."""
+        self.logs.make_durable(split_location(location)[0])
         return self.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
 
     @abstractmethod
     def settle(self) -> None:
-        """What the index names from now on is not taken back any more, as it may be after a write that failed.
-        `StorageFault`."""
+        """Make sure that the index does not take back rows that it returns from now on.
+
+        It may take rows back after a failed write. Raises `StorageFault`.
+        """
 
     @abstractmethod
     def compact_index(self) -> None:
         """Give back the space of deleted index rows."""
 
-    def refuse(self, locations: Collection[int]) -> None:
-        """Let reads of entries at these places fail as damaged from now on. The collection may change later."""
+    def refuse(self, locations: Collection[int], unsynced: Container[int] = frozenset()) -> None:
+        """Let reads of entries at these places fail as damaged from now on, and give what lies at `unsynced` no row.
+        Both may change later."""
         self._owner.refuse(locations)
+        self._owner.unsynced = unsynced
+
+    def is_unsynced(self, location: int) -> bool:
+        """Return whether it was found before that a power cut has left parts of an entry there."""
+        return location in self._owner.unsynced
 
     @abstractmethod
     def forget_cached(self, ledger_id: int) -> None:
@@ -198,24 +230,19 @@ class CollectedEngine(CollectedStorage):
         """Index files have a place for each entry; nothing to compact."""
 
     def forget_cached(self, ledger_id: int) -> None:
-        """Nothing that was read from a log is cached here."""
+        """Do nothing: no entries that were read from a log are cached here."""
 
 
 def collected(storage: LedgerStorage) -> list[CollectedStorage]:
-    """What is collected and scrubbed separately: each directory of `DbLedgerStorage`, or the whole of the other
-    engines."""
+    """Return the parts that are collected and scrubbed separately.
+
+    They are the directories of `DbLedgerStorage`, or the whole of another engine.
+    """
     if isinstance(storage, DbLedgerStorage):
         return [CollectedDirectory(directory) for directory in storage.directories]
     if isinstance(storage, MemTableStorage):
         return [CollectedEngine(storage)]
     raise TypeError(f"{type(storage).__name__} has no garbage collection")
-
-
-READS_PER_REQUEST: Final = 64
-"""Ledgers whose metadata are read together: as many as go into one request to ZooKeeper."""
-
-StillHeld = Callable[[], bool]
-"""Whether a lock is held still, as far as its holder knows."""
 
 
 class GcMetadata(Protocol):
@@ -237,16 +264,23 @@ class GcMetadata(Protocol):
         ...
 
     def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, LedgerMetadata | MetadataError | None]]:
-        """What `read` answers or raises for each, in this order. A bounded number is drawn from `ledger_ids`, and asked
-        for at once, before the first of them is answered."""
+        """Yield, for each ledger in this order, what `read` answers or the error that it raises.
+
+        A bounded number of ids is drawn from `ledger_ids`, and requested together, before the first is answered.
+        """
         ...
 
     def re_replication_lock(self, ledger_id: int) -> AbstractContextManager[StillHeld | None]:
-        """Holds the ledger's under-replication lock; None when it is being re-replicated by somebody. The lock ends
-        with its session, which may be before the block does: ask what it gives before anything is done for good."""
+        """Hold the ledger's under-replication lock; None when another worker is re-replicating the ledger.
+
+        The lock ends with its session, which may be before the block does: call the returned function before anything
+        irreversible.
+        """
         ...
 
     def is_whole_elsewhere(self, ledger_id: int) -> bool:
-        """Whether every bookie that the metadata of a closed ledger name is registered, and has the copies that it
-        should have. False also if one of them cannot tell."""
+        """Return whether every bookie that the metadata of a closed ledger name is registered and has its copies.
+
+        False also if one of them cannot tell.
+        """
         ...

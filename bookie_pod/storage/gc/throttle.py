@@ -1,15 +1,15 @@
-"""How fast garbage collection, and the scrubber and rebuilds of indexes, may read and write.
+"""The throttle of the reads and writes of garbage collection, the scrubber and rebuilds of indexes.
 
 Invariants
-- No work begins before the work before it is earned, and after a pause no more than `BURST_S` seconds' worth comes
-  at once, beside one piece of work.
+- No work begins before the work before it is earned, and after a pause no more than `BURST_S` seconds' worth comes at
+  once, beside one piece of work.
 - A rate that changes, or pressure that begins or ends, counts at once, for what is waited for too.
 - While the foreground is under pressure the rate is a tenth: collection gives way, but never stands still, because a
   full disk needs it.
 - Of `ScrubPace` both limits hold, entries per second and bytes per second; 0 is no limit. It gives the interpreter away
   after every few entries, whatever the limits, so that a scrub of what the page cache holds does not hold up the event
   loop.
-- Every wait ends at once when whoever waits is stopped.
+- Every wait ends at once when the work that waits is stopped.
 
 Threads: the thread that collects, scrubs or rebuilds waits; any thread may stop it or change the rate.
 """
@@ -27,11 +27,15 @@ BURST_S: Final = 0.1
 YIELD_FACTOR: Final = 0.1
 MIN_WAIT_S: Final = 0.001
 MAX_WAIT_S: Final = 0.25
-"""Shortest and longest single wait, after which pressure and rate are looked at anew."""
+"""Seconds of the shortest and the longest single wait, after which pressure and rate are checked again."""
+YIELD_ENTRIES: Final = 64
+YIELD_SECONDS: Final = 0.0001
+PRESSURE_SECONDS: Final = 0.05
+"""Pause after every few entries of a scrub without limits while clients wait for the disks."""
 
 
 class CollectionStopped(Exception):
-    """The collection was asked to stop; what it did so far stands."""
+    """Raised when the collection was asked to stop. Work that is done is kept."""
 
 
 class Throttle:
@@ -54,7 +58,7 @@ class Throttle:
         self._seen_at = clock()
         self._pace = Pace(rate, BURST_S, self._seen_at)
         self.turns = 0
-        """How often anybody paid, or looked whether it may. Any thread may read."""
+        """The number of payments and of questions whether work may go on. Any thread may read."""
         self.yielded_s = 0.0
         """Seconds of waiting in which the rate was the low one, since the start. Any thread may read."""
 
@@ -82,17 +86,12 @@ class Throttle:
         pace.use(nbytes if self.by_bytes else entries, now)
 
 
-YIELD_ENTRIES: Final = 64
-YIELD_SECONDS: Final = 0.0001
-PRESSURE_SECONDS: Final = 0.05
-"""Pause after every few entries of a scrub without limits while clients wait for the disks."""
-
 ScrubStopped = CollectionStopped
-"""The scrubber was asked to stop; what it did so far stands."""
+"""Raised when the scrubber was asked to stop. Work that is done is kept."""
 
 
 class ScrubPace:
-    """Of the scrubber and of rebuilds: `pay(entries, bytes)` waits until that much may be read."""
+    """The pace of the scrubber and of rebuilds: `pay(entries, bytes)` waits until that much may be read."""
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class ScrubPace:
 
     @property
     def turns(self) -> int:
-        """Grows as long as whoever pays is not held up elsewhere. Any thread."""
+        """Return a number that grows as long as the paying thread is not held up elsewhere. Any thread."""
         return self._paid + sum(throttle.turns for throttle in self._throttles)
 
     def pay(self, entries: int, nbytes: int) -> None:

@@ -9,9 +9,11 @@ Header, the first 1024 bytes, written whole and zero-padded (big-endian):
     4     4  version i32: 0, or 1 = current
     8     4  length L of the master key, i32, not negative
     12    L  master key
-    12+L  4  state bits i32: 1 = fenced; 2 = limbo (ours: the reference keeps bits that it does not know)
+    12+L  4  state bits i32: 1 = fenced; ours, since the reference keeps bits that it does not know: 2 = limbo, 4 = in
+             limbo and surely not fenced (in limbo without it is fenced)
     16+L  4  version 1 only: length of the explicit LAC packet i32, 0 = none, else at least 16
     20+L     version 1 only: the packet
+    500   4  ours, with the check: the first log that may hold entries of this life of the ledger, u32, 0 = any
     504   8  ours, where the fields leave room for it: "PKHC", and CRC32C of the 504 bytes before, u32. In the sector of
              what it covers, so that a crash leaves both or neither. The reference writes zeros there, and never looks
 
@@ -24,7 +26,7 @@ Invariants
 
 Pure functions; any thread.
 
-Source: reference on-disk formats, section 9.
+Source: docs/internals/on-disk-formats.md, section 9.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ MOVING_SUFFIX: Final = ".idx.rloc"
 
 _FENCED: Final = 0x1
 _LIMBO: Final = 0x2
+_NOT_FENCED: Final = 0x4
 _MIN_LAC_BYTES: Final = 16
 _HEAD: Final = struct.Struct(">4sii")
 _INT: Final = struct.Struct(">i")
@@ -58,6 +61,8 @@ _SECTOR: Final = 512
 _CHECK: Final = struct.Struct(">4sI")
 _CHECK_TAG: Final = b"PKHC"
 _CHECK_AT: Final = _SECTOR - _CHECK.size
+_FIRST_LOG: Final = struct.Struct(">I")
+_FIRST_LOG_AT: Final = _CHECK_AT - _FIRST_LOG.size
 _UNSIGNED: Final = (1 << 64) - 1
 
 
@@ -65,19 +70,23 @@ def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes
     """The 1024 bytes of a ledger's header. `StorageFault` if the key does not fit."""
     if len(record.key) > HEADER_BYTES - _HEAD.size - 2 * _INT.size:
         raise StorageFault(f"a master key of {len(record.key)} bytes does not fit into the header of an index file")
-    bits = (_FENCED if record.fenced else 0) | (_LIMBO if record.limbo else 0)
+    bits = _FENCED if record.fenced else 0
+    if record.limbo:
+        bits |= _LIMBO if record.fenced else _LIMBO | _NOT_FENCED
     data = _HEAD.pack(MAGIC, version, len(record.key)) + record.key + _INT.pack(bits)
     lac = record.explicit_lac
     if version > 0 and lac is not None and _MIN_LAC_BYTES <= len(lac) <= HEADER_BYTES - len(data) - _INT.size:
         data += _INT.pack(len(lac)) + lac
     if len(data) <= _CHECK_AT:
+        if len(data) <= _FIRST_LOG_AT:
+            data = data.ljust(_FIRST_LOG_AT, b"\0") + _FIRST_LOG.pack(record.first_log or 0)
         data = data.ljust(_CHECK_AT, b"\0")
         data += _CHECK.pack(_CHECK_TAG, google_crc32c.value(data))
     return data.ljust(HEADER_BYTES, b"\0")
 
 
 def is_newer(header: bytes) -> bool:
-    """Whether a release to come wrote it, of all that `decode_header` refuses."""
+    """Return whether a later release wrote the header, one of those that `decode_header` refuses."""
     return _check_fits(header) and header.startswith(MAGIC) and _HEAD.unpack_from(header)[1] > CURRENT_VERSION
 
 
@@ -115,7 +124,11 @@ def decode_header(data: bytes) -> tuple[int, LedgerRecord] | None:
     key = data[_HEAD.size : at]
     (bits,) = _INT.unpack_from(data, at)
     lac = data[lac_at + _INT.size : end] or None if version else None
-    return version, LedgerRecord(key, bool(bits & _FENCED), bool(bits & _LIMBO), lac)
+    limbo = bool(bits & _LIMBO)
+    fenced = bool(bits & _FENCED) or (limbo and not bits & _NOT_FENCED)
+    checked = end <= _FIRST_LOG_AT and data[_CHECK_AT : _CHECK_AT + len(_CHECK_TAG)] == _CHECK_TAG
+    first_log = _FIRST_LOG.unpack_from(data, _FIRST_LOG_AT)[0] if checked else 0
+    return version, LedgerRecord(key, fenced, limbo, lac, first_log)
 
 
 def _lac_length(data: bytes, at: int) -> int:
@@ -147,5 +160,5 @@ def parse_name(name: str) -> int:
 
 
 def slot_offset(entry_id: int) -> int:
-    """Where in the file the location of an entry stands."""
+    """Return the offset in the file of an entry's location."""
     return HEADER_BYTES + SLOT_BYTES * entry_id

@@ -8,25 +8,25 @@ Format
 Invariants
 - All ledgers are in memory; the database follows at each checkpoint. The journal covers the gap.
 - Changes come from the event loop; `take_dirty` runs there too, so no change falls between it and the write.
-- `write` is durable when it returns, and what it takes is the newest record of each ledger: being durable
-  early harms nothing. A failed write is repeated with the same ids.
+- `write` is durable when it returns, and what it takes is a newer record of each ledger than the flush asks for: being
+  durable early harms nothing, as long as the ledger's rows are not of another life. A failed write is repeated.
 - A new database that is filled (`fill`) and put in the place of the old one (`adopt`) holds what is in memory then:
   nothing that this process knows can be lost by it.
 
 Threads: changes and `take_dirty` on the event loop (or on the replaying thread, before the loop serves);
 `get` and `ledger_ids` from any thread; `write`, `set_flags`, `fill` and `adopt` take turns on a lock.
 
-Source: reference on-disk formats, section 8.3.
+Source: docs/internals/on-disk-formats.md, section 8.3.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from bookie_pod.storage.index.ledger_data import LedgerRecords, decode, encode
+from bookie_pod.storage.index.ledger_data import LedgerRecord, LedgerRecords, decode, encode
 from bookie_pod.storage.index.seal import put_seal
 from bookie_pod.storage.index.store import OrderedStore
 from bookie_protocol.errors import StorageFault
@@ -50,6 +50,8 @@ class LedgerIndex(LedgerRecords):
         self._long_keys: set[int] = set()
         self._write_lock = threading.Lock()
         self._written: set[int] | None = None
+        self._new: set[int] = set()
+        """Ledgers of which the database has no record yet."""
         self.unsealed = True
         """Something may have been written since the last `seal`."""
         self._load()
@@ -73,23 +75,44 @@ class LedgerIndex(LedgerRecords):
             except StorageFault as error:
                 raise StorageFault(f"ledger index {self.path}: ledger {ledger_id}: {error}") from error
 
+    # --- changes --------------------------------------------------------------------------------------------
+
+    def put(self, ledger_id: int, record: LedgerRecord) -> None:
+        """See `LedgerRecords`."""
+        if ledger_id not in self._ledgers:
+            self._new.add(ledger_id)
+        super().put(ledger_id, record)
+
+    def delete(self, ledger_id: int) -> int:
+        """See `LedgerRecords`."""
+        self._new.discard(ledger_id)
+        return super().delete(ledger_id)
+
     # --- writing --------------------------------------------------------------------------------------------
 
-    def write(self, ledger_ids: Collection[int]) -> None:
-        """Write the records these ledgers have now, delete the rows of those that are gone; durable on
-        return."""
+    def records(self, ledger_ids: Collection[int]) -> dict[int, LedgerRecord | None]:
+        """Return the present records of these ledgers for `write`; None for those that are gone."""
+        return {ledger_id: self._ledgers.get(ledger_id) for ledger_id in ledger_ids}
+
+    def new_among(self, ledger_ids: Collection[int]) -> set[int]:
+        """Return those of which the database has no record yet."""
+        return self._new.intersection(ledger_ids)
+
+    def write(self, records: Mapping[int, LedgerRecord | None]) -> None:
+        """Write these records, and delete the rows of ledgers that have none; durable on return."""
         with self._write_lock:
             self.unsealed = True
-            self._put(self._store, ledger_ids)
+            self._put(self._store, records)
             self._store.sync()
-            self._long_keys.difference_update(ledger_ids)
+            self._long_keys.difference_update(records)
+            self._new.difference_update(records)
             if self._written is not None:
-                self._written.update(ledger_ids)
+                self._written.update(records)
 
-    def _put(self, store: OrderedStore, ledger_ids: Collection[int]) -> None:
+    def _put(self, store: OrderedStore, records: Mapping[int, LedgerRecord | None]) -> None:
         batch = store.batch()
-        for ledger_id in ledger_ids:
-            key, record = _ID.pack(ledger_id), self._ledgers.get(ledger_id)
+        for ledger_id, record in records.items():
+            key = _ID.pack(ledger_id)
             if record is None:
                 batch.delete(key)
             else:
@@ -118,7 +141,7 @@ class LedgerIndex(LedgerRecords):
         ledger_ids = self.ledger_ids()
         for at in range(0, len(ledger_ids), _ROWS_PER_BATCH):
             some = ledger_ids[at : at + _ROWS_PER_BATCH]
-            self._put(store, some)
+            self._put(store, self.records(some))
             yield len(some)
 
     def abandon(self) -> None:
@@ -132,7 +155,7 @@ class LedgerIndex(LedgerRecords):
         with self._write_lock:
             written, self._written = self._written or set(), None
             self.unsealed = True
-            self._put(store, written)
+            self._put(store, self.records(written))
             flags = self._store.get(FLAGS_KEY)
             if flags is not None:
                 batch = store.batch()

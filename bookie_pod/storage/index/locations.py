@@ -15,7 +15,7 @@ Invariants
 
 Threads: any. Writes take turns on a lock, which look-ups do not need.
 
-Sources: reference on-disk formats, section 8.2; reference bookie behaviour, section 12.
+Sources: docs/internals/on-disk-formats.md, section 8.2; docs/internals/bookie-behaviour.md, section 12.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 from bookie_pod.storage.index.seal import put_seal
 from bookie_pod.storage.index.store import OrderedStore, StoreBatch
 from bookie_protocol.columns import byte_column
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 KEY: Final = struct.Struct(">qq")
 VALUE: Final = struct.Struct(">q")
@@ -43,6 +43,16 @@ assert VALUE.size == 8
 MAX_ENTRY_ID: Final = (1 << 63) - 1
 SHORT_RUN: Final = 12
 """Rows below which packing one by one is faster than an array."""
+_T = TypeVar("_T")
+NEGATIVE: Final = b"\x80"
+"""Rows of negative ledger ids begin here: the seal, and no entry's."""
+ROWS_PER_BATCH: Final = 4096
+"""Rows that one write of the binding takes at most: about 1 ms under the interpreter lock."""
+ROWS_AT_ONCE: Final = 1024
+"""Rows that a scan takes at once: the store may be replaced between two of these."""
+YIELD_SECONDS: Final = 0.00005
+"""Pause after each slice of background work. It has to be longer than nothing: a thread that merely lets go of the
+interpreter lock takes it back before a waiting one wakes up."""
 
 
 class LocationRun(NamedTuple):
@@ -54,7 +64,7 @@ class LocationRun(NamedTuple):
 
 
 class EntryMove(NamedTuple):
-    """One entry that compaction copied."""
+    """One entry that compaction copied; or that stays where it is (`old` is `new`), and is put there once more."""
 
     ledger_id: int
     entry_id: int
@@ -79,14 +89,27 @@ def encode_rows(ledger_id: int, entry_ids: Sequence[int], locations: Sequence[in
     )
 
 
+def chosen(rows: Iterable[tuple[int, int]], used: Sequence[int], built: Callable[[int], int]) -> dict[int, int]:
+    """Return those of the (entry id, location) that a log offers which a new index takes, as a mapping.
+
+    `used` are the places that the old index names for these entries, 0 if none. `built` tells what the new index has
+    of an entry. A place that both name stays: its log has confirmed it, or it is newer than what is offered.
+    """
+    taken: dict[int, int] = {}
+    for (entry_id, location), place in zip(rows, used, strict=True):
+        if place in (0, location) or (taken.get(entry_id) or built(entry_id)) != place:
+            taken[entry_id] = location
+    return taken
+
+
 @dataclass(slots=True)
 class Offered:
-    """What became of rows that were offered."""
+    """The result of rows that were offered."""
 
     put: int = 0
     """Rows that the twin has now from this offer."""
     same: int = 0
-    """Of these, rows that the index in use has too."""
+    """The number of these rows that the index in use has too."""
 
 
 class Twin:
@@ -129,21 +152,8 @@ class Twin:
         batch.commit(sync=False)
 
 
-_T = TypeVar("_T")
-
-NEGATIVE: Final = b"\x80"
-"""Rows of negative ledger ids begin here: the seal, and no entry's."""
-ROWS_PER_BATCH: Final = 4096
-"""Rows that one write of the binding takes at most: about 1 ms under the interpreter lock."""
-ROWS_AT_ONCE: Final = 1024
-"""Rows that a scan takes at once: the store may be replaced between two of these."""
-YIELD_SECONDS: Final = 0.00005
-"""Pause after each slice of background work. It has to be longer than nothing: a thread that merely lets go of the
-interpreter lock takes it back before a waiting one wakes up."""
-
-
 class LocationIndex:
-    """Where each entry of a ledger directory lies."""
+    """The location index: the place of each entry of a ledger directory."""
 
     def __init__(self, store: OrderedStore, max_batch: int = 100_000) -> None:
         """`max_batch` is `maxOperationNumbersInSingleRocksdbWriteBatch`."""
@@ -154,7 +164,7 @@ class LocationIndex:
         self.unsealed = True
         """Something may have been written since the last `seal`."""
         self._in_doubt = False
-        """A write failed, or is under way: rows may be seen that nobody has made durable."""
+        """True while a write is under way or after it failed: rows may be seen that are not durable."""
         self._write_lock = threading.Lock()
         self._compacting = threading.Lock()
         self._adopting = threading.Lock()
@@ -183,7 +193,7 @@ class LocationIndex:
         return self.get_each(ledger_id, (entry_id,))[0]
 
     def get_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
-        """What `get` gives for each. `StorageFault` if one of them cannot be told."""
+        """Return what `get` returns for each. Raises `StorageFault` if one of them cannot be determined."""
         if ledger_id in self._deleted:
             return [0] * len(entry_ids)
         keys = [KEY.pack(ledger_id, entry_id) for entry_id in entry_ids]
@@ -209,17 +219,17 @@ class LocationIndex:
             yield entry_id
 
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
-        """(entry id, location) of the ledger's entries from `first_entry` on, ascending."""
+        """(entry id, location) of the ledger's entries from `first_entry` on, ascending; none behind the last id."""
         if ledger_id in self._deleted:
             return
         end = KEY.pack(ledger_id, MAX_ENTRY_ID) + b"\0"
-        while True:
+        while first_entry <= MAX_ENTRY_ID:  # a caller that continues after the last id asks for more than there can be
             begin = KEY.pack(ledger_id, first_entry)
             rows = self._ask(lambda store, begin=begin: list(islice(store.scan(begin, end), ROWS_AT_ONCE)))  # type: ignore[misc]
             for key, value in rows:
                 entry_id = self._key(key)[1]
                 yield entry_id, self._location(value, ledger_id, entry_id)
-            if len(rows) < ROWS_AT_ONCE or entry_id == MAX_ENTRY_ID:
+            if len(rows) < ROWS_AT_ONCE:
                 return
             first_entry = entry_id + 1
 
@@ -313,7 +323,7 @@ class LocationIndex:
             try:
                 self._write_through(moved, ())
             except StorageFault as error:
-                # The new rows may be seen, and stand after `settle`; nobody repeats the move, as a flush its write.
+                # The new rows may be seen, and remain after `settle`: unlike a flush, a failed move is not repeated.
                 if (twin := self._twin) is not None:
                     twin.failure = error
                 raise
@@ -367,22 +377,19 @@ class LocationIndex:
         """
         with self._write_lock:
             twin.check()
-            result, taken = Offered(), []
             if ledger_id in twin.deleted or not is_known(ledger_id):
-                return result
-            for entry_id, location in rows:
-                used = self._used(ledger_id, entry_id)
-                if used != location and used != 0 and twin.get(ledger_id, entry_id) == used:
-                    continue
-                taken.append((entry_id, location))
-                result.same += used == location
-            twin.put(ledger_id, taken)
-            result.put = len(taken)
-        return result
+                return Offered()
+            used = [self._used(ledger_id, entry_id) for entry_id, _ in rows]
+            taken = chosen(rows, used, lambda entry_id: twin.get(ledger_id, entry_id))
+            twin.put(ledger_id, list(taken.items()))
+            same = sum(taken.get(entry_id) == place for (entry_id, _), place in zip(rows, used, strict=True))
+            return Offered(len(taken), same)
 
     def _used(self, ledger_id: int, entry_id: int) -> int:
         try:
             return self.get(ledger_id, entry_id)
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
         except StorageFault:
             return 0  # the index in use is damaged there
 

@@ -22,7 +22,7 @@ holds up its writer alone.
 What that does not cover: a disk that holds up a read of `floor` or `scan`, which seek, or the opening. Writers seek
 once after each opening, for the number of the last memory table.
 
-Source: reference on-disk formats, sections 8.1 and 8.4.
+Source: docs/internals/on-disk-formats.md, sections 8.1 and 8.4.
 """
 
 from __future__ import annotations
@@ -49,28 +49,37 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie_pod.config.keys import MIB
 from bookie_pod.storage.files import Files, storage_fault_of_library
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 from bookie_protocol.rocksdb import common_options
 
-MIB = 1 << 20
 KIB = 1 << 10
 IDENTITY_FILE = "IDENTITY"
 SCAN_CHUNK = 1024
 """Rows that a scan takes at once. An iterator lives no longer than that: it would keep the database from reopening."""
 WAL_FLUSH_BYTES = 1 << 20
-"""How much of the write-ahead log may wait in its buffer, but for the last batch."""
+"""Bytes of the write-ahead log that may wait in its buffer, besides the last batch."""
 STALL_PAUSE = 0.01
 REOPEN_TRIES, REOPEN_PAUSE = 100, 0.02
-"""How often, and after how many seconds each time, a reopening tries to get the lock of the closed database, and a
-closing to do it while look-ups are under way."""
+"""The number of tries, and the seconds between them.
+
+A reopening uses them to get the lock of the closed database, and a closing to wait for look-ups under way.
+"""
 
 _TABLE: Final = struct.Struct(">qQ")
 _TABLES: Final = -0xEEFF
 _LAST_TABLE: Final = (1 << 64) - 1
 
 _T = TypeVar("_T")
+CHECKSUMS: dict[str, Callable[[], ChecksumType]] = {
+    "kNoChecksum": ChecksumType.no_checksum,
+    "kCRC32c": ChecksumType.crc32c,
+    "kxxHash": ChecksumType.xxhash,
+    "kxxHash64": ChecksumType.xxhash64,
+    "kXXH3": ChecksumType.xxh3,
+}
 
 
 class Compression(Enum):
@@ -83,7 +92,7 @@ class Compression(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RocksOptions:
-    """What matters of RocksDB's options; the defaults are those of the `locations` database."""
+    """The options of RocksDB that matter; the defaults are those of the `locations` database."""
 
     block_size: int = 64 * KIB
     """Bytes of an uncompressed data block (`dbStorage_rocksDB_blockSize`)."""
@@ -108,11 +117,11 @@ class RocksOptions:
     num_levels: int = -1
     """-1 for RocksDB's default (`dbStorage_rocksDB_numLevels`)."""
     format_version: int = 5
-    """Of table files, 2 to 5 (`dbStorage_rocksDB_format_version`)."""
+    """The format version of table files, 2 to 5 (`dbStorage_rocksDB_format_version`)."""
     checksum: str = "kxxHash"
-    """Of blocks, one of `CHECKSUMS` (`dbStorage_rocksDB_checksum_type`)."""
+    """The checksum of blocks, one of `CHECKSUMS` (`dbStorage_rocksDB_checksum_type`)."""
     log_directory: str | None = None
-    """Where RocksDB's own log goes; None: beside the data (`dbStorage_rocksDB_logPath`)."""
+    """The directory of RocksDB's own log; None: beside the data (`dbStorage_rocksDB_logPath`)."""
     background_jobs: int = 4
     """Flushes and compactions at a time. The reference uses 32; a pod has few cores."""
 
@@ -127,13 +136,6 @@ LEDGERS_DB = RocksOptions(
 )
 """Options of the `ledgers` database."""
 
-CHECKSUMS: dict[str, Callable[[], ChecksumType]] = {
-    "kNoChecksum": ChecksumType.no_checksum,
-    "kCRC32c": ChecksumType.crc32c,
-    "kxxHash": ChecksumType.xxhash,
-    "kxxHash64": ChecksumType.xxhash64,
-    "kXXH3": ChecksumType.xxh3,
-}
 _COMPRESSION: dict[Compression, Callable[[], DBCompressionType]] = {
     Compression.NONE: DBCompressionType.none,
     Compression.SNAPPY: DBCompressionType.snappy,
@@ -207,7 +209,7 @@ class RocksStore:
     """One RocksDB database. See `OrderedStore` for what each method promises.
 
     After a failed write RocksDB refuses every later one, also when the disk has room again. So the next write closes
-    the database and opens it anew, once the disk has enough room for what opening writes; look-ups that meet the gap
+    the database and opens it again, once the disk has enough room for what opening writes; look-ups that meet the gap
     wait for it and are repeated.
     """
 
@@ -255,22 +257,20 @@ class RocksStore:
         return storage_fault_of_library(f"RocksDB in {self._path}: {what} failed", error)
 
     def _call(self, what: str, operation: Callable[[Rdict], _T]) -> _T:
-        """Run an operation that changes nothing; again, if the database was reopened under it."""
+        """Run an operation that changes nothing; again, as often as the database was reopened under it."""
         db = self._db
-        try:
-            if db is not None:
-                return operation(db)
-            error: Exception | str = "the database is closed"
-        except Exception as caught:
-            error = caught
-        with self._reopening:
-            again = self._db
-        if again is None or again is db:
-            raise self._fault(what, error) from (error if isinstance(error, Exception) else None)
-        try:
-            return operation(again)
-        except Exception as second:
-            raise self._fault(what, second) from second
+        while True:
+            try:
+                if db is not None:
+                    return operation(db)
+                error: Exception | str = "the database is closed"
+            except Exception as caught:
+                error = caught
+            with self._reopening:
+                again = self._db
+            if again is None or again is db:
+                raise self._fault(what, error) from (error if isinstance(error, Exception) else None)
+            db = again
 
     # --- look-ups -------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class RocksStore:
             raise self._fault(what, error) from error
 
     def _reopen(self, what: str) -> None:
-        """Open the database anew after a failed write. Whoever made that write repeats it, so nothing is missed."""
+        """Close and open the database after a failed write. The writer repeats its write, so nothing is missed."""
         if self._closed:
             raise self._fault(what, "the database is closed")
         try:
@@ -409,7 +409,7 @@ class RocksStore:
                 if left > 1 and "borrowed" in str(error):
                     time.sleep(REOPEN_PAUSE)
                 elif self._write_failed:
-                    return  # it was told when it happened
+                    return  # it was reported when it happened
                 else:
                     raise self._fault("close", error) from error
 

@@ -1,4 +1,4 @@
-"""Whether the databases of a ledger directory are complete: `index-seal` in that directory.
+"""The seal that shows whether the databases of a ledger directory are complete: `index-seal` in that directory.
 
     8 bytes    "PKSEAL01"
     16 bytes   for each database: first 8 bytes of the SHA-256 of its identity, and the number of its last seal, i64
@@ -14,7 +14,7 @@ so itself (`OrderedStore.has_all_tables`).
 Invariants
 - The row is durable before the file; so a crash leaves a row that is as new as the file, or newer.
 - A database of another identity is another one (rebuilt, by our tools or those of Apache BookKeeper), and is accepted;
-  so is one without a file, of an older release, and a file that is damaged, which is told.
+  so is one without a file, of an older release, and a file that is damaged, which is logged.
 - The row has the key of a negative ledger id: Apache BookKeeper skips such rows of `ledgers`, and asks `locations` only
   for entries of ledgers that it knows. It does not change them, nor the file, when it uses the directory for a while.
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import google_crc32c
@@ -34,7 +34,7 @@ import structlog
 
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
-from bookie_protocol.errors import NoWritableDirectory, StorageFault
+from bookie_protocol.errors import NoWritableDirectory, ResourcesShort, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Sealed(Protocol):
 
 
 def put_seal(store: OrderedStore, number: int) -> None:
-    """Behind everything that was written to the store so far; durable on return. `StorageFault`."""
+    """Put a seal after everything that was written to the store so far; durable on return. Raises `StorageFault`."""
     batch = store.batch()
     batch.put(SEAL_KEY, _NUMBER.pack(number))
     batch.commit()
@@ -77,9 +77,14 @@ class IndexSeal:
         self._files = files
         self._path = f"{folder}/{NAME}"
         self._number = 0
+        self.is_complete = False
+        """The databases had surely lost nothing when they were checked: they were sealed, or were never written to."""
 
     def check(self, stores: Mapping[StoreKind, OrderedStore]) -> bool:
-        """Whether they are sealed, all of them. `IndexEndLost`, or `StorageFault`: one cannot be read."""
+        """Return whether all of them are sealed.
+
+        Raises `IndexEndLost` if one has lost its end, and `StorageFault` if one cannot be read.
+        """
         expected = self._read()
         sealed = True
         # Ledgers first, and so they are rebuilt first: locations are rebuilt of ledgers that are known.
@@ -96,10 +101,21 @@ class IndexSeal:
                     f" `bookie disk rebuild-{kind.value}`, or empty the bookie's directories"
                     " and let it fetch its entries from others"
                 )
+        self.is_complete = sealed or not any(store.was_written() for store in stores.values())
         return sealed
 
+    def has_end(self, kind: StoreKind, store: OrderedStore) -> bool:
+        """Return whether this database has surely lost nothing; it need not be readable. One that was never written to
+        may have been made in the place of one that was lost."""
+        try:
+            return self.check({kind: store})
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault:
+            return False
+
     def renew(self, indexes: Mapping[StoreKind, Sealed]) -> None:
-        """What they hold now is complete. `NoWritableDirectory` on a full disk, `StorageFault`."""
+        """Seal the present contents as complete. Raises `NoWritableDirectory` on a full disk, and `StorageFault`."""
         if not any(index.unsealed for index in indexes.values()):
             return
         self._number += 1  # also if it fails: a number means one state of the databases
@@ -110,8 +126,24 @@ class IndexSeal:
                 index.unsealed = True
             raise
 
+    def seal_new(self, kind: StoreKind, store: OrderedStore) -> Callable[[], None]:
+        """Seal a complete database that is to take the place of the one of this kind, where the other one has a seal.
+
+        Return the function that notes it in the file, to be called once the database is in its place. Both raise as
+        `renew` does."""
+        rows = self._read()
+        if not rows:
+            return lambda: None
+        self._number = max(self._number, *(number for _, number in rows.values())) + 1
+        put_seal(store, self._number)
+        rows[kind] = (_identity(store), self._number)
+        return lambda: self._write_rows(rows)
+
     def _write(self, stores: Mapping[StoreKind, OrderedStore]) -> None:
-        data = _MAGIC + b"".join(_ROW.pack(_identity(stores[kind]), self._number) for kind in StoreKind)
+        self._write_rows({kind: (_identity(stores[kind]), self._number) for kind in StoreKind})
+
+    def _write_rows(self, rows: Mapping[StoreKind, tuple[bytes, int]]) -> None:
+        data = _MAGIC + b"".join(_ROW.pack(*rows[kind]) for kind in StoreKind)
         try:
             self._files.write_bytes_atomic(self._path, data + _CRC.pack(google_crc32c.value(data)))
         except OSError as error:
@@ -128,7 +160,7 @@ class IndexSeal:
             raise storage_fault(f"cannot read {self._path}", error) from error
         rows, crc = data[:_ROWS_END], data[_ROWS_END:]
         if not rows.startswith(_MAGIC) or crc != _CRC.pack(google_crc32c.value(rows)):
-            _log.warning("the seal of the index is damaged: nobody knows whether its end is there", path=self._path)
+            _log.warning("the seal of the index is damaged: it is unknown whether its end is there", path=self._path)
             return {}
         return dict(zip(StoreKind, _ROW.iter_unpack(rows[len(_MAGIC) :]), strict=True))
 

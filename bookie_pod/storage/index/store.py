@@ -18,7 +18,7 @@ from typing import Protocol
 
 
 class StoreKind(Enum):
-    """What a store is for; the value is the name of its folder."""
+    """The purpose of a store; the value is the name of its folder."""
 
     LOCATIONS = "locations"
     LEDGERS = "ledgers"
@@ -52,7 +52,7 @@ class OrderedStore(Protocol):
     @property
     def path(self) -> str: ...
     def identity(self) -> bytes:
-        """What tells this store from every other one that was ever made, also at the same path."""
+        """Return what distinguishes this store from every other one that was ever made, also at the same path."""
         ...
 
     def get(self, key: bytes) -> bytes | None: ...
@@ -78,7 +78,7 @@ class OrderedStore(Protocol):
         ...
 
     def was_written(self) -> bool:
-        """Whether anything was ever committed to this store, even if no row is left of it."""
+        """Return whether anything was ever committed to this store, even if no row is left of it."""
         ...
 
     def estimated_count(self) -> int:
@@ -98,7 +98,7 @@ class StoreFactory(Protocol):
     """Opens the stores of a bookie."""
 
     def exists(self, path: str) -> bool:
-        """Whether a store was made at `path`."""
+        """Return whether a store was made at `path`."""
         ...
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:

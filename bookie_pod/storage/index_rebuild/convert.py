@@ -3,12 +3,15 @@
 Entry logs and journals stay as they are: both sides point into the same logs. The new index is built beside the old
 one, compared with it row by row, and then swapped in (`swap`); the old one stays as a backup.
 
+Index files may run ahead of their logs: a power cut leaves rows of adds that were never acknowledged. Databases never
+do, so there such a row would count as damage, and it is left out (`_SyncedRows`).
+
 Only with one ledger directory: DbLedgerStorage numbers the logs of each directory by themselves and ties every ledger
 to one of them, the others number all logs together and put a ledger's entries into any.
 
 Threads: one. `step` does a bounded amount of work; this module neither sleeps nor prints.
 
-Source: reference bookie behaviour, section 12 (`convert-to-db-storage`, `convert-to-interleaved-storage`).
+Source: docs/internals/bookie-behaviour.md, section 12 (`convert-to-db-storage`, `convert-to-interleaved-storage`).
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from bookie_pod.storage.engines.memtable_storage import StorageFlags
+from bookie_pod.storage.entry_log.copies import NoCopy, ReadLogs, look_at
+from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.entry_log.scan import LedgersMap, ScanOutcome
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.index.index_file import (
     CURRENT_VERSION,
@@ -49,6 +55,16 @@ from bookie_protocol.errors import InvalidConfiguration, StorageFault
 PAGE_BYTES: Final = 8192
 """`pageSize` of the reference: it cannot find the last entry of a file whose last page is not whole."""
 _RUN: Final = PAGE_BYTES // SLOT_BYTES
+FILES_FOLDER: Final = "index-files"
+"""Top of a tree of index files that is built or was put aside."""
+ROWS_PER_RUN: Final = 4096
+_STAMP: Final = b"\xff" * 16
+
+
+class ConvertedLogs(ReadLogs, Protocol):
+    """The methods of entry logs that are used here."""
+
+    def ledgers_map(self, log_id: int) -> LedgersMap: ...
 
 
 class IndexFileWriter:
@@ -120,22 +136,18 @@ def write_index_file(
     return entries
 
 
-FILES_FOLDER: Final = "index-files"
-"""Top of a tree of index files that is built or was put aside."""
-ROWS_PER_RUN: Final = 4096
-_STAMP: Final = b"\xff" * 16
-
-
 @dataclass(slots=True)
 class ConversionReport:
-    """What a conversion did so far."""
+    """The progress of a conversion."""
 
     ledgers: int = 0
     entries: int = 0
     compared: int = 0
     """Ledgers whose new index was compared with the old one."""
+    left_out: int = 0
+    """Rows of index files that ran ahead of their logs."""
     backup: str = ""
-    """Where the old index is now, as a name below the index folder."""
+    """The name of the old index below the index folder."""
 
 
 class Conversion(ABC):
@@ -161,7 +173,7 @@ class Conversion(ABC):
             raise StorageFault(f"cannot convert {self._folder}: {error}") from error
 
     def run(self) -> ConversionReport:
-        """Everything at once, up to `commit`."""
+        """Do everything up to `commit`."""
         while self.step():
             pass
         return self.report
@@ -174,11 +186,15 @@ class Conversion(ABC):
             yield True
         target = self._reopen()
         for ledger_id in self._source.ledger_ids():
-            yield from _compare(self._source, target, ledger_id)
+            yield from _compare(self._source, self._rows(ledger_id), target, ledger_id)
             self.report.compared += 1
             yield True
         if sum(1 for _ in target.ledger_ids()) != self.report.ledgers:
             raise StorageFault(f"the new index of {self._folder} does not hold as many ledgers as the old one")
+
+    def _rows(self, ledger_id: int) -> Iterator[tuple[int, int]]:
+        """The rows that the new index gets."""
+        return self._source.rows(ledger_id)
 
     @abstractmethod
     def _prepare(self) -> None: ...
@@ -201,10 +217,11 @@ class ToDatabases(Conversion):
 
     _target: DatabaseIndex | None = None
 
-    def __init__(self, files: Files, stores: ToolStores, folder: str, source: FileIndex) -> None:
+    def __init__(self, files: Files, stores: ToolStores, folder: str, source: FileIndex, logs: ConvertedLogs) -> None:
         """`StorageFault`: the seal cannot be read."""
         super().__init__(files, stores, folder, source)
         self._index_files = source
+        self._synced = _SyncedRows(logs)
         self._seal = IndexFilesSeal(files, [folder])
         self._lengths: dict[int, int] = {}
         self._headless: set[int] = set()
@@ -239,13 +256,21 @@ class ToDatabases(Conversion):
         if record is None:
             raise StorageFault(f"ledger {ledger_id} has vanished from {self._folder}: is a bookie running?")
         yield from self._check(ledger_id, record)
-        for run in _runs(ledger_id, self._source.rows(ledger_id)):
+        for run in _runs(ledger_id, self._rows(ledger_id, self.report)):
             self._target.locations.write([run])
             self.report.entries += len(run.entry_ids)
             yield True
         batch = self._target.ledgers.store.batch()
         batch.put(KEY.pack(ledger_id, 0)[:8], encode(record))
         batch.commit(sync=False)
+
+    def _rows(self, ledger_id: int, report: ConversionReport | None = None) -> Iterator[tuple[int, int]]:
+        """See `Conversion`. Rows that are left out are counted in the report."""
+        for entry_id, location in self._source.rows(ledger_id):
+            if not self._synced.is_ahead(ledger_id, entry_id, location):
+                yield entry_id, location
+            elif report is not None:
+                report.left_out += 1
 
     def _check(self, ledger_id: int, record: LedgerRecord) -> Iterator[bool]:
         path = self._index_files.path(ledger_id)
@@ -344,25 +369,53 @@ class ToIndexFiles(Conversion):
         remove_tree(self._files, self._tree())
 
     def close(self) -> None:
-        """Nothing of its own is kept open."""
+        """Do nothing: it keeps nothing of its own open."""
 
 
 def conversion(
-    files: Files, stores: ToolStores, layout: DiskLayout, source: StoredIndex, target: IndexKind
+    files: Files, stores: ToolStores, layout: DiskLayout, source: StoredIndex, logs: ConvertedLogs, target: IndexKind
 ) -> Conversion:
     """The conversion of a bookie's index. `InvalidConfiguration` for several ledger or index directories."""
     if len(layout.ledgers) > 1 or len(layout.index_folders) > 1:
         raise InvalidConfiguration(
             f"{len(layout.ledgers)} ledger and {len(layout.index_folders)} index directories: a conversion needs one "
             "of each, because the engines number entry logs differently. Let the cluster re-replicate this bookie: "
-            "decommission it, and start it anew with the other ledgerStorageClass"
+            "decommission it, and start it as a new bookie with the other ledgerStorageClass"
         )
     folder = layout.index_folders[0]
     if target is IndexKind.DATABASES:
         assert isinstance(source, FileIndex)
-        return ToDatabases(files, stores, folder, source)
+        return ToDatabases(files, stores, folder, source, logs)
     assert isinstance(source, DatabaseIndex)
     return ToIndexFiles(files, stores, folder, source, layout.ledgers[0])
+
+
+class _SyncedRows:
+    """The rows of index files that may lead to an entry. Memory holds a number for each log."""
+
+    def __init__(self, logs: ConvertedLogs) -> None:
+        self._logs = logs
+        self._ends: dict[int, int | None] = {}
+        """The ends of logs that were never closed; None for any other log, and for one that is damaged."""
+
+    def is_ahead(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        """Return whether only the row is left of an add whose bytes a power cut took: its log was never closed and ends
+        before. Such an add was not acknowledged, or a journal gives it another place. Raises `StorageFault`."""
+        log_id, position = split_location(location)
+        if log_id not in self._ends:
+            self._ends[log_id] = self._end(log_id)
+        end = self._ends[log_id]
+        if end is None or position < end:
+            return False
+        return look_at(self._logs, location, ledger_id, entry_id) is NoCopy.GONE
+
+    def _end(self, log_id: int) -> int | None:
+        if not self._logs.exists(log_id):
+            return None  # its entries are lost, not absent
+        found = self._logs.ledgers_map(log_id)
+        if found.end is None or found.closed or found.end.outcome is ScanOutcome.DAMAGED:
+            return None  # behind damage there may be entries
+        return found.end.position
 
 
 def _runs(ledger_id: int, rows: Iterator[tuple[int, int]]) -> Iterator[LocationRun]:
@@ -378,12 +431,14 @@ def _runs(ledger_id: int, rows: Iterator[tuple[int, int]]) -> Iterator[LocationR
         yield LocationRun(ledger_id, ids, locations)
 
 
-def _compare(source: StoredIndex, target: StoredIndex, ledger_id: int) -> Iterator[bool]:
+def _compare(
+    source: StoredIndex, rows: Iterator[tuple[int, int]], target: StoredIndex, ledger_id: int
+) -> Iterator[bool]:
     """`StorageFault` unless the new index says of a ledger what the old one says."""
     if source.record(ledger_id) != target.record(ledger_id):
         raise StorageFault(f"ledger {ledger_id}: the new index has another key, fence or LAC than the old one")
     new = target.rows(ledger_id)
-    for at, row in enumerate(source.rows(ledger_id), 1):
+    for at, row in enumerate(rows, 1):
         if next(new, None) != row:
             raise StorageFault(f"ledger {ledger_id} entry {row[0]}: the new index has another row than the old one")
         if at % ROWS_PER_RUN == 0:

@@ -4,12 +4,18 @@ Each file is built as `<id>.idx.building`, synced, and renamed over the old one,
 `<id>.idx.BACKUP-<time>` stays: a crash leaves the old file or the new one, ledger by ledger.
 
 Key, fence and explicit LAC come from the old file if its header can be read, else from what the caller gives. A ledger
-whose header is gone is fenced: nobody knows whether it was (see `rebuild_ledgers`).
+whose header is gone is fenced and in limbo, because it is unknown whether it was (see `offline`).
+
+Which rows a new file has is decided as for databases (`locations`): what its log confirms of the old file stays, and so
+does what no log confirms.
+
+What a power cut may have torn takes the place of no other copy of its entry (`torn_records`). It gets its row if there
+is none, because an index file that is rebuilt does not tell what it has lost.
 
 Threads: one. `step` does a bounded amount of work. At most `OPEN_FILES` files are open; memory holds nothing else per
 ledger but its record.
 
-Source: reference bookie behaviour, section 12 (`regenerate-interleaved-storage-index-file`).
+Source: docs/internals/bookie-behaviour.md, section 12 (`regenerate-interleaved-storage-index-file`).
 """
 
 from __future__ import annotations
@@ -17,13 +23,14 @@ from __future__ import annotations
 import posixpath
 import struct
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
+from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.scan import LogScan, ScanEnd, ScanOutcome
-from bookie_pod.storage.files import File, Files
-from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import (
     HEADER_BYTES,
     MAX_ENTRY_ID,
@@ -32,10 +39,14 @@ from bookie_pod.storage.index.index_file import (
     relative_path,
     slot_offset,
 )
-from bookie_pod.storage.index.ledger_cache.seal import drop_seals
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.locations import chosen
 from bookie_pod.storage.index_rebuild.locations import STEP_ENTRIES, oldest_first
-from bookie_pod.storage.inspect.index import FileIndex
+from bookie_pod.storage.index_rebuild.torn_records import TornRecords
+from bookie_pod.storage.inspect.index import FileIndex, IndexFileDamaged
+from bookie_pod.storage.journal.format import RecordKind, next_log_of
+from bookie_pod.storage.journal.reader import JournalRecord
+from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import ResourcesShort, StorageFault
 
 OPEN_FILES: Final = 64
@@ -45,17 +56,21 @@ PAGE_BYTES: Final = 8192
 
 
 class ScannedLogs(Protocol):
-    """What is asked of entry logs."""
+    """The methods of entry logs that are used here."""
 
     def log_ids(self) -> list[int]: ...
     def size(self, log_id: int) -> int: ...
+    def exists(self, log_id: int) -> bool: ...
+    def entries_end(self, log_id: int) -> int | None: ...
+    def scan(self, log_id: int, ledgers: Collection[int]) -> LogScan[bytes]: ...
     def scan_sizes(self, log_id: int, ledgers: Collection[int]) -> LogScan[int]: ...
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
+    def make_durable(self, log_id: int) -> None: ...
 
 
 @dataclass(slots=True)
 class IndexFilesReport:
-    """What a rebuild did so far."""
+    """The progress of a rebuild."""
 
     ledgers: int = 0
     entries: int = 0
@@ -69,6 +84,8 @@ class IndexFilesReport:
     damages: tuple[ScanEnd, ...] = ()
     salvaged: int = 0
     """Rows of old files behind damage in a log, whose entries are there."""
+    lost: int = 0
+    """Rows of old files that no log confirms. They are kept: what they lead to is lost here, not absent."""
 
 
 class IndexFilesRebuild:
@@ -82,12 +99,14 @@ class IndexFilesRebuild:
         folder: str,
         ledger_ids: Collection[int],
         keys: Mapping[int, bytes],
-        may_be_earlier_life: MayBeEarlierLife,
+        *,
+        died_before: Callable[[int, int], bool] = lambda ledger_id, log_id: False,
+        next_logs: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         """`folder` takes the files of ledgers that have none; `keys` are those of ledgers without a readable header.
 
-        What a log holds of a ledger of which `may_be_earlier_life` gets a slot only if the old file names that very
-        place, is not there, or cannot be read.
+        Of earlier ledgers of an id: `died_before` says whether a log (the second number) may hold entries from before a
+        deletion; `next_logs` are the first logs that may hold some of the life after it, as journals say.
         """
         self.report = IndexFilesReport()
         self._files = files
@@ -96,10 +115,14 @@ class IndexFilesRebuild:
         self._folder = folder
         self._ledger_ids = frozenset(ledger_ids)
         self._keys = keys
-        self._may_be_earlier_life = may_be_earlier_life
+        self._died_before = died_before
+        self._next_logs = next_logs
+        self._first_logs: dict[int, int] = {}
+        """The first log that may hold entries of each ledger met."""
         self._built: dict[int, str] = {}
         self._highest: dict[int, int] = {}
         self._open: OrderedDict[int, File] = OrderedDict()
+        self._torn = TornRecords(logs, self._location_of, old, self._is_living, complete=False)
         self._work = self._all()
 
     def step(self) -> bool:
@@ -107,10 +130,10 @@ class IndexFilesRebuild:
         try:
             return next(self._work, None) is not None
         except OSError as error:
-            raise StorageFault(f"cannot build an index file: {error}") from error
+            raise storage_fault("cannot build an index file", error) from error
 
     def run(self) -> IndexFilesReport:
-        """Everything at once, up to `commit`."""
+        """Do everything up to `commit`."""
         while self.step():
             pass
         return self.report
@@ -122,8 +145,7 @@ class IndexFilesRebuild:
             for log_id in log_ids:
                 yield from self._take_log(log_id)
             for ledger_id in sorted(self._ledger_ids):
-                if self.report.damages:
-                    yield from self._salvage(ledger_id)
+                yield from self._salvage(ledger_id)
                 self._finish(ledger_id)
                 yield True
         finally:
@@ -133,11 +155,17 @@ class IndexFilesRebuild:
 
     def _take_log(self, log_id: int) -> Iterator[bool]:
         before = self.report.bytes_done
-        scan = self._logs.scan_sizes(log_id, self._ledger_ids)
-        ledger, first = -1, 0
+        self._logs.make_durable(log_id)
+        entries_end = self._logs.entries_end(log_id)
+        suspect = entries_end is None
+        scan = self._scan(log_id, bodies=suspect)
+        ledger, first, doubtful = -1, 0, 0
         run: list[int] = []
-        for location, ledger_id, entry_id, _ in scan:
-            if self._may_be_earlier_life(ledger_id, log_id) and self._is_dropped(ledger_id, entry_id, location):
+        for location, ledger_id, entry_id, entry in scan:
+            if not self._is_own(ledger_id, entry_id, location):
+                continue
+            if suspect and not self._torn.is_sound(ledger_id, entry_id, entry):
+                doubtful += 1
                 continue
             if ledger_id != ledger or entry_id != first + len(run) or len(run) == STEP_ENTRIES:
                 self._put(ledger, first, run)
@@ -146,19 +174,53 @@ class IndexFilesRebuild:
                 yield True
             run.append(location)
         self._put(ledger, first, run)
+        if doubtful:
+            yield from self._take_doubtful(log_id)
         self.report.bytes_done = before + self._logs.size(log_id)
-        if scan.end.outcome is ScanOutcome.DAMAGED:
+        if scan.end.outcome is ScanOutcome.DAMAGED or scan.end.position < (entries_end or 0):
             self.report.damages = (*self.report.damages, scan.end)
         yield True
 
-    def _is_dropped(self, ledger_id: int, entry_id: int, location: int) -> bool:
-        """Whether the old file knows that this copy is none of the ledger's."""
-        try:
-            return self._old.path(ledger_id) is not None and self._old.location_of(ledger_id, entry_id) != location
-        except ResourcesShort:
-            raise  # nobody can tell just now
-        except StorageFault:
-            return False
+    def _scan(self, log_id: int, *, bodies: bool) -> LogScan[Any]:
+        return (self._logs.scan if bodies else self._logs.scan_sizes)(log_id, self._ledger_ids)
+
+    def _take_doubtful(self, log_id: int) -> Iterator[bool]:
+        """Look at the records of a log for which no digest vouches, once every other one has its row."""
+        for seen, (location, ledger_id, entry_id, entry) in enumerate(self._scan(log_id, bodies=True), 1):
+            if (
+                self._is_own(ledger_id, entry_id, location)
+                and not self._torn.is_sound(ledger_id, entry_id, entry)
+                and self._torn.gets_row(ledger_id, entry_id, location, entry)
+            ):
+                self._put(ledger_id, entry_id, [location])
+            if seen % STEP_ENTRIES == 0:
+                yield True
+
+    def _location_of(self, ledger_id: int, entry_id: int) -> int:
+        """The place that the file that is built has for the entry, 0 if it has none."""
+        if ledger_id not in self._built:
+            return 0
+        return int.from_bytes(self._file(ledger_id).pread(SLOT_BYTES, slot_offset(entry_id)), "big", signed=True)
+
+    def _is_own(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        """Return whether the record counts as one of the living ledger. The old file has to name one that may be of an
+        earlier ledger."""
+        log_id = split_location(location)[0]
+        first_log = self._first_log(ledger_id)
+        if first_log or not self._died_before(ledger_id, log_id):
+            return not is_before(log_id, first_log)
+        return self._used(ledger_id, entry_id) == location
+
+    def _is_living(self, ledger_id: int, log_id: int) -> bool:
+        return not is_before(log_id, self._first_log(ledger_id))
+
+    def _first_log(self, ledger_id: int) -> int:
+        first_log = self._first_logs.get(ledger_id)
+        if first_log is None:
+            old = self._old_record(ledger_id)
+            first_log = self._next_logs.get(ledger_id, 0) if old is None else old.first_log or 0
+            self._first_logs[ledger_id] = first_log
+        return first_log
 
     def _put(self, ledger_id: int, first: int, locations: list[int]) -> None:
         if not locations:
@@ -166,9 +228,21 @@ class IndexFilesRebuild:
         last = first + len(locations) - 1
         if last > MAX_ENTRY_ID:
             raise StorageFault(f"entry {last} of ledger {ledger_id} has no slot in an index file")
-        self._file(ledger_id).pwrite(struct.pack(f">{len(locations)}q", *locations), slot_offset(first))
+        used = [self._used(ledger_id, entry_id) for entry_id in range(first, last + 1)]
+        taken = chosen(enumerate(locations, first), used, lambda entry_id: self._location_of(ledger_id, entry_id))
+        slots = [taken.get(entry_id, place) for entry_id, place in enumerate(used, first)]
+        self._file(ledger_id).pwrite(struct.pack(f">{len(slots)}q", *slots), slot_offset(first))
         self._highest[ledger_id] = max(last, self._highest.get(ledger_id, -1))
-        self.report.entries += len(locations)
+        self.report.entries += len(taken)
+
+    def _used(self, ledger_id: int, entry_id: int) -> int:
+        """The place that the old file names for the entry, 0 if it names none, or cannot be read there."""
+        try:
+            return self._old.location_of(ledger_id, entry_id)
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault:
+            return 0
 
     def _file(self, ledger_id: int) -> File:
         file = self._open.get(ledger_id)
@@ -192,27 +266,34 @@ class IndexFilesRebuild:
         return self._old.path(ledger_id) or f"{self._folder}/{relative_path(ledger_id)}"
 
     def _salvage(self, ledger_id: int) -> Iterator[bool]:
-        """Keep what the old file says of entries that no scan reached and that are there all the same."""
+        """Keep what the old file says of entries that no log confirmed: those that are there all the same, and those
+        that are lost here, not absent. Of a file whose header is damaged only the former: its ledger is in limbo."""
+        is_sound = self._old_record(ledger_id) is not None
         try:
             for at, (entry_id, location) in enumerate(self._old.rows(ledger_id), 1):
-                if not any(self._file(ledger_id).pread(SLOT_BYTES, slot_offset(entry_id))):
-                    self._salvage_row(ledger_id, entry_id, location)
+                if self._location_of(ledger_id, entry_id) == 0:
+                    self._salvage_row(ledger_id, entry_id, location, is_sound=is_sound)
                 if at % STEP_ENTRIES == 0:
                     yield True
         except ResourcesShort:
-            raise  # nobody can tell just now
+            raise  # a lack of resources proves nothing
         except StorageFault:
             return  # the old file cannot be read any further
 
-    def _salvage_row(self, ledger_id: int, entry_id: int, location: int) -> None:
+    def _salvage_row(self, ledger_id: int, entry_id: int, location: int, *, is_sound: bool) -> None:
+        if not self._is_living(ledger_id, split_location(location)[0]):
+            return
         try:
             self._logs.read(location, ledger_id, entry_id)
         except ResourcesShort:
-            raise  # nobody can tell just now
+            raise  # a lack of resources proves nothing
         except StorageFault:
-            return
+            if not is_sound:
+                return
+            self.report.lost += 1
+        else:
+            self.report.salvaged += 1
         self._put(ledger_id, entry_id, [location])
-        self.report.salvaged += 1
 
     # --- headers --------------------------------------------------------------------------------------------
 
@@ -221,31 +302,45 @@ class IndexFilesRebuild:
         file = self._file(ledger_id)
         file.pwrite(encode_header(record), 0)
         slots = (self._highest.get(ledger_id, -1) + 1) * SLOT_BYTES
-        file.truncate(HEADER_BYTES + -(-slots // PAGE_BYTES) * PAGE_BYTES)
+        file.truncate(HEADER_BYTES + -(-max(slots, self._old_slots(ledger_id)) // PAGE_BYTES) * PAGE_BYTES)
         file.sync()
         self.report.ledgers += 1
         self.report.without_key += not record.key
         self.report.empty += slots == 0
 
+    def _old_slots(self, ledger_id: int) -> int:
+        """The bytes of the old file behind its header: the seal takes one that is shorter for one that was cut."""
+        path = self._old.path(ledger_id)
+        return 0 if path is None or self._old_record(ledger_id) is None else self._files.size(path) - HEADER_BYTES
+
     def _record(self, ledger_id: int) -> LedgerRecord:
-        given = self._keys.get(ledger_id, b"")
-        try:
-            old = self._old.record(ledger_id)
-        except ResourcesShort:
-            raise  # nobody can tell just now
-        except StorageFault:
-            old = None
-        if old is None or (old.limbo and not old.key):
+        given, old = self._keys.get(ledger_id, b""), self._old_record(ledger_id)
+        if old is None:
             self.report.fenced_in_doubt += 1
-            return LedgerRecord(given, fenced=True)
+            return LedgerRecord(given, fenced=True, limbo=True, first_log=self._first_log(ledger_id))
         return old if old.key or not given else replace(old, key=given)
+
+    def _old_record(self, ledger_id: int) -> LedgerRecord | None:
+        """Return the record in the old file; None if it is damaged, or was never written. `StorageFault`: unknown."""
+        try:
+            record = self._old.record(ledger_id)
+        except IndexFileDamaged:
+            return None
+        except ResourcesShort:
+            raise
+        except StorageFault as error:
+            # Its key, fence and first log may be there.
+            raise StorageFault(f"{error}. Try again; to do without its key and fence, move the file away") from error
+        return None if record is None or record.first_log is None else record
 
     # --- names ----------------------------------------------------------------------------------------------
 
     def commit(self, backup_suffix: str) -> None:
-        """Give every file its name. `StorageFault`."""
+        """Give every file its name. `StorageFault`.
+
+        The seal of the index files stays: it goes on to ask for what the file before held and this one lacks.
+        """
         try:
-            drop_seals(self._files, self._old.folders)
             for path in self._built.values():
                 self._replace(path, backup_suffix)
         except OSError as error:
@@ -268,3 +363,8 @@ class IndexFilesRebuild:
         """Close every file."""
         while self._open:
             self._open.popitem()[1].close()
+
+
+def next_logs(records: Iterable[JournalRecord]) -> dict[int, int]:
+    """Return the first log that may hold entries of each ledger after its last deletion, as journals say."""
+    return {each.ledger_id: next_log_of(each.body) for each in records if each.kind is RecordKind.DELETION}

@@ -2,39 +2,27 @@
 
 The old database stays as `<name>.BACKUP-<time>`. Until `commit` nothing of it was touched.
 
-Which ledgers a directory holds, with their keys and fences, is told by, the better first
-1. the old `ledgers` database, as far as it can be read: its records are kept as they are, but fenced if it has lost its
-   end (`index.seal`), where a fence may have been;
-2. journals: keys, fences and explicit LACs of ledgers that were written lately;
-3. entry logs and the location index: that a ledger is there.
-
-A ledger whose old record is gone is *fenced*: nobody knows whether it was, and a fence that is forgotten lets a writer
-add behind a recovery. Its writer, if there still is one, has to begin a new ledger. A key that nobody knows stays
-empty, and the next client that presents one sets it. Ledgers that were deleted may come back; garbage collection
-deletes them again.
-
 Threads: one. `step` does a bounded amount of work; this module neither sleeps nor prints, and keeps one batch of rows.
 
-Source: reference bookie behaviour, section 12 (`rebuild-db-ledger-locations-index`, `rebuild-db-ledgers-index`);
-reference on-disk formats, section 8.3.
+Source: docs/internals/bookie-behaviour.md, section 12 (`rebuild-db-ledger-locations-index`,
+`rebuild-db-ledgers-index`); docs/internals/on-disk-formats.md, section 8.3.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Final
 
-from bookie_pod.storage.files import Files
+import structlog
+
+from bookie_pod.storage.engines.detection import find_log_with_entries
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
-from bookie_pod.storage.index.ledger_data import LedgerRecord, decode, encode
-from bookie_pod.storage.index.ledgers import FLAGS_KEY
-from bookie_pod.storage.index.locations import KEY, MAX_ENTRY_ID, LocationIndex
+from bookie_pod.storage.index.locations import KEY, NEGATIVE, LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
-from bookie_pod.storage.index_rebuild.locations import LocationRebuild, RebuildReport, put_all
+from bookie_pod.storage.index_rebuild.ledgers import LedgerRebuild, LedgerRebuildReport
+from bookie_pod.storage.index_rebuild.locations import LocationRebuild, RebuildReport, put_chosen, used_places
 from bookie_pod.storage.index_rebuild.swap import (
     BUILD_FOLDER,
     ToolStores,
@@ -43,199 +31,14 @@ from bookie_pod.storage.index_rebuild.swap import (
     remove_build_folder,
     swap,
 )
+from bookie_pod.storage.index_rebuild.torn_records import TornRecords
 from bookie_pod.storage.inspect.index import LedgerRows
 from bookie_pod.storage.inspect.logs import StoredLogs
-from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
-from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.journal.survey import read_folders
+from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import ResourcesShort, StorageFault
-from bookie_protocol.keys import is_unknown_key, takes_the_place_of
 
-_LEDGER_ID: Final = struct.Struct(">q")
-_STAMP: Final = b"\xff" * 16
-"""Its deletion leaves no row, but the database counts as written (see `engines.detection`)."""
-BATCH_ROWS: Final = 4096
-STEP_RECORDS: Final = 1024
-
-
-@dataclass(slots=True)
-class LedgerRebuildReport:
-    """What a rebuild did so far."""
-
-    kept: int = 0
-    """Ledgers with the record of the old database."""
-    from_journals: int = 0
-    """Ledgers that only a journal knew."""
-    from_entries: int = 0
-    """Ledgers of which only entries were left."""
-    kept_in_doubt: int = 0
-    """Those of them that were fenced, as the old database has lost its end."""
-    without_key: int = 0
-    """Ledgers whose key nobody knew."""
-    old_unreadable: str | None = None
-    """Why the old database could not be read to its end."""
-
-    @property
-    def ledgers(self) -> int:
-        return self.kept + self.from_journals + self.from_entries
-
-    @property
-    def fenced_in_doubt(self) -> int:
-        """Ledgers that were fenced because nobody knew."""
-        return self.kept_in_doubt + self.from_journals + self.from_entries
-
-
-class LedgerRebuild:
-    """Fills an empty `ledgers` database. Call `step` until it returns False, or `run`."""
-
-    def __init__(
-        self,
-        target: OrderedStore,
-        *,
-        old: LedgerRows | None,
-        journal_records: Iterable[JournalRecord],
-        ledgers_with_entries: Iterable[int],
-        old_lost_end: bool = False,
-        belongs: Callable[[int], bool] = lambda ledger_id: True,
-    ) -> None:
-        """`old_lost_end`: the newest rows of `old` are gone. `belongs`: whether a ledger is one of this directory's."""
-        self.report = LedgerRebuildReport()
-        self._target = target
-        self._old = old
-        self._journal_records = journal_records
-        self._with_entries = ledgers_with_entries
-        self._old_lost_end = old_lost_end
-        self._belongs = belongs
-        self._pending: dict[int, LedgerRecord] = {}
-        self._work = self._all()
-
-    def step(self) -> bool:
-        """Do a little more; False when everything is done and durable. `StorageFault`."""
-        return next(self._work, None) is not None
-
-    def run(self) -> LedgerRebuildReport:
-        """Everything at once."""
-        while self.step():
-            pass
-        return self.report
-
-    def _all(self) -> Iterator[bool]:
-        for source in (self._take_old, self._take_journals, self._take_entries):
-            yield from source()
-        self._flush()
-        batch = self._target.batch()
-        batch.delete(_STAMP)
-        batch.commit(sync=False)
-        self._target.sync()
-
-    # --- sources --------------------------------------------------------------------------------------------
-
-    def _take_old(self) -> Iterator[bool]:
-        if self._old is None:
-            return
-        try:
-            for ledger_id, record in self._old.records():
-                if record is not None:
-                    self._keep(ledger_id, record)
-                else:
-                    self.report.old_unreadable = f"ledger {ledger_id}: its record does not parse"
-                yield True
-            self._take_flags(self._old)
-        except ResourcesShort:
-            raise  # nobody can tell just now
-        except StorageFault as error:
-            self.report.old_unreadable = str(error)
-
-    def _take_flags(self, old: LedgerRows) -> None:
-        flags = old.flags_row()
-        if flags is not None:
-            batch = self._target.batch()
-            batch.put(FLAGS_KEY, flags)
-            batch.commit(sync=False)
-
-    def _keep(self, ledger_id: int, record: LedgerRecord) -> None:
-        if self._old_lost_end and not record.fenced:
-            record = replace(record, fenced=True)
-            self.report.kept_in_doubt += 1
-        self._put(ledger_id, record)
-        self.report.kept += 1
-        self.report.without_key += is_unknown_key(record.key)
-
-    def _take_journals(self) -> Iterator[bool]:
-        for at, record in enumerate(self._journal_records):
-            if record.ledger_id >= 0 and self._belongs(record.ledger_id):
-                self._take_journal_record(record)
-            if at % STEP_RECORDS == 0:
-                yield True
-
-    def _take_journal_record(self, record: JournalRecord) -> None:
-        if record.kind not in (RecordKind.KEY, RecordKind.FENCE, RecordKind.EXPLICIT_LAC):
-            return
-        known = self._get(record.ledger_id)
-        if known is None:
-            known = self._make(record.ledger_id)
-            if known is None:
-                known = LedgerRecord(b"", fenced=True)
-                self.report.from_journals += 1
-                self.report.without_key += 1
-        if record.kind is RecordKind.FENCE:
-            changed = replace(known, fenced=True)
-        elif record.kind is RecordKind.EXPLICIT_LAC:
-            changed = replace(known, explicit_lac=tail_of_special_record(record.body))
-        else:
-            changed = self._with_key(known, tail_of_special_record(record.body))
-        self._put(record.ledger_id, changed)
-
-    def _with_key(self, known: LedgerRecord, key: bytes) -> LedgerRecord:
-        if not takes_the_place_of(key, known.key):
-            return known
-        self.report.without_key -= not is_unknown_key(key)
-        return replace(known, key=key)
-
-    def _take_entries(self) -> Iterator[bool]:
-        for ledger_id in self._with_entries:
-            if ledger_id < 0 or not self._belongs(ledger_id) or self._get(ledger_id) is not None:
-                continue
-            if self._make(ledger_id) is None:
-                self._put(ledger_id, LedgerRecord(b"", fenced=True))
-                self.report.from_entries += 1
-                self.report.without_key += 1
-            yield True
-
-    def _make(self, ledger_id: int) -> LedgerRecord | None:
-        """What a damaged old database still says of one ledger when asked for it alone."""
-        if self._old is None or self.report.old_unreadable is None:
-            return None
-        try:
-            record = self._old.record(ledger_id)
-        except ResourcesShort:
-            raise  # nobody can tell just now
-        except StorageFault:
-            return None
-        if record is not None:
-            self._keep(ledger_id, record)
-        return record
-
-    # --- the target -----------------------------------------------------------------------------------------
-
-    def _get(self, ledger_id: int) -> LedgerRecord | None:
-        record = self._pending.get(ledger_id)
-        if record is not None:
-            return record
-        value = self._target.get(_LEDGER_ID.pack(ledger_id))
-        return None if value is None else decode(value)
-
-    def _put(self, ledger_id: int, record: LedgerRecord) -> None:
-        self._pending[ledger_id] = record
-        if len(self._pending) >= BATCH_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        batch = self._target.batch()
-        for ledger_id in sorted(self._pending):
-            batch.put(_LEDGER_ID.pack(ledger_id), encode(self._pending[ledger_id]))
-        self._pending.clear()
-        batch.commit(sync=False)
+_log = structlog.get_logger(__name__)
 
 
 class _OldLocations:
@@ -252,7 +55,7 @@ class _OldLocations:
                 raise StorageFault(f"location index {self._store.path}: key {row[0].hex()} does not have 16 bytes")
             ledger_id: int = KEY.unpack(row[0])[0]
             yield ledger_id
-            begin = KEY.pack(ledger_id, MAX_ENTRY_ID) + b"\0"
+            begin = (ledger_id + 1).to_bytes(8, "big")  # negative entry ids lie behind all others of a ledger
 
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
         return self._index.rows(ledger_id, first_entry)
@@ -262,7 +65,10 @@ class _OldLocations:
 
 
 class OfflineRebuild:
-    """What both rebuilds share: a new database in `<index folder>/rebuilt.building`, and the old one, if it opens."""
+    """The common part of both rebuilds.
+
+    It has a new database in `<index folder>/rebuilt.building`, and the old one, if it opens.
+    """
 
     kind: StoreKind
 
@@ -273,7 +79,7 @@ class OfflineRebuild:
         self._folder = index_folder
         self._open = ExitStack()
         self.old_unreadable: str | None = None
-        """Why the old database did not open."""
+        """The reason why the old database did not open."""
         self.backup = ""
 
     def _new(self) -> OrderedStore:
@@ -289,13 +95,23 @@ class OfflineRebuild:
         try:
             store = self._readers.open(path, kind)
         except ResourcesShort:
-            raise  # nobody can tell just now
+            raise  # a lack of resources proves nothing
         except StorageFault as error:
             if kind is self.kind:
                 self.old_unreadable = str(error)
             return None
         self._open.callback(store.close)
         return store
+
+    def _lost_end(self, files: Files, ledger_folder: str, old: OrderedStore) -> bool:
+        """Return whether the newest rows are gone, or may be; or all of them, and this database was made after that."""
+        try:
+            return not IndexSeal(files, ledger_folder).check({self.kind: old}) and not _has_rows(old)
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault as error:
+            self.old_unreadable = str(error)
+            return True
 
     def commit(self) -> None:
         """Put the new database in the place of the old one. `StorageFault`."""
@@ -329,8 +145,8 @@ class OfflineLocations(OfflineRebuild):
     def __init__(
         self, files: Files, stores: ToolStores, readers: StoreFactory, index_folder: str, logs: StoredLogs
     ) -> None:
-        """`StorageFault` if the ledger database does not open, or has lost its end: rebuild that first, because entries
-        of ledgers that it does not know are left out."""
+        """`StorageFault` if the ledger database does not open, is lost, or has lost its end: rebuild that first,
+        because entries of ledgers that it does not know are left out."""
         super().__init__(files, stores, readers, index_folder)
         try:
             ledgers = self._old(StoreKind.LEDGERS)
@@ -339,42 +155,103 @@ class OfflineLocations(OfflineRebuild):
                     f"{index_folder}/{StoreKind.LEDGERS.value} cannot be opened, and it says which ledgers live: "
                     "run `bookie disk rebuild-ledgers` first"
                 )
-            IndexSeal(files, logs.folders[0]).check({StoreKind.LEDGERS: ledgers})
-            known = _Known(LedgerRows(ledgers))
-            old = self._old(StoreKind.LOCATIONS)
-            index = LocationIndex(self._new())
+            self._check_ledgers(ledgers, logs.folders[0])
+            known = _Living(LedgerRows(ledgers), DeletedLedgers(files, logs.folders[0]))
+            store = self._old(StoreKind.LOCATIONS)
+            lost_end = store is not None and self._lost_end(files, logs.folders[0], store)
+            self._seal = IndexSeal(files, logs.folders[0])
+            self._was_complete = store is not None and self._seal.has_end(StoreKind.LOCATIONS, store)
+            self._target = self._new()
+            index = LocationIndex(self._target)
         except BaseException:
             self.close()
             raise
+        old = None if store is None else _OldLocations(store)
+        # What an index names that has lost its end may be of before: then the newest copy counts.
+        used = None if store is None or lost_end else used_places(LocationIndex(store))
         self._rebuild = LocationRebuild(
             logs,
             known,
-            put_all(index),
-            old=None if old is None else _OldLocations(old),
-            may_be_earlier_life=DeletedLedgers(files, logs.folders[0]).may_be_earlier_life,
+            put_chosen(index, used),
+            old=old,
             location_of=index.get,
+            entries_end=logs.entries_end,
+            torn=TornRecords(logs, index.get, old, known, complete=self._was_complete),
+            may_be_earlier=known.may_be_earlier,
+            used=used,
         )
+
+    def _check_ledgers(self, ledgers: OrderedStore, folder: str) -> None:
+        """Raise `StorageFault` if this database has lost its end, or was made in the place of one that was lost."""
+        if IndexSeal(self._files, folder).check({StoreKind.LEDGERS: ledgers}) or _has_rows(ledgers):
+            return
+        try:
+            log = find_log_with_entries(self._files, folder)
+        except OSError as error:
+            raise storage_fault(f"cannot look into {folder}", error) from error
+        if log is not None:
+            raise StorageFault(
+                f"{ledgers.path} knows no ledger, but entry log {log} holds entries, which would all be left out: run"
+                " `bookie disk rebuild-ledgers` first"
+            )
 
     @property
     def report(self) -> RebuildReport:
         return self._rebuild.report
+
+    def commit(self) -> None:
+        """Put the new database in the place of the old one. `StorageFault`.
+
+        It is sealed if it is surely complete: the old one was, and no log is damaged. Then the next process knows that.
+        """
+        whole = self._was_complete and not self.report.damaged_logs and self.report.old_unreadable is None
+        note_seal = self._seal.seal_new(self.kind, self._target) if whole else None
+        super().commit()
+        if note_seal is not None:
+            try:
+                note_seal()
+            except StorageFault as error:  # the bookie's first checkpoint seals it
+                _log.warning("the rebuilt index is not sealed yet", index=self._folder, error=str(error))
 
     def step(self) -> bool:
         """Do a little more; False when the new database is complete. `StorageFault`."""
         return self._rebuild.step()
 
 
-class _Known:
-    """Whether the ledger index has a ledger; remembers the last answer, as entries of a ledger lie together."""
+def _has_rows(store: OrderedStore) -> bool:
+    return next(store.scan(b"", NEGATIVE), None) is not None
 
-    def __init__(self, rows: LedgerRows) -> None:
+
+class _Living:
+    """See `IsLiving`; remembers the last record, as entries of a ledger lie together."""
+
+    def __init__(self, rows: LedgerRows, deleted: DeletedLedgers) -> None:
         self._rows = rows
-        self._last: tuple[int, bool] = (-1, False)
+        self._deleted = deleted
+        self._last: tuple[int, int | None] = (-1, None)
+        """A ledger, and its first log; None: it has no row."""
 
-    def __call__(self, ledger_id: int) -> bool:
+    def __call__(self, ledger_id: int, log_id: int) -> bool:
+        first_log = self._first_log(ledger_id)
+        return first_log is not None and not is_before(log_id, first_log)
+
+    def may_be_earlier(self, ledger_id: int, log_id: int) -> bool:
+        """Return whether this log may hold entries from before a deletion that the ledger's record does not tell of."""
+        return self._first_log(ledger_id) == 0 and self._deleted.may_be_earlier_life(ledger_id, log_id)
+
+    def _first_log(self, ledger_id: int) -> int | None:
         if self._last[0] != ledger_id:
-            self._last = (ledger_id, self._rows.has(ledger_id))
+            self._last = (ledger_id, self._read(ledger_id))
         return self._last[1]
+
+    def _read(self, ledger_id: int) -> int | None:
+        try:
+            record = self._rows.record(ledger_id)
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault:
+            return 0
+        return None if record is None else record.first_log or 0
 
 
 class OfflineLedgers(OfflineRebuild):
@@ -417,8 +294,10 @@ class OfflineLedgers(OfflineRebuild):
 
     @property
     def may_lack(self) -> bool:
-        """Whether the new database may lack ledgers: those that left neither entries nor records in a journal here, as
-        one that was fenced before its first entry came."""
+        """Return whether the new database may lack ledgers.
+
+        These are ledgers that left neither entries nor journal records here, such as one fenced before its first entry.
+        """
         return not self._old_whole or self.report.old_unreadable is not None
 
     @property
@@ -428,17 +307,6 @@ class OfflineLedgers(OfflineRebuild):
     def step(self) -> bool:
         """Do a little more; False when the new database is complete. `StorageFault`."""
         return self._rebuild.step()
-
-    def _lost_end(self, files: Files, ledger_folder: str, old: OrderedStore) -> bool:
-        """Whether the newest rows are gone, or nobody can tell."""
-        try:
-            IndexSeal(files, ledger_folder).check({self.kind: old})
-        except ResourcesShort:
-            raise  # nobody can tell just now
-        except StorageFault as error:
-            self.old_unreadable = str(error)
-            return True
-        return False
 
     def _ledgers_with_entries(self, logs: StoredLogs, locations: OrderedStore | None) -> Iterator[int]:
         for log_id in logs.log_ids():
@@ -450,6 +318,6 @@ class OfflineLedgers(OfflineRebuild):
             try:
                 yield from _OldLocations(locations).ledger_ids()
             except ResourcesShort:
-                raise  # nobody can tell just now
+                raise  # a lack of resources proves nothing
             except StorageFault as error:
                 self.unreadable.append(str(error))

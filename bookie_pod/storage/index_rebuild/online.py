@@ -1,26 +1,28 @@
-"""The rebuild of one ledger directory that serves, from the first look to the new databases: beside reads, writes,
-flushes, deletions and compaction.
+"""The rebuild of one ledger directory of a serving bookie, from the first look to the new databases.
+
+It runs beside reads, writes, flushes, deletions and compaction.
 
 The location index (`LocationsRebuild`). Every entry log is read, from the oldest to the newest. A row of the index in
-use that its log confirms is kept; where it is missing, or leads elsewhere, the newest copy counts. What happens
-meanwhile goes to both indexes (`Twin`).
+use that its log confirms is kept; where it is missing, or leads elsewhere, the newest copy counts. Changes that happen
+meanwhile go to both indexes (`Twin`).
 
-The ledger index (`LedgersRebuild`). What the bookie has in memory is the ledger index; the database only repeats it. So
-every record that it has is kept as it is: no fence is lowered, no key and no explicit LAC forgotten. What can be
-lacking are whole ledgers. One is restored if it has left something here (entries in a log, records in a journal), was
-not deleted here, and the metadata service says that it exists and places it on this bookie.
+The ledger index (`LedgersRebuild`). The records in memory are the ledger index; the database only repeats them. So
+every record is kept unchanged: no fence is lowered, no key and no explicit LAC forgotten. Only whole ledgers can be
+lacking. One is restored if it has left something here (entries in a log, records in a journal), was not deleted here,
+and the metadata service says that it exists and places it on this bookie.
 
-An entry log tells that a ledger was here, and no more: key, fence and explicit LAC are in no entry. So a restored
-ledger is *fenced*, because nobody knows whether it was, and a fence that is forgotten lets a writer add behind a
-recovery. Its key is the journal's, else the one that follows from the password in its metadata, else unknown: the next
-client that presents one sets it. Its explicit LAC is the journal's, or none.
+An entry log shows that a ledger was here, and no more: key, fence and explicit LAC are in no entry. So a restored
+ledger is *fenced* and in limbo, because it is unknown whether it was: a fence that is forgotten lets a writer add
+behind a recovery, and a limbo that is forgotten denies what was lost here. Its key is the journal's, else the one that
+follows from the password in its metadata, else unknown: the next client that presents one sets it. Its explicit LAC is
+the journal's, or none.
 
 Invariants
-- From before the first look until the end, what the index does not name is unknown, not absent (`doubt`); entries and
-  ledgers that it names are served all the while.
+- From before the first look until the end, entries that the index does not name are unknown, not absent (`doubt`);
+  entries and ledgers that it names are served all the while.
 - Garbage collection leaves the entry logs alone for as long (`CollectionHold`): a log whose rows are missing looks
   empty. Ledgers are deleted all the same; the space comes back afterwards.
-- Whatever ends a rebuild before `adopt` leaves the databases in use as they are.
+- A rebuild that ends before `adopt`, for any reason, leaves the databases in use unchanged.
 - Entries of ledgers that are not known, or that were deleted since the rebuild began, get no row; nor do those that may
   be from before a deletion, unless the index in use names that very place.
 - A row of the index in use that no log confirms is never dropped: it leads to its entry, which lies behind damage, or
@@ -31,7 +33,7 @@ Invariants
 
 Threads: that of the rebuild; `held` any.
 
-Source: reference on-disk formats, section 8.3; reference bookie behaviour, section 12.
+Source: docs/internals/on-disk-formats.md, section 8.3; docs/internals/bookie-behaviour.md, section 12.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ from typing import Final, Protocol
 import structlog
 
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
+from bookie_pod.storage.entry_log.copies import NoCopy, look_at
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
-from bookie_pod.storage.entry_log.ledger_sizes import map_offset
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.entry_log.scan import ScanEnd
 from bookie_pod.storage.files import Files
@@ -56,12 +58,14 @@ from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationRun, Twin
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.index_rebuild.locations import LocationRebuild
+from bookie_pod.storage.index_rebuild.locations import ROW_BYTES, LocationRebuild, used_places
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildRequest, RebuildState
 from bookie_pod.storage.index_rebuild.swap import NewDatabase, ToolStores
-from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
+from bookie_pod.storage.index_rebuild.torn_records import TornRecords
+from bookie_pod.storage.journal.format import RecordKind, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.journal.survey import read_folders
+from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import JournalDamaged, ResourcesShort, StorageFault
 from bookie_protocol.keys import is_unknown_key, master_key
 
@@ -70,11 +74,17 @@ _log = structlog.get_logger(__name__)
 MAX_ASKED: Final = 1 << 20
 MAX_JOURNALED: Final = 1 << 20
 MAX_DAMAGES: Final = 100
+OFFER_ROWS: Final = 256
+"""Rows that are offered in one turn of the index's write lock, about 5 ms: flushes wait for it."""
+DOUBT: Final = "its index is being rebuilt"
+REASON: Final = "the index is being rebuilt"
+CHECK_S: Final = 0.05
+"""Seconds between two looks at whether a pass has ended."""
 
 
 @dataclass(slots=True)
 class _Journaled:
-    """What journals say of a ledger that is not known."""
+    """The data in journals about a ledger that is not known."""
 
     key: bytes = b""
     explicit_lac: bytes | None = None
@@ -107,6 +117,8 @@ class LedgersRebuild:
         self._is_gone = is_gone
         self._pay_question = pay_question
         self._journaled: dict[int, _Journaled] = {}
+        self._next_logs: dict[int, int] = {}
+        """The first log that a later life may have, by deleted ledger."""
         self._asked: set[int] = set()
 
     def restore(self) -> None:
@@ -152,6 +164,11 @@ class LedgersRebuild:
         _note(self._state.journal_damages, str(error))
 
     def _take(self, record: JournalRecord) -> None:
+        if record.kind is RecordKind.DELETION:
+            self._journaled.pop(record.ledger_id, None)  # everything found so far is of a life that is over
+            if len(self._next_logs) < MAX_JOURNALED:
+                self._next_logs[record.ledger_id] = next_log_of(record.body)
+            return
         known = self._journaled.get(record.ledger_id)
         if known is None:
             if len(self._journaled) >= MAX_JOURNALED:
@@ -186,7 +203,8 @@ class LedgersRebuild:
         key = found.key
         if is_unknown_key(key) and metadata.password is not None:
             key = master_key(metadata.password)
-        if self._directory.restore_ledger(ledger_id, LedgerRecord(key, True, False, found.explicit_lac)):
+        record = LedgerRecord(key, True, True, found.explicit_lac, self._next_logs.get(ledger_id, 0))
+        if self._directory.restore_ledger(ledger_id, record):
             self._state.ledgers_restored += 1
             self._state.ledgers_without_key += is_unknown_key(key)
             _log.warning("a ledger that the index lacked is known again, fenced", ledger=ledger_id)
@@ -197,19 +215,29 @@ def _note(damages: list[str], damage: str) -> None:
         damages.append(damage)
 
 
-OFFER_ROWS: Final = 256
-"""Rows that are offered in one turn of the index's write lock, about 5 ms: flushes wait for it."""
-ROW_BYTES: Final = 24
-"""What a row of the old index counts for the pace."""
+class _InUse:
+    """The rows of the index in use. Nothing stays open while the rebuild waits."""
+
+    def __init__(self, directory: SingleDirectoryStorage) -> None:
+        self._ledgers = directory.ledgers
+        self._index = directory.locations
+        self.location_of = self._index.get
+
+    def ledger_ids(self) -> list[int]:
+        return self._ledgers.ledger_ids()
+
+    def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
+        while rows := list(islice(self._index.rows(ledger_id, first_entry), OFFER_ROWS)):
+            yield from rows
+            first_entry = rows[-1][0] + 1
 
 
 class LogsDamaged(Exception):
-    """Entry logs are damaged, and nobody has accepted that."""
+    """Raised when entry logs are damaged and the request does not accept that."""
 
 
 class LocationsRebuild:
-    """One rebuild. `may_be_earlier_life(ledger, log)`: that log may hold entries from before a deletion of the
-    ledger."""
+    """One rebuild."""
 
     def __init__(
         self,
@@ -217,15 +245,16 @@ class LocationsRebuild:
         files: Files,
         pace: ScrubPace,
         state: RebuildState,
-        may_be_earlier_life: Callable[[int, int], bool],
+        died_before: Callable[[int, int], bool],
     ) -> None:
+        """`died_before`: whether a log may hold entries of a ledger from before a deletion."""
+        self._died_before = died_before
         self._directory = directory
         self._index = directory.locations
         self._logs = directory.logs
         self._files = files
         self._pace = pace
         self._state = state
-        self._may_be_earlier_life = may_be_earlier_life
         self._torn: dict[int, ScanEnd] = {}
 
     def run(self, new: NewDatabase, *, accept_damage: bool) -> None:
@@ -253,56 +282,55 @@ class LocationsRebuild:
         closed = {log_id for log_id in self._logs.log_ids() if self._logs.is_flushed(log_id)}
         scanning = LocationRebuild(
             self._logs,
-            self._is_known,
+            self._is_living,
             lambda runs: self._offer(twin, runs),
             # A log that is closed in the middle of its scan ends behind what is scanned.
-            entries_end=lambda log_id: self._entries_end(log_id) if log_id in closed else None,
+            entries_end=lambda log_id: self._logs.entries_end(log_id) if log_id in closed else None,
+            torn=TornRecords(
+                self._logs,
+                twin.get,
+                _InUse(self._directory),
+                self._is_living,
+                complete=self._directory.is_index_complete,
+            ),
+            may_be_torn=closed.__contains__,
+            may_be_earlier=self._may_be_earlier,
+            used=used_places(self._index),
         )
         report, state = scanning.report, self._state
         entries = nbytes = 0
         more = True
         while more:
             more = scanning.step()
-            seen = report.entries + report.unknown_ledger_entries
-            self._pace.pay(seen - entries, report.bytes_done - nbytes)
-            entries, nbytes = seen, report.bytes_done
+            seen, read = report.entries + report.unknown_ledger_entries, report.bytes_done + report.bytes_again
+            self._pace.pay(seen - entries, read - nbytes)
+            entries, nbytes = seen, read
             state.bytes_done, state.bytes_total, state.logs = report.bytes_done, report.bytes_total, report.logs
             state.entries, state.unknown_ledger_entries = report.entries, report.unknown_ledger_entries
-        state.damages = [end.detail for end in report.damages]  # of every log, those that told of ledgers among them
+        # Of every log, also those in which the ledgers were found.
+        state.damages = [end.detail for end in report.damages]
         self._torn = dict(report.torn)
+
+    def _is_living(self, ledger_id: int, log_id: int) -> bool:
+        ledgers = self._directory.ledgers
+        return self._is_known(ledger_id) and not is_before(log_id, ledgers.first_log(ledger_id))
+
+    def _may_be_earlier(self, ledger_id: int, log_id: int) -> bool:
+        return self._directory.ledgers.first_log(ledger_id) == 0 and self._died_before(ledger_id, log_id)
 
     def _is_known(self, ledger_id: int) -> bool:
         return self._directory.ledgers.get(ledger_id) is not None
 
-    def _entries_end(self, log_id: int) -> int | None:
-        path = self._logs.path(log_id)
-        try:
-            file = self._files.open(path)
-            try:
-                return map_offset(file)
-            finally:
-                file.close()
-        except OSError as error:
-            raise StorageFault(f"cannot read entry log {path}: {error}") from error
-
     def _offer(self, twin: Twin, runs: Sequence[LocationRun]) -> int:
         total = 0
         for run in runs:
-            pairs = [row for row in zip(run.entry_ids, run.locations, strict=True) if self._may_be(run.ledger_id, *row)]
+            pairs = list(zip(run.entry_ids, run.locations, strict=True))
             for at in range(0, len(pairs), OFFER_ROWS):
                 done = self._index.offer(twin, run.ledger_id, pairs[at : at + OFFER_ROWS], self._is_known)
                 total += done.put
                 self._state.rows_changed += done.put - done.same
                 time.sleep(YIELD_SECONDS)
         return total
-
-    def _may_be(self, ledger_id: int, entry_id: int, location: int) -> bool:
-        if not self._may_be_earlier_life(ledger_id, split_location(location)[0]):
-            return True
-        try:
-            return self._index.get(ledger_id, entry_id) == location
-        except StorageFault:
-            return False
 
     # --- the old rows ---------------------------------------------------------------------------------------
 
@@ -321,17 +349,15 @@ class LocationsRebuild:
         try:
             return list(islice(self._index.rows(ledger_id, first), OFFER_ROWS))
         except ResourcesShort:
-            raise  # nobody can tell just now
+            raise  # a lack of resources proves nothing
         except StorageFault as error:
             self._state.unreadable = self._state.unreadable or str(error)
             return []
 
     def _keep(self, twin: Twin, ledger_id: int, entry_id: int, location: int) -> None:
-        try:
-            self._pace.pay(1, SIZE_BYTES + len(self._logs.read(location, ledger_id, entry_id)))
-            sound = True
-        except StorageFault:
-            sound = False
+        found = look_at(self._logs, location, ledger_id, entry_id)
+        sound = not isinstance(found, NoCopy)
+        self._pace.pay(1, SIZE_BYTES + (0 if isinstance(found, NoCopy) else len(found)))
         if self._index.keep(twin, ledger_id, entry_id, location):
             self._state.rows_salvaged += sound
             self._state.rows_dangling += not sound
@@ -339,15 +365,9 @@ class LocationsRebuild:
                 self._state.damages.append(torn.detail)  # no crash left this: there are entries behind it
 
 
-DOUBT: Final = "its index is being rebuilt"
-REASON: Final = "the index is being rebuilt"
-CHECK_S: Final = 0.05
-"""Between two looks at whether a pass has ended, in seconds."""
-
-
 @dataclass(frozen=True, slots=True)
 class RebuildParts:
-    """What all directories share."""
+    """The parts that all directories share."""
 
     files: Files
     stores: ToolStores
@@ -393,9 +413,17 @@ class DirectoryRebuild:
                 self._rebuild_ledgers(deleted, pace, pay_question)
             if request.locations:
                 self._rebuild_locations(deleted, pace, accept_damage=request.accept_damage)
+            self._seal()
         finally:
             self._hold.release()
             self._directory.doubt = None
+
+    def _seal(self) -> None:
+        """Seal the new databases, or the next process would not know that they are complete."""
+        try:
+            self._directory.flush_and_seal()
+        except StorageFault as error:  # the next checkpoint tries again
+            _log.warning("the rebuilt index is not sealed yet", index=self._index_folder, error=str(error))
 
     def _rebuild_ledgers(self, deleted: DeletedLedgers, pace: ScrubPace, pay_question: Callable[[], None]) -> None:
         parts = self._parts
@@ -414,7 +442,8 @@ class DirectoryRebuild:
         self._build(StoreKind.LEDGERS, rebuilding.replace)
 
     def _rebuild_locations(self, deleted: DeletedLedgers, pace: ScrubPace, *, accept_damage: bool) -> None:
-        rebuilding = LocationsRebuild(self._directory, self._parts.files, pace, self.state, deleted.may_be_earlier_life)
+        died_before = deleted.may_be_earlier_life
+        rebuilding = LocationsRebuild(self._directory, self._parts.files, pace, self.state, died_before)
         self._build(StoreKind.LOCATIONS, lambda new: rebuilding.run(new, accept_damage=accept_damage))
 
     def _build(self, kind: StoreKind, build: Callable[[NewDatabase], None]) -> None:
@@ -428,7 +457,7 @@ class DirectoryRebuild:
 
 
 class HeldCollector(Protocol):
-    """What is asked of a `GarbageCollector`."""
+    """The parts of a `GarbageCollector` that are used here."""
 
     excluded: Callable[[], Mapping[int, str]]
 
@@ -437,7 +466,7 @@ class HeldCollector(Protocol):
 
 
 class CollectionHold:
-    """The hold on one collector. Made after everybody else has told it what to spare."""
+    """The hold on one collector. Made after all other parts have set what the collector must spare."""
 
     def __init__(self, collector: HeldCollector, logs: EntryLogger) -> None:
         self._collector = collector

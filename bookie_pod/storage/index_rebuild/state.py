@@ -1,4 +1,4 @@
-"""What a rebuild of indexes does in one ledger directory, for whoever watches it.
+"""The state of a rebuild of indexes in one ledger directory, for its observers.
 
 Threads: that of the rebuild writes; any may read single fields.
 """
@@ -10,10 +10,10 @@ from enum import Enum
 
 
 class RebuildPhase(Enum):
-    """What goes on; the value stands in the admin API."""
+    """The current step; the value is used in the admin API."""
 
     WAITING = "waiting"
-    """Nothing, or another directory is done first."""
+    """Idle, or another directory is done first."""
     COLLECTION = "waiting for garbage collection"
     """A pass that has begun ends at the next entry log; none begins until the rebuild has ended."""
     LEDGERS = "ledgers"
@@ -26,14 +26,14 @@ class RebuildPhase(Enum):
 
 
 class RebuildOutcome(Enum):
-    """How the last rebuild of a directory ended."""
+    """The result of the last rebuild of a directory."""
 
     NONE = "none"
     """There was none since the bookie was started."""
     RUNNING = "running"
     DONE = "done"
     STOPPED = "stopped"
-    """By request, or because the bookie stopped: the old index is used."""
+    """Stopped by request, or because the bookie stopped: the old index is used."""
     DAMAGED = "damaged"
     """Entry logs are damaged, and that was not accepted: the old index is used."""
     FAILED = "failed"
@@ -42,7 +42,7 @@ class RebuildOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RebuildRequest:
-    """What is wanted."""
+    """A request for a rebuild."""
 
     folders: tuple[str, ...] = ()
     """`current` folders of the ledger directories; empty: all."""
@@ -60,11 +60,11 @@ class RebuildState:
     phase: RebuildPhase = RebuildPhase.WAITING
     outcome: RebuildOutcome = RebuildOutcome.NONE
     detail: str = ""
-    """Why it failed, was refused or was stopped."""
+    """The reason why it failed, was refused or was stopped."""
     started_ms: int = 0
     ended_ms: int = 0
     bytes_done: int = 0
-    """Of entry logs."""
+    """Bytes of entry logs that were read."""
     bytes_total: int = 0
     logs: int = 0
     entries: int = 0
@@ -76,18 +76,18 @@ class RebuildState:
     rows_salvaged: int = 0
     """Rows that only the old index had, and that lead to their entries."""
     rows_dangling: int = 0
-    """Rows that lead nowhere and were kept: reads of these entries fail, as before, and do not deny them."""
+    """Rows that lead to no readable entry and were kept: reads of them fail, as before, and do not deny them."""
     ledgers: int = 0
     """Ledgers in the new ledger index."""
     ledgers_restored: int = 0
-    """Of these, ledgers that the old one lacked; they are fenced."""
+    """The number of these ledgers that the old index lacked; they are fenced."""
     ledgers_without_key: int = 0
-    """Of these, ledgers whose master key neither a journal nor the metadata service knows."""
+    """The number of these ledgers whose master key neither a journal nor the metadata service knows."""
     damages: list[str] = field(default_factory=list)
     """Damaged entry logs, the first ones: ledgers that lie behind the damage only may be missing."""
     journal_damages: list[str] = field(default_factory=list)
     """Damaged journals, the first ones: keys in them may be missing."""
     unreadable: str = ""
-    """Why the old location index could not be read to its end."""
+    """The reason why the old location index could not be read to its end."""
     backups: list[str] = field(default_factory=list)
     """Paths of the old databases."""

@@ -11,7 +11,7 @@ Invariants
 - Before the file is there nothing of the old index was touched. After it, every rename is done, in order, each durable
   before the next; one whose target exists was done before the crash.
 - The old index stays, under its backup name.
-- What lies in the folder in which a database is built does not count: whoever finds it may remove it, unless
+- The contents of the folder in which a database is built do not count: any process that finds it may remove it, unless
   `index-swap.json` names it.
 - No rename of a database in use before both are closed, and the closed one has let go of its lock: a database that is
   still open would write into its successor's folder.
@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 PURPOSE: Final = "online rebuild of"
 OPEN_TRIES: Final = 100
 OPEN_PAUSE_S: Final = 0.02
-"""How often, and after how long, a database is opened whose predecessor may still be looked at by a reader."""
+"""Seconds between tries to open a database whose predecessor a reader may still use."""
 
 
 class IndexFolders(Protocol):
@@ -74,7 +74,7 @@ class DiskStores:
         self._stores = stores or RocksStores(files)
 
     def exists(self, path: str) -> bool:
-        """Whether a database, or any other folder, is at `path`."""
+        """Return whether a database, or any other folder, is at `path`."""
         kinds = {kind.value for kind in StoreKind}
         if posixpath.basename(path) in kinds:
             return self._stores.exists(path)
@@ -135,7 +135,7 @@ def finish(files: Files, folders: IndexFolders, index_folder: str) -> str | None
 
 
 def interrupted(files: Files, index_folder: str) -> str | None:
-    """What a swap that was interrupted is for; None: there is none. `StorageFault`."""
+    """Return the purpose of an interrupted swap, or None if there is none. Raises `StorageFault`."""
     found = _written_down(files, index_folder)
     return None if found is None else found[0]
 
@@ -211,7 +211,7 @@ class NewDatabase:
         self.backup = ""
         """Path of the old database, once it was put aside."""
         self.failure: StorageFault | None = None
-        """Why `switch` opened the old database again."""
+        """The reason why `switch` opened the old database again."""
         self._files = files
         self._stores = stores
         self._folder = index_folder

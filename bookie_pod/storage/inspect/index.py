@@ -3,12 +3,13 @@
 Nothing is kept in memory but the ledger at hand, so the size of an index does not matter.
 
 Invariants
-- "Not there" is an answer (None, 0, no rows); whatever cannot be read raises `StorageFault`.
+- "Not there" is an answer (None, 0, no rows); whatever cannot be read raises `StorageFault`, and a lack of
+  descriptors or memory `ResourcesShort`.
 - Ledgers and entries come in ascending order from databases; index files come folder by folder.
 
 Threads: one at a time per object.
 
-Source: reference on-disk formats, sections 8 and 9.
+Source: docs/internals/on-disk-formats.md, sections 8 and 9.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import (
     HEADER_BYTES,
     MAX_ENTRY_ID,
@@ -42,6 +43,10 @@ _ID: Final = struct.Struct(">q")
 _LONG_KEY_TAIL: Final = bytes(8)
 CHUNK_BYTES: Final = 64 << 10
 """Slots of an index file that are read at once."""
+
+
+class IndexFileDamaged(StorageFault):
+    """The header of an index file was read and does not parse."""
 
 
 class StoredIndex(Protocol):
@@ -113,7 +118,7 @@ class LedgerRows:
             raise StorageFault(f"ledger index {self.store.path}: ledger {ledger_id}: {error}") from error
 
     def has(self, ledger_id: int) -> bool:
-        """Whether there is a row, readable or not."""
+        """Return whether there is a row, readable or not."""
         key = _ID.pack(ledger_id)
         return self.store.get(key) is not None or self.store.get(key + _LONG_KEY_TAIL) is not None
 
@@ -165,7 +170,7 @@ class FileIndex:
                 for tree in index_folders(self._files, folder):
                     yield from self._ids_in(folder, tree)
         except OSError as error:
-            raise StorageFault(f"cannot list index files in {error.filename}: {error.strerror or error}") from error
+            raise storage_fault(f"cannot list index files in {error.filename}", error) from error
 
     def _ids_in(self, folder: str, tree: str) -> Iterator[int]:
         for name in self._files.listdir(tree):
@@ -188,13 +193,16 @@ class FileIndex:
         return self._only(ledger_id, relative) or self._only(ledger_id, relative.removesuffix(SUFFIX) + MOVING_SUFFIX)
 
     def _only(self, ledger_id: int, relative: str) -> str | None:
-        found = [f"{folder}/{relative}" for folder in self.folders if self._files.exists(f"{folder}/{relative}")]
+        try:
+            found = [f"{folder}/{relative}" for folder in self.folders if self._files.exists(f"{folder}/{relative}")]
+        except OSError as error:
+            raise storage_fault(f"cannot look for the index file of ledger {ledger_id}", error) from error
         if len(found) > 1:
             raise StorageFault(f"ledger {ledger_id} has two index files, {found[0]} and {found[1]}: move one away")
         return found[0] if found else None
 
     def record(self, ledger_id: int) -> LedgerRecord | None:
-        """See `StoredIndex`. A header that was never written reads as a ledger in limbo."""
+        """See `StoredIndex`. A header that was never written reads as a ledger in limbo. Raises `IndexFileDamaged`."""
         path = self.path(ledger_id)
         if path is None:
             return None
@@ -202,7 +210,7 @@ class FileIndex:
         try:
             decoded = decode_header(header)
         except StorageFault as error:
-            raise StorageFault(f"index file {path} {error}") from error
+            raise IndexFileDamaged(f"index file {path} {error}") from error
         return LedgerRecord(b"", limbo=True) if decoded is None else decoded[1]
 
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
@@ -213,7 +221,7 @@ class FileIndex:
         try:
             yield from _slots(file, first_entry)
         except OSError as error:
-            raise StorageFault(f"cannot read index file {path}: {error}") from error
+            raise storage_fault(f"cannot read index file {path}", error) from error
         finally:
             file.close()
 
@@ -230,21 +238,21 @@ class FileIndex:
         try:
             slot = file.pread(SLOT_BYTES, slot_offset(entry_id))
         except OSError as error:
-            raise StorageFault(f"cannot read index file {file.path}: {error}") from error
+            raise storage_fault(f"cannot read index file {file.path}", error) from error
         return int.from_bytes(slot, "big", signed=True) if len(slot) == SLOT_BYTES else 0
 
     def _open(self, path: str) -> File:
         try:
             return self._files.open(path)
         except OSError as error:
-            raise StorageFault(f"cannot open index file {path}: {error}") from error
+            raise storage_fault(f"cannot open index file {path}", error) from error
 
     def _read(self, path: str, length: int, offset: int) -> bytes:
         file = self._open(path)
         try:
             return file.pread(length, offset)
         except OSError as error:
-            raise StorageFault(f"cannot read index file {path}: {error}") from error
+            raise storage_fault(f"cannot read index file {path}", error) from error
         finally:
             file.close()
 

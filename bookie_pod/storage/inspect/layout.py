@@ -1,8 +1,8 @@
-"""What lies in the directories of a bookie: which engine wrote them, and which file is what.
+"""The layout of a bookie's directories: which engine wrote them, and which file is what.
 
 Pure reading; any thread.
 
-Source: reference on-disk formats, section 1; reference bookie behaviour, section 13.7.
+Source: docs/internals/on-disk-formats.md, section 1; docs/internals/bookie-behaviour.md, section 13.7.
 """
 
 from __future__ import annotations
@@ -20,6 +20,25 @@ from bookie_pod.storage.index.index_file import MOVING_SUFFIX, SUFFIX
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.store import StoreFactory, StoreKind
 from bookie_protocol.errors import StorageFault, WrongStorageEngine
+
+BACKUP_MARKS: Final = (".BACKUP-", ".PREV-")
+BUILDING_SUFFIX: Final = ".building"
+"""The suffix of an index that is being built beside the one in use."""
+FORMAT_MARK: Final = "format-unfinished"
+"""The file in each folder while `bookie disk format` empties the folders; no bookie may use the remains as its own."""
+PLACE_FILE: Final = "directory-place"
+"""The file in each folder that says which of the bookie's directories it is (see `node.identity.places`)."""
+_HEX: Final = re.compile(r"[0-9a-f]{1,2}")
+_COLLECTION: Final = ("gc-state.json", "gc-deleted-ledgers", "gc-fenced-ledgers")
+_STATE: Final = frozenset(
+    {
+        *(LAST_ID_FILE, "DIRTY", "BOOKIE_STATUS", *_COLLECTION, "scrub-state.json", SWAP_FILE, FORMAT_MARK),
+        *("earlier-ledgers", "metadata-seen", "storage-flags", "index-seal", "index-files-seal"),
+        *("disk-full", "start-reserve"),
+    }
+)
+_MARK: Final = re.compile(r"lastMark(\.\d+)?")
+_DATABASES: Final = frozenset({*(kind.value for kind in StoreKind), "metadata-cache"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +88,7 @@ def index_kind(files: Files, stores: StoreFactory, folders: Sequence[str]) -> In
         raise StorageFault(f"cannot look into {error.filename}: {error.strerror or error}") from error
     if databases and any(name.endswith(SUFFIX) for tree in trees for name in files.listdir(tree)):
         raise WrongStorageEngine(
-            f"{databases[0]} and index files in {trees[0]} are both there, so nobody can tell which index counts: "
+            f"{databases[0]} and index files in {trees[0]} are both there, so it is unknown which index counts: "
             "move one of them away"
         )
     if databases:
@@ -81,7 +100,7 @@ def index_kind(files: Files, stores: StoreFactory, folders: Sequence[str]) -> In
 
 
 class FileKind(Enum):
-    """What a file is; the value is what commands print."""
+    """The kind of a file; the value is what commands print."""
 
     JOURNAL = "journal"
     ENTRY_LOG = "entry log"
@@ -110,23 +129,6 @@ class DiskFile:
     modified_ms: int
 
 
-BACKUP_MARKS: Final = (".BACKUP-", ".PREV-")
-BUILDING_SUFFIX: Final = ".building"
-"""Of an index that is being built beside the one in use."""
-FORMAT_MARK: Final = "format-unfinished"
-"""In each folder while `bookie disk format` empties the folders: no bookie may take what is left for its own."""
-_HEX: Final = re.compile(r"[0-9a-f]{1,2}")
-_COLLECTION: Final = ("gc-state.json", "gc-deleted-ledgers", "gc-fenced-ledgers")
-_STATE: Final = frozenset(
-    {
-        *(LAST_ID_FILE, "DIRTY", "BOOKIE_STATUS", *_COLLECTION, "scrub-state.json", SWAP_FILE, FORMAT_MARK),
-        *("earlier-ledgers", "storage-flags", "index-seal", "index-files-seal", "disk-full", "start-reserve"),
-    }
-)
-_MARK: Final = re.compile(r"lastMark(\.\d+)?")
-_DATABASES: Final = frozenset({*(kind.value for kind in StoreKind), "metadata-cache"})
-
-
 def list_files(files: Files, layout: DiskLayout) -> Iterator[DiskFile]:
     """Every file below the folders, folder by folder in the order of names."""
     for folder in layout.folders:
@@ -148,7 +150,7 @@ def _walk(files: Files, folder: str, below: str) -> Iterator[DiskFile]:
 
 
 def kind_of(relative: str) -> FileKind:
-    """What the file of this path below a `current` folder is."""
+    """Return the kind of the file at this path below a `current` folder."""
     top, _, rest = relative.partition("/")
     name = relative.rsplit("/", 1)[-1]
     if any(mark in top for mark in BACKUP_MARKS):

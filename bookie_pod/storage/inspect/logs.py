@@ -24,14 +24,19 @@ from bookie_pod.storage.entry_log.format import (
     decode_header,
 )
 from bookie_pod.storage.entry_log.interface import EntryLogStats
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, read_ledgers_map
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, read_ledgers_map, synced_end
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES, LedgersMap, LogScan, ScanEnd
-from bookie_pod.storage.files import File, Files
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.files import File, Files, storage_fault
 
 _SIZE_WORD = 4
+CHUNK: Final = 1 << 20
+RECORDS_IN_A_ROW: Final = 3
+"""Plausible records that make a run."""
+_LAC: Final = Struct(">q")
+_CLIENT_HEAD: Final = 32
+"""Ledger id, entry id, LAC, length: what every client's entry begins with (reference wire protocol, entry payload)."""
 
 
 class StoredLogs:
@@ -60,7 +65,7 @@ class StoredLogs:
         try:
             return self._files.size(path)
         except OSError as error:
-            raise StorageFault(f"cannot tell the size of entry log {path}: {error}") from error
+            raise storage_fault(f"cannot tell the size of entry log {path}", error) from error
 
     def written_ms(self, log_id: int) -> int:
         """See `EntryLogger.written_ms`."""
@@ -68,7 +73,7 @@ class StoredLogs:
         try:
             return self._files.modified_ms(path)
         except OSError as error:
-            raise StorageFault(f"cannot tell the age of entry log {path}: {error}") from error
+            raise storage_fault(f"cannot tell the age of entry log {path}", error) from error
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """See `EntryLogger.read`."""
@@ -82,8 +87,27 @@ class StoredLogs:
         """See `EntryLogger.scan_sizes`."""
         return scan_log(self._files, self.path(log_id), log_id, self._options, ledgers=ledgers, bodies=False)
 
+    def make_durable(self, log_id: int) -> None:
+        """See `EntryLogger.make_durable`."""
+        self._catalog.make_durable(log_id)
+
     def header(self, log_id: int) -> LogHeader | None:
         return read_header(self._files, self.path(log_id))
+
+    def is_proved_synced(self, log_id: int) -> bool:
+        """See `EntryLogger.is_proved_synced`."""
+        return self.entries_end(log_id) is not None
+
+    def entries_end(self, log_id: int) -> int | None:
+        """See `EntryLogger.entries_end`."""
+        try:
+            file = self._files.open(self.path(log_id))
+            try:
+                return synced_end(file)
+            finally:
+                file.close()
+        except OSError as error:
+            raise storage_fault(f"cannot read entry log {self.path(log_id)}", error) from error
 
     def ledgers_map(self, log_id: int) -> LedgersMap:
         """See `EntryLogger.ledgers_map`."""
@@ -100,7 +124,7 @@ class StoredLogs:
             except ValueError:
                 pass  # counted by a scan, whose end says how far it came
             except OSError as error:
-                raise StorageFault(f"cannot read entry log {self.path(log_id)}: {error}") from error
+                raise storage_fault(f"cannot read entry log {self.path(log_id)}", error) from error
         scan, ledgers = self.scan_sizes(log_id), LedgerSizesBuilder()
         for _, ledger_id, _, size in scan:
             ledgers.add(ledger_id, _SIZE_WORD + size)
@@ -144,7 +168,7 @@ def read_header(files: Files, path: str) -> LogHeader | None:
     except ValueError:
         return None
     except OSError as error:
-        raise StorageFault(f"cannot read entry log {path}: {error}") from error
+        raise storage_fault(f"cannot read entry log {path}", error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +207,6 @@ def read_log(
         start = found
 
 
-CHUNK: Final = 1 << 20
-RECORDS_IN_A_ROW: Final = 3
-"""Plausible records that make a run."""
-_LAC: Final = Struct(">q")
-_CLIENT_HEAD: Final = 32
-"""Ledger id, entry id, LAC, length: what every client's entry begins with (reference wire protocol, entry payload)."""
-
-
 def next_record(files: Files, path: str, begin: int) -> int | None:
     """Finding the next entry of an entry log behind damaged bytes.
 
@@ -210,7 +226,7 @@ def next_record(files: Files, path: str, begin: int) -> int | None:
         finally:
             file.close()
     except OSError as error:
-        raise StorageFault(f"cannot read entry log {path}: {error}") from error
+        raise storage_fault(f"cannot read entry log {path}", error) from error
 
 
 def _search(file: File, begin: int, size: int) -> int | None:
@@ -224,7 +240,7 @@ def _search(file: File, begin: int, size: int) -> int | None:
 
 
 def _candidates(data: bytes) -> list[int]:
-    """Offsets at which a head of an entry of a sane size could stand."""
+    """Return the offsets at which a head of an entry of a sane size could be."""
     count = len(data) - ENTRY_HEAD.size + 1
     if count <= 0:
         return []

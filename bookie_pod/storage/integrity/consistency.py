@@ -4,8 +4,8 @@
 2. Every entry in the logs of a ledger that the index knows has a row (perhaps to another copy).
    A missing row alone does not prove a loss: a ledger that left this bookie and came back leaves such copies behind.
 
-The check reads and reports; it repairs nothing. Memory does not depend on the size of the storage: findings are
-counted, and only the first `max_findings` are kept.
+The check reads and reports; it repairs nothing. Memory holds a number for each entry log of one storage, and none for
+its entries: findings are counted, and only the first `max_findings` are kept.
 
 Threads: one, beside whatever else uses the storage. `step` does a bounded amount of work, so that the caller can pause,
 be throttled and stop between steps; this module neither sleeps nor prints.
@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import split_location
-from bookie_pod.storage.entry_log.scan import LogScan, ScanOutcome
+from bookie_pod.storage.entry_log.scan import LogScan, ScanEnd, ScanOutcome
 from bookie_protocol.errors import EntryDamaged, NotThere, ResourcesShort, StorageFault
 
 STEP_ENTRIES: Final = 256
@@ -28,13 +28,14 @@ MAX_FINDINGS: Final = 1000
 
 
 class CheckedLogs(Protocol):
-    """What is asked of entry logs."""
+    """The methods of entry logs that are used here."""
 
     def log_ids(self) -> list[int]: ...
     def exists(self, log_id: int) -> bool: ...
     def size(self, log_id: int) -> int: ...
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
     def scan_sizes(self, log_id: int) -> LogScan[int]: ...
+    def is_proved_synced(self, log_id: int) -> bool: ...
 
 
 class CheckedStorage(Protocol):
@@ -49,7 +50,7 @@ class CheckedStorage(Protocol):
 
 
 class FindingKind(Enum):
-    """What is wrong; the value is what commands print."""
+    """The kind of a finding; the value is what commands print."""
 
     WRONG_ENTRY = "wrong entry"
     """The row points to other bytes, or behind the end of its log."""
@@ -58,7 +59,7 @@ class FindingKind(Enum):
     UNREADABLE = "unreadable"
     """Reading failed."""
     INDEX = "index"
-    """What the index holds of a ledger cannot be read."""
+    """The index's data of a ledger cannot be read."""
     DAMAGED_LOG = "damaged log"
     """An entry log cannot be read to its end."""
     NO_ROW = "no row"
@@ -78,7 +79,7 @@ class Finding:
 
 @dataclass(slots=True)
 class ConsistencyReport:
-    """What was looked at and found so far."""
+    """The things checked and found so far."""
 
     ledgers: int = 0
     rows: int = 0
@@ -88,7 +89,8 @@ class ConsistencyReport:
     unknown_ledger_entries: int = 0
     """Entries of ledgers that the index does not know: deleted, and waiting for collection."""
     torn_logs: int = 0
-    """Logs that end inside an entry to which nothing points: normal after a crash."""
+    """Logs that end inside an entry, or were never closed and end in bytes that are none, to which nothing points:
+    normal after a crash, or a write that failed."""
     counts: dict[FindingKind, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -123,24 +125,27 @@ class ConsistencyCheck:
         self._storages = list(storages)
         self._logs = logs
         self._keep = max_findings
+        self._last_rows: dict[int, int] = {}
+        """The highest position in each log to which a row of this storage points."""
         self._work = self._all()
 
     def step(self) -> bool:
-        """Look at about `STEP_ENTRIES` more rows or entries; False when everything was looked at.
+        """Look at about `STEP_ENTRIES` more rows or entries; return False when everything was looked at.
 
-        `StorageFault` if the ledgers or the logs themselves cannot be listed, or the machine has too little just now
-        (`ResourcesShort`): then nobody knows.
+        Raises `StorageFault` if the ledgers or the logs themselves cannot be listed, or if the machine lacks resources
+        just now (`ResourcesShort`): then the state is unknown.
         """
         return next(self._work, None) is not None
 
     def run(self) -> ConsistencyReport:
-        """Everything at once."""
+        """Do everything."""
         while self.step():
             pass
         return self.report
 
     def _all(self) -> Iterator[bool]:
         for storage in self._storages:
+            self._last_rows.clear()
             yield from self._check_rows(storage)
             if self._logs:
                 yield from self._check_logs(storage)
@@ -157,6 +162,8 @@ class ConsistencyCheck:
             try:
                 storage.has_ledger(ledger_id)  # a record that cannot be read
                 for entry_id, location in storage.rows(ledger_id, 0):
+                    log_id, position = split_location(location)
+                    self._last_rows[log_id] = max(position, self._last_rows.get(log_id, 0))
                     self._check_row(storage, ledger_id, entry_id, location)
                     report.rows += 1
                     at += 1
@@ -195,17 +202,23 @@ class ConsistencyCheck:
             scan = storage.logs.scan_sizes(log_id)
             try:
                 yield from self._check_log(storage, scan)
+                damaged = scan.end.outcome is ScanOutcome.DAMAGED and self._is_damage(storage, log_id, scan.end)
             except ResourcesShort:
                 raise
             except StorageFault as error:
                 if storage.logs.exists(log_id):
                     self._found(FindingKind.DAMAGED_LOG, error)
                 continue
-            if scan.end.outcome is ScanOutcome.DAMAGED:
+            if damaged:
                 self._found(FindingKind.DAMAGED_LOG, scan.end.detail)
-            elif scan.end.outcome is ScanOutcome.TORN:
+            elif not scan.end.clean:
                 self.report.torn_logs += 1
             yield True
+
+    def _is_damage(self, storage: CheckedStorage, log_id: int, end: ScanEnd) -> bool:
+        """Return whether bytes that are no record are damage: those at the end of a log of which nothing proves that it
+        was synced are what a crash, or a write that failed, has left."""
+        return self._last_rows.get(log_id, 0) >= end.position or storage.logs.is_proved_synced(log_id)
 
     def _check_log(self, storage: CheckedStorage, scan: LogScan[int]) -> Iterator[bool]:
         report, last, known = self.report, -1, False
@@ -227,7 +240,7 @@ class ConsistencyCheck:
         except ResourcesShort:
             raise
         except StorageFault:
-            return False  # told when its rows were checked
+            return False  # reported when its rows were checked
 
     def _has_row(self, storage: CheckedStorage, ledger_id: int, entry_id: int) -> bool:
         try:

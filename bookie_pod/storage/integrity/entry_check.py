@@ -1,18 +1,19 @@
-"""The digest of one entry: for the scrubber, with what its checks share (where findings and costs go), and of what is
-read from an entry log for a client (`ReadCheck`), so that a bit that flipped on the disk is told before a client gets
-it, also where no scrub has been yet. What memory holds was checked when it was read, or never was on a disk, so it is
-not checked again.
+"""The digest check of one entry, for the scrubber and for reads of clients (`ReadCheck`).
+
+Reads from an entry log are checked, so that a bit that flipped on the disk is reported before a client gets the entry,
+also where no scrub has been yet. Entries in memory were checked when they were read, or never were on a disk, so they
+are not checked again. This module also has what the scrubber's checks share: where findings and costs go.
 
 Invariants
-- Nothing raises for what is damaged; `ScrubStopped` ends a check, a `StorageFault` says that it could not be made.
+- Nothing raises for damage; `ScrubStopped` ends a check, and a `StorageFault` says that it could not be made.
 - An entry that is read and whose CRC32C is right is sound, without a question: that is the type nearly every ledger
-  has. Only if it is not, somebody is asked which type the ledger has.
-- Nothing is called damaged by a type that was learnt before: ids are used again, and the ledger of now may have
-  another one.
-- A reader waits `WAIT_S` at most for that answer. Without one the entry is served unchecked, and nobody is asked for
-  `PAUSE_S`: reads need no metadata service. The reader checks the digest too.
-- A ledger of which nobody knows the type is asked about every `PAUSE_S` at most.
-- MAC needs the ledger's password and DUMMY is no digest: such entries are served as they are.
+  has. Only if it is wrong, the metadata service is asked which type the ledger has.
+- Nothing is called damaged by a type that was learnt before: ids are used again, and the ledger of now may have another
+  one.
+- A reader waits `WAIT_S` at most for that answer. Without one the entry is served unchecked, and no question is sent
+  for `PAUSE_S`: reads need no metadata service. The reader checks the digest too.
+- The type of a ledger for which it is unknown is asked for every `PAUSE_S` at most.
+- MAC needs the ledger's password and DUMMY is no digest: such entries are served unchecked.
 
 Threads: the scrubber's; any number of readers, and one of their own asks.
 """
@@ -24,14 +25,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final, Protocol
 
 import google_crc32c
 
 from bookie_pod.storage.entry_log.format import split_location
-from bookie_pod.storage.entry_log.interface import Row
+from bookie_pod.storage.entry_log.interface import DigestUnknown, Row
 from bookie_pod.storage.gc.throttle import ScrubStopped
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_protocol.digest import DigestType, digest_manager
@@ -53,20 +54,23 @@ class DigestTypes(Protocol):
     """The digest type that a ledger's metadata names."""
 
     def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
-        """None: unknown, or nobody could tell now. May wait for the metadata service; never raises, but for
-        `ScrubStopped`. `fresh`: of the ledger that has this id now, for whoever is about to call an entry damaged; what
-        was learnt before may be of an earlier one. Any thread."""
+        """Return the digest type of a ledger; None if it is unknown, or cannot be determined now.
+
+        May wait for the metadata service; never raises, but for `ScrubStopped`. With `fresh`, return the type of the
+        ledger that has this id now, for a caller that is about to call an entry damaged: an older answer may be of an
+        earlier ledger. Any thread.
+        """
         ...
 
 
 @dataclass(slots=True)
 class ScrubCounts:
-    """What one pass did so far."""
+    """The progress of one pass."""
 
     entries: int = 0
     """Entries that were read."""
     digests: int = 0
-    """Of them those whose digest was checked."""
+    """The number of them whose digest was checked."""
     restored: int = 0
     """Index rows that were put back."""
     logs: int = 0
@@ -84,7 +88,7 @@ class EntryCheck:
         self._counts = counts
 
     def problem(self, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
-        """What is wrong with the entry; None: nothing that can be seen."""
+        """Say what is wrong with the entry, None if nothing can be seen, or its digest type is unknown."""
         for fresh in (False, True):
             digest_type = self._digests.digest_type(ledger_id, fresh=fresh)
             if digest_type is None or digest_type is DigestType.MAC:
@@ -97,7 +101,7 @@ class EntryCheck:
 
 
 def digest_problem(digest_type: DigestType, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
-    """What is wrong with an entry of a ledger with this type, not MAC; None: nothing."""
+    """Return what is wrong with an entry of a ledger with this type, not MAC; None if nothing is."""
     try:
         digest_manager(digest_type, b"").verify(entry, ledger_id, entry_id)
     except DigestMismatch as error:
@@ -117,11 +121,16 @@ def entry_damage(detail: str, ledger_id: int, entry_id: int, location: int) -> D
     )
 
 
+def unread_entry(detail: str, ledger_id: int, entry_id: int, location: int) -> Damage:
+    """A finding about an entry that could not be read. That is the disk's fault, and may pass."""
+    return replace(entry_damage(detail, ledger_id, entry_id, location), location=0)
+
+
 class ReadCheck:
-    """See the module. `found` hears of each damaged entry, on the reader's thread."""
+    """See the module. `found` hears of each damaged entry, and whether it was asked for, on the reader's thread."""
 
     def __init__(
-        self, digests: DigestTypes, found: Callable[[Damage], None], clock: Callable[[], float] = time.monotonic
+        self, digests: DigestTypes, found: Callable[[Damage, bool], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._digests = digests
         self._found = found
@@ -134,8 +143,8 @@ class ReadCheck:
         self._asker: ThreadPoolExecutor | None = None
         self._silent_until = 0.0
 
-    def problem(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
-        """What is wrong with the entry, which is reported too; None: nothing that can be seen."""
+    def problem(self, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        """Say what is wrong with the entry, None if nothing can be seen. Raises `DigestUnknown`."""
         known = self._others.get(ledger_id)
         if known is None:
             sound = _is_sound_crc32c(entry)
@@ -144,11 +153,23 @@ class ReadCheck:
         if sound:
             return None
         digest = self._ask(ledger_id)
-        if digest is None or digest not in _CHECKED:
+        if digest is None:
+            raise DigestUnknown(f"the digest type of ledger {ledger_id} is unknown at the moment")
+        if digest not in _CHECKED:
             return None
-        problem = digest_problem(digest, ledger_id, entry_id, entry)
+        return digest_problem(digest, ledger_id, entry_id, entry)
+
+    def served(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        """Say what is wrong with an entry that was asked for, and report it. Return None also if that is unknown."""
+        return self._reported(location, ledger_id, entry_id, entry, asked=True)
+
+    def _reported(self, location: int, ledger_id: int, entry_id: int, entry: bytes, *, asked: bool) -> str | None:
+        try:
+            problem = self.problem(ledger_id, entry_id, entry)
+        except DigestUnknown:
+            return None
         if problem is not None:
-            self._found(entry_damage(problem, ledger_id, entry_id, location))
+            self._found(entry_damage(problem, ledger_id, entry_id, location), asked)
         return problem
 
     def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
@@ -157,7 +178,7 @@ class ReadCheck:
         for index, (entry_id, entry, location) in enumerate(rows):
             if is_crc32c and _is_sound_crc32c(entry):
                 continue
-            if self.problem(location, ledger_id, entry_id, entry) is not None:
+            if self._reported(location, ledger_id, entry_id, entry, asked=False) is not None:
                 return rows[:index]
         return rows
 
@@ -195,6 +216,6 @@ class ReadCheck:
 
 
 def _is_sound_crc32c(entry: bytes) -> bool:
-    """As `verify` of that digest, without its copies and messages: every entry that is read goes through this."""
+    """Check the digest as its `verify` does, without copies and messages: every read entry goes through this."""
     checksum = google_crc32c.extend(google_crc32c.value(entry[:ENTRY_HEADER_SIZE]), entry[_CRC32C_END:])
     return entry[ENTRY_HEADER_SIZE:_CRC32C_END] == _CRC32C_FIELD(checksum)

@@ -13,16 +13,20 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-import structlog
-
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubMetrics
-from bookie_pod.storage.entry_log.format import HEADER_SIZE, MAGIC, SIZE_BYTES, VERSION, decode_header, split_location
+from bookie_pod.storage.entry_log.format import (
+    HEADER_SIZE,
+    MAGIC,
+    SIZE_BYTES,
+    VERSION,
+    decode_header,
+    encode_header,
+    split_location,
+)
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
-from bookie_pod.storage.entry_log.scan import ScanEnd
 from bookie_pod.storage.files import Files, storage_fault
-from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
-from bookie_pod.storage.gc.index_check import find_row_behind
+from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.integrity.entry_check import (
@@ -33,25 +37,28 @@ from bookie_pod.storage.integrity.entry_check import (
     Report,
     ScrubCounts,
     entry_damage,
+    unread_entry,
 )
+from bookie_pod.storage.integrity.lost_rows import LostRows
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub_part import ScrubPart, ScrubPhase
 from bookie_protocol.errors import EntryDamaged, ResourcesShort, StorageFault
 
 ROWS_AT_ONCE: Final = 256
 
-_log = structlog.get_logger(__name__)
-
 
 class LogCheck:
-    """What the scrubber checks of one entry log: its header; that every byte belongs to a record; that the ledgers map
-    counts no less than the records do (garbage collection goes by the map); of every entry that the index points to,
-    its digest, if the ledger's digest type needs no password. An entry to which no row points although its ledger lives
-    gets its row back, unless it may be of an earlier ledger of that id: without it the bookie would answer "no such
-    entry".
+    """The scrubber's check of one entry log.
 
-    Invariant: a fault is a finding only if the log, or the index's word for the place, is still there afterwards:
-    compaction and deletions go on meanwhile.
+    It checks its header; that every byte belongs to a record; that the ledgers map counts no less than the records do
+    (garbage collection goes by the map); of every entry that the index points to, its digest, if the ledger's digest
+    type needs no password. An entry to which no row points although its ledger lives gets its row back (`LostRows`),
+    unless it is of an earlier ledger of that id, or was never synced.
+
+    Invariants
+    - What lies behind an entry of which it is unknown whether it was synced is not passed by the position.
+    - A fault is a finding only if the log, or the index's word for the place, is still there afterwards: compaction and
+      deletions go on meanwhile.
     """
 
     def __init__(
@@ -62,22 +69,25 @@ class LogCheck:
         report: Report,
         pay: Pay,
         counts: ScrubCounts,
-        may_be_earlier_life: MayBeEarlierLife,
+        lost_rows: LostRows,
+        rows: IndexedRows,
     ) -> None:
-        self._may_be_earlier_life = may_be_earlier_life
         self._storage = storage
         self._files = files
         self._entries = entries
         self._report = report
         self._pay = pay
         self._counts = counts
+        self._lost_rows = lost_rows
+        self._rows = rows
 
     def check(self, log_id: int, after: int, checked: Callable[[int], None]) -> bool:
         """Check one log that is rotated and synced, from behind the location `after` (0: all of it).
 
-        `checked(location)` is told how far it is. Returns whether the framing is sound. `StorageFault` if the log
-        cannot be read and is still there.
+        `checked(location)` is called with its progress. Return whether the framing is sound. Raises `StorageFault` if
+        the log cannot be read and is still there.
         """
+        self._lost_rows.begin_log()
         sound = self._header(log_id)
         scan = self._storage.logs.scan(log_id)
         sizes = LedgerSizesBuilder()
@@ -89,19 +99,23 @@ class LogCheck:
             self._pay(1, SIZE_BYTES + len(entry))
             self._counts.entries += 1
             self._entry(location, ledger_id, entry_id, entry)
-            checked(location)
+            if not self._lost_rows.untold:
+                checked(location)
         self._counts.logs += 1
-        closed = self._map(log_id, sizes, scan.end)
-        if scan.end.clean or not (closed or self._has_row_behind(log_id, scan.end)):
+        if self._storage.logs.is_closed(log_id):
+            self._map(log_id, sizes)
+        # The rule of garbage collection: a log of which nothing proves that it was synced was being written when the
+        # process or the power failed, and ends there if the index places no entry behind.
+        if scan.end.clean or not (
+            self._storage.logs.is_proved_synced(log_id) or self._has_row_from(log_id, scan.end.position)
+        ):
             return sound
         self._found(DamageKind.LOG, log_id, scan.end.detail)
         return False
 
-    def _has_row_behind(self, log_id: int, end: ScanEnd) -> bool:
-        """Whether the index places an entry behind the end of a log that was never closed. If not, it was being written
-        when the process or the power failed, and ends there: the rule of garbage collection."""
-        found = find_row_behind(self._storage, log_id, end.position, closed=False, breathe=lambda: self._pay(0, 0))
-        return found is not None
+    def _has_row_from(self, log_id: int, position: int) -> bool:
+        """Return whether the index places an entry at or behind this position of an unproved log."""
+        return self._rows.behind(log_id, position, closed=False) is not None
 
     def _header(self, log_id: int) -> bool:
         path = self._storage.logs.path(log_id)
@@ -110,7 +124,10 @@ class LogCheck:
             try:
                 if file.data_from(0) is None:
                     return True  # made ahead, and never written to
-                header = decode_header(file.pread(HEADER_SIZE, 0))
+                data = file.pread(HEADER_SIZE, 0)
+                if encode_header().startswith(data.rstrip(b"\0")) and not self._has_row_from(log_id, 0):
+                    return True  # a power cut took the rest of it, and nothing in this log had been synced
+                header = decode_header(data)
             finally:
                 file.close()
         except ValueError as error:
@@ -120,7 +137,11 @@ class LogCheck:
         else:
             if header.magic != MAGIC or not 0 <= header.version <= VERSION:
                 problem = f"its header begins with {header.magic.hex()} and version {header.version}"
-            elif not header.has_map and (header.map_offset or header.ledger_count):
+            elif (
+                not header.has_map
+                and (header.map_offset or header.ledger_count)
+                and not self._storage.logs.is_pointer_torn(log_id)
+            ):
                 problem = (
                     f"its header has version {header.version}, a map at {header.map_offset} and"
                     f" {header.ledger_count} ledgers, which do not go together"
@@ -130,14 +151,15 @@ class LogCheck:
         self._found(DamageKind.LOG, log_id, f"{path} at 0: {problem}")
         return False
 
-    def _map(self, log_id: int, sizes: LedgerSizesBuilder, end: ScanEnd) -> bool:
-        """Compare the ledgers map with what was counted; whether the log was closed."""
+    def _map(self, log_id: int, sizes: LedgerSizesBuilder) -> None:
+        """Compare the ledgers map of a closed log with what was counted."""
         found = self._storage.logs.ledgers_map(log_id, self._pay)
         path = self._storage.logs.path(log_id)
         if found.end is not None:
-            if found.closed:
-                self._found(DamageKind.LEDGERS_MAP, log_id, f"{path}: its ledgers map cannot be read")
-            return found.closed
+            if not self._storage.logs.is_proved_synced(log_id) or self._storage.logs.is_pointer_torn(log_id):
+                return  # a power cut may have taken it, and all who need it count by a scan
+            self._found(DamageKind.LEDGERS_MAP, log_id, f"{path}: its ledgers map cannot be read")
+            return
         for ledger_id, nbytes in sizes.build().pairs():
             if found.ledgers.get(ledger_id, 0) < nbytes:
                 self._found(
@@ -147,7 +169,6 @@ class LogCheck:
                     f" {found.ledgers.get(ledger_id, 0)}",
                 )
                 break
-        return True
 
     def _entry(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> None:
         storage = self._storage
@@ -157,32 +178,15 @@ class LogCheck:
             row = storage.location_of(ledger_id, entry_id)
         except StorageFault:
             return  # the index's fault, not the log's: the check of the index tells
-        if row == 0:
-            if self._may_be_earlier_life(ledger_id, split_location(location)[0]):
-                return  # garbage of a ledger that was deleted and made anew
-            row = self._restore(location, ledger_id, entry_id)
-        if row != location:
+        if row not in (0, location):
+            return  # garbage: there is another copy
+        if row == 0 and storage.is_earlier_life(ledger_id, split_location(location)[0]):
+            return  # garbage of a ledger that was deleted and created again
+        if row == 0 and not self._lost_rows.take(location, ledger_id, entry_id, entry):
             return
         problem = self._entries.problem(ledger_id, entry_id, entry)
         if problem is not None:
             self._report(entry_damage(problem, ledger_id, entry_id, location))
-
-    def _restore(self, location: int, ledger_id: int, entry_id: int) -> int:
-        try:
-            if not self._storage.restore(ledger_id, entry_id, location):
-                return 0
-        except StorageFault as error:
-            detail = f"entry {entry_id} of ledger {ledger_id} has no row in the index and gets none: {error}"
-            self._report(Damage(DamageKind.INDEX, detail, ledger_id=ledger_id, entry_id=entry_id, location=location))
-            return 0
-        self._counts.restored += 1
-        _log.warning(
-            "an entry in an entry log had no row in the index, which has one again",
-            ledger=ledger_id,
-            entry=entry_id,
-            location=location,
-        )
-        return location
 
     def _found(self, kind: DamageKind, log_id: int, detail: str) -> None:
         if self._storage.logs.exists(log_id):
@@ -190,8 +194,10 @@ class LogCheck:
 
 
 class IndexCheck:
-    """What the scrubber checks of the index: that every row of a ledger leads to its entry, and the digests of entries
-    in logs whose framing is damaged.
+    """The scrubber's check of the index.
+
+    It checks that every row of a ledger leads to its entry, and the digests of entries in logs whose framing is
+    damaged.
 
     Invariant: a fault is a finding only if the index still names that place afterwards.
     """
@@ -205,7 +211,7 @@ class IndexCheck:
         self._pay = pay
         self._counts = counts
         self._open_ends: dict[int, int | None] = {}
-        """Where logs end that were never closed; None for one that was."""
+        """The ends of logs that were never closed; None for one that was."""
 
     def check(
         self, ledger_id: int, first_entry: int, is_sound: Callable[[int], bool], checked: Callable[[int], None]
@@ -233,8 +239,8 @@ class IndexCheck:
                 if now not in (0, location):
                     location = now  # compaction moved it meanwhile
                     continue
-                if now and self._storage.has_ledger(ledger_id) and not self._was_never_synced(error, location):
-                    self._report(entry_damage(str(error), ledger_id, entry_id, location))
+                if now and self._storage.has_ledger(ledger_id):
+                    self._tell(error, ledger_id, entry_id, location)
                 return 0
             if not is_sound(split_location(location)[0]):
                 problem = self._entries.problem(ledger_id, entry_id, entry)
@@ -242,10 +248,18 @@ class IndexCheck:
                     self._report(entry_damage(problem, ledger_id, entry_id, location))
             return len(entry)
 
-    def _was_never_synced(self, error: StorageFault, location: int) -> bool:
-        """Whether nothing but the row is left of an add whose bytes a power cut took: it was not acknowledged, or the
-        replay would have given it another place."""
-        if not self._storage.index_may_run_ahead or not isinstance(error, EntryDamaged):
+    def _tell(self, error: StorageFault, ledger_id: int, entry_id: int, location: int) -> None:
+        if not isinstance(error, EntryDamaged):
+            self._report(unread_entry(str(error), ledger_id, entry_id, location))
+        elif not self._was_never_synced(location):
+            self._report(entry_damage(str(error), ledger_id, entry_id, location))
+
+    def _was_never_synced(self, location: int) -> bool:
+        """Return whether only the row is left of an add whose bytes a power cut took.
+
+        Such an add was not acknowledged, or the replay would have given it another place.
+        """
+        if not self._storage.index_may_run_ahead:
             return False
         log_id, position = split_location(location)
         if not self._storage.logs.exists(log_id):
@@ -279,31 +293,45 @@ class LedgerScrub(ScrubPart):
         pace: ScrubPace,
         digests: DigestTypes,
         *,
-        may_be_earlier_life: MayBeEarlierLife,
         metrics: ScrubMetrics | None = None,
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(files, folder, pace, metrics or ScrubMetrics(Registry()), now_ms)
         self._storage = storage
         self._digests = digests
-        self._may_be_earlier_life = may_be_earlier_life
         self._sound: set[int] = set()
         """Logs that this pass, in this process, saw whole."""
-        storage.refuse(self.register.locations)
+        storage.refuse(self.register.locations, self.register.unwanted)
         storage.logs.check_with(ReadCheck(self._digests, self.met))
         self._forget_cached = storage.forget_cached
 
-    def met(self, damage: Damage) -> None:
-        """A read found an entry damaged. Any thread."""
-        # Compaction and deletions go on meanwhile.
-        if self._storage.logs.exists(damage.file_id) and self._storage.has_ledger(damage.ledger_id):
-            self._found(damage, "a read found damage")
-            self.on_met()
+    def met(self, damage: Damage, asked: bool) -> None:
+        """A read found an entry damaged, which it was `asked` for, or has brought along. Any thread."""
+        # Compaction and deletions go on meanwhile. The row of what was asked for led here; what is brought along from
+        # behind it may have none.
+        if not self._storage.has_ledger(damage.ledger_id):
+            return
+        if self._is_superseded(damage) if asked else not self._is_named(damage):
+            return
+        self._found(damage, "a read found damage")
+        self.on_met()
+
+    def _is_deleted(self, damage: Damage) -> bool:
+        return damage.kind is DamageKind.ENTRY and not self._storage.has_ledger(damage.ledger_id)
 
     def _is_gone(self, damage: Damage) -> bool:
         if damage.kind is not DamageKind.ENTRY:
             return False
-        return not self._storage.has_ledger(damage.ledger_id) or not self._storage.logs.exists(damage.file_id)
+        if damage.location:
+            return self._is_superseded(damage)
+        ledger_id, entry_id = damage.ledger_id, damage.entry_id
+        self._pay(1, SIZE_BYTES)
+        try:
+            entry = self._storage.logs.read(self._storage.location_of(ledger_id, entry_id), ledger_id, entry_id)
+            self._pay(0, len(entry))
+            return self._storage.logs.is_sound(ledger_id, entry_id, entry)
+        except StorageFault:
+            return False
 
     def _first_phase(self) -> ScrubPhase:
         return ScrubPhase.LOGS
@@ -316,11 +344,7 @@ class LedgerScrub(ScrubPart):
         entries = EntryCheck(self._digests, self.counts)
         if self.position.phase is ScrubPhase.LOGS:
             self._sound.clear()
-            self._check_logs(
-                LogCheck(
-                    self._storage, self._files, entries, self._found, self._pay, self.counts, self._may_be_earlier_life
-                ),
-            )
+            self._check_logs(entries)
             self.position.phase, self.position.ledger_id, self.position.entry_id = ScrubPhase.INDEX, -1, -1
             self._save()
         self._check_index(IndexCheck(self._storage, entries, self._found, self._pay, self.counts))
@@ -329,12 +353,40 @@ class LedgerScrub(ScrubPart):
         return self.register.end_pass(self.position.number, self._is_superseded, self._storage.logs.exists)
 
     def _is_superseded(self, damage: Damage) -> bool:
+        """Return whether the index names another copy, or the damaged one is of an earlier ledger of its id. A missing
+        row, or an index that cannot be read, proves neither."""
         try:
-            return self._storage.location_of(damage.ledger_id, damage.entry_id) != damage.location
+            row = self._storage.location_of(damage.ledger_id, damage.entry_id)
         except StorageFault:
-            return True
+            return False
+        if row == 0:
+            return self._storage.is_earlier_life(damage.ledger_id, split_location(damage.location)[0])
+        return row != damage.location
 
-    def _check_logs(self, check: LogCheck) -> None:
+    def _is_named(self, damage: Damage) -> bool:
+        try:
+            return self._storage.location_of(damage.ledger_id, damage.entry_id) == damage.location
+        except StorageFault:
+            return False
+
+    def _was_never_synced(self, location: int) -> None:
+        if self.register.supersede(location):
+            self._save()
+
+    def _check_logs(self, entries: EntryCheck) -> None:
+        rows = IndexedRows(self._storage, lambda: self._pay(0, 0))
+        lost_rows = LostRows(
+            self._storage,
+            rows,
+            self._digests,
+            entries,
+            self._found,
+            self._pay,
+            self.counts,
+            self._was_never_synced,
+            self._not_checked,
+        )
+        check = LogCheck(self._storage, self._files, entries, self._found, self._pay, self.counts, lost_rows, rows)
         logs, at = self._storage.logs, self.position
         try:
             found = [log_id for log_id in logs.log_ids() if logs.is_flushed(log_id)]
@@ -343,6 +395,7 @@ class LedgerScrub(ScrubPart):
         except StorageFault as error:
             self._not_checked(f"the entry logs of {self.folder}", error)
             return
+        all_seen = not at.location and all(log_id >= at.log_id for log_id in found)
         for done, log_id in enumerate(found):
             self._progress = (done, len(found))
             if log_id < at.log_id:
@@ -353,10 +406,15 @@ class LedgerScrub(ScrubPart):
                 if check.check(log_id, after, self._log_checked):
                     self._sound.add(log_id)
             except ResourcesShort as error:
+                all_seen = False
                 self._not_checked(f"entry log {log_id:x}.log", error)
             except StorageFault as error:
                 if logs.exists(log_id):
                     self._found(Damage(DamageKind.LOG, str(error), file_id=log_id))
+        try:
+            lost_rows.finish(all_seen=all_seen)
+        except StorageFault as error:
+            self._not_checked("entries without a row in the index", error)
 
     def _log_checked(self, location: int) -> None:
         self.position.location = location

@@ -1,9 +1,11 @@
-"""What is known to be damaged in one ledger or journal directory.
+"""The known damage of one ledger or journal directory.
 
 Invariants
-- An entry is known by its *location*: a copy that is written anew, by re-replication or by a repair, lies elsewhere and
-  is served at once. The damaged copy stays refused as long as its log exists: read-ahead would find it beside its
-  neighbours.
+- An entry is known by its *location*: a copy that re-replication or a repair writes lies elsewhere and is served at
+  once. The damaged copy stays refused as long as its log exists: read-ahead would find it beside its neighbours.
+- What a power cut has left of an entry that was never synced is remembered, and gets no row: once the index places
+  something behind it, it looks like damage.
+- What could not be read has no location: it is refused no longer than its disk refuses it.
 - At most `limit` damages are kept; those beyond are counted, and found again by the next pass.
 - A pass that has looked at everything forgets what it did not meet again: it was repaired, rewritten or deleted.
 
@@ -25,7 +27,7 @@ MAX_SUPERSEDED: Final = 100_000
 
 
 class DamageKind(Enum):
-    """What is damaged; the value stands in the state file and in the admin API."""
+    """The kind of damage; the value is used in the state file and in the admin API."""
 
     ENTRY = "entry"
     """One entry: other bytes where the index points, or a wrong digest."""
@@ -45,20 +47,23 @@ class Damage:
 
     kind: DamageKind
     detail: str
-    """What was found, with file and offset."""
+    """The finding, with file and offset."""
     file_id: int = -1
     """Entry log or journal."""
     ledger_id: int = -1
     entry_id: int = -1
     location: int = 0
-    """Of a damaged entry: where the index points."""
+    """The location in the index of a damaged entry, which is not served from there.
+
+    0: it could not be read, and each read tries again.
+    """
     found_ms: int = 0
-    """When it was found first, ms since the epoch."""
+    """The time at which it was found first, ms since the epoch."""
     seen_in_pass: int = 0
 
     @property
     def key(self) -> tuple[str, int, int, int, int]:
-        """What makes two findings the same."""
+        """Return what makes two findings the same."""
         return self.kind.value, self.file_id, self.ledger_id, self.entry_id, self.location
 
 
@@ -69,15 +74,16 @@ class QuarantineRegister:
         self, damages: Iterable[Damage] = (), superseded: Iterable[int] = (), limit: int = MAX_DAMAGES
     ) -> None:
         self.locations: set[int] = set()
-        """Where damaged entries lie. Read-only for others."""
+        """The locations of damaged entries. Read-only for others."""
         self.overflowed = 0
         """Findings that did not fit since the last complete pass."""
         self._limit = limit
         self._lock = threading.Lock()
         self._damages: dict[tuple[str, int, int, int, int], Damage] = {}
         self._logs: dict[int, str] = {}
-        self._superseded: set[int] = set()
-        """Locations of damaged copies to which no row of the index points any more."""
+        self.unwanted: set[int] = set()
+        """Locations of damaged copies to which no row of the index points any more, or none ever did. Read-only for
+        others."""
         for damage in damages:
             self._put(damage)
         self._supersede(superseded)
@@ -117,7 +123,7 @@ class QuarantineRegister:
         gone = [each for each in self.damages() if each.seen_in_pass < number]
         superseded = [each.location for each in gone if each.location and is_superseded(each)]
         with self._lock:
-            self._superseded = {each for each in self._superseded if log_exists(split_location(each)[0])}
+            self.unwanted.intersection_update([each for each in self.unwanted if log_exists(split_location(each)[0])])
             self._supersede(superseded)
             self._rebuild([each for each in self._damages.values() if each.seen_in_pass >= number])
             self.overflowed = 0
@@ -130,15 +136,22 @@ class QuarantineRegister:
             self._supersede(repaired.values())
             self._rebuild([each for each in self._damages.values() if each.key not in repaired])
 
+    def supersede(self, location: int) -> bool:
+        """Remember that what lies there gets no row. Return False if that was known, or there are too many."""
+        with self._lock:
+            before = len(self.unwanted)
+            self._supersede([location])
+            return len(self.unwanted) > before
+
     def _supersede(self, locations: Iterable[int]) -> None:
         for location in locations:
-            if location and len(self._superseded) < MAX_SUPERSEDED:
-                self._superseded.add(location)
+            if location and len(self.unwanted) < MAX_SUPERSEDED:
+                self.unwanted.add(location)
                 self.locations.add(location)
 
     def _rebuild(self, damages: list[Damage]) -> None:
         # In place, because the read path holds this very set; what stays refused never leaves it meanwhile.
-        self.locations.intersection_update(self._superseded | {each.location for each in damages})
+        self.locations.intersection_update(self.unwanted | {each.location for each in damages})
         logs: dict[int, str] = {}
         for damage in damages:
             _hold(logs, damage)
@@ -146,9 +159,9 @@ class QuarantineRegister:
         self._damages, self._logs = {each.key: each for each in damages}, logs
 
     def superseded(self) -> list[int]:
-        """Locations of damaged copies that have sound ones beside them, ascending."""
+        """Return `unwanted`, ascending."""
         with self._lock:
-            return sorted(self._superseded)
+            return sorted(self.unwanted)
 
     def damages(self) -> list[Damage]:
         """All of them, the oldest first."""
@@ -156,7 +169,7 @@ class QuarantineRegister:
             return sorted(self._damages.values(), key=lambda each: (each.found_ms, each.key))
 
     def held_logs(self) -> Mapping[int, str]:
-        """These logs, and what was found in each; as of now, read-only."""
+        """Return the held logs, and the finding in each; as of now, read-only."""
         return self._logs
 
 

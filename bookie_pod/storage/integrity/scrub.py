@@ -12,7 +12,7 @@ Invariants
 
 Threads: `scrubber` runs passes; everything public may be called by any thread.
 
-Source: reference bookie behaviour, sections 8.2 and 11.7.
+Source: docs/internals/bookie-behaviour.md, sections 8.2 and 11.7.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ RETRY_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ScrubState:
-    """What the scrubber is doing, for the admin API."""
+    """The current work of the scrubber, for the admin API."""
 
     enabled: bool
     """Passes come by themselves (`localScrubInterval` > 0)."""
     running: bool
     next_pass_ms: int | None
-    """When the next pass begins, ms since the epoch; None: one runs, or none is planned."""
+    """The time at which the next pass begins, ms since the epoch; None if one runs, or none is planned."""
     parts: tuple[PartState, ...]
     damages: tuple[Damage, ...]
     overflowed: int
@@ -89,7 +89,7 @@ class Scrubber:
         self._due_ms: int | None = None
         self._clock = clock
         self._tell_at: float | None = None
-        """When damage is handed on without a pass, on `clock`; None: there is none."""
+        """The time, on `clock`, at which damage is handed on without a pass; None if there is none."""
         self._thread: threading.Thread | None = None
         for part in self.parts:
             part.on_met = self._met
@@ -168,10 +168,16 @@ class Scrubber:
     def _tell(self) -> None:
         with self._wake:
             self._tell_at = self._clock() + RETRY_S
+        self._hand_on()
+
+    def _hand_on(self) -> None:
         for part in self.parts:
             part.tidy()
         if self._after_pass is not None:
             self._after_pass(self.damages_by_part())
+        # Behind it: one disk that fails must not hold up the repair of what lies on others.
+        for part in self.parts:
+            part.look_again()
 
     def _tell_again(self) -> None:
         self._tell_at = self._clock() + RETRY_S if any(len(part.register) for part in self.parts) else None
@@ -188,7 +194,7 @@ class Scrubber:
             self._due_ms = max(now, since + int(self._interval_ms * self._random.uniform(0.5, 1.5)))
 
     def step(self) -> object | None:
-        """What a pass is at: another one with everything that it pays for; None: none goes on. Any thread."""
+        """Return a value that changes with everything that the running pass pays for; None if none runs. Any thread."""
         return self._turns() if self._running else None
 
     # --- one pass -------------------------------------------------------------------------------------------
@@ -205,8 +211,7 @@ class Scrubber:
             self._running = False
             if not self._stopped.is_set():
                 self._metrics.ran((time.perf_counter() - began) * 1000, complete)
-        if self._after_pass is not None:
-            self._after_pass(self.damages_by_part())
+        self._hand_on()
         return complete
 
     def _pass(self) -> bool:
@@ -229,7 +234,7 @@ class Scrubber:
         )
 
     def damages(self) -> list[Damage]:
-        """Everything that is known to be damaged."""
+        """Return all known damage."""
         return [damage for _, damage in self.damages_by_part()]
 
     def damages_by_part(self) -> list[tuple[ScrubPart, Damage]]:

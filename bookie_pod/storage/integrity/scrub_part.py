@@ -1,5 +1,7 @@
-"""What the scrub of a ledger directory and of a journal directory share: a pass that can be left and taken up again
-anywhere, and where it is across restarts, `scrub-state.json` beside the files that it checks:
+"""The common part of the scrubs of a ledger directory and of a journal directory.
+
+It is a pass that can be left and resumed anywhere. Its position is kept across restarts in `scrub-state.json`, beside
+the files that it checks:
 
     {"version": 1, "pass": 7, "phase": "entry logs", "log": 17, "location": 73014448128, "ledger": -1, "entry": -1,
      "skipped": false, "startedMs": 0, "completedMs": 0, "damages": [{"kind": "entry", ...}], "superseded": [5583457]}
@@ -17,7 +19,7 @@ Invariants
 
 Threads: `run` and the file on the scrubber's; everything else any.
 
-Source: reference bookie behaviour, section 8.2.
+Source: docs/internals/bookie-behaviour.md, section 8.2.
 """
 
 from __future__ import annotations
@@ -43,10 +45,16 @@ from bookie_protocol.errors import UNREADABLE, StorageFault
 
 STATE_FILE: Final = "scrub-state.json"
 STATE_VERSION: Final = 1
+_log = structlog.get_logger(__name__)
+SAVE_S: Final = 10.0
+SAVE_DAMAGE_S: Final = 1.0
+LOOKS: Final = 100
+"""The number of damages that are checked again at a time: each takes seconds on a disk that fails and delays the pass.
+"""
 
 
 class ScrubPhase(Enum):
-    """What a pass over one directory is doing."""
+    """The current step of a pass over one directory."""
 
     WAITING = "waiting"
     LOGS = "entry logs"
@@ -59,7 +67,7 @@ class ScrubPosition:
     """The next thing to check is what follows this. -1: nothing of the kind yet."""
 
     number: int = 0
-    """Of the pass; counts from 1."""
+    """The number of the pass; counts from 1."""
     phase: ScrubPhase = ScrubPhase.WAITING
     log_id: int = -1
     """The log that was begun last."""
@@ -71,7 +79,7 @@ class ScrubPosition:
     """Something could not be checked by this pass."""
     started_ms: int = 0
     completed_ms: int = 0
-    """When the last complete pass ended, ms since the epoch; 0: never."""
+    """The time at which the last complete pass ended, ms since the epoch; 0: never."""
 
 
 @dataclass(slots=True)
@@ -91,13 +99,15 @@ class ScrubStateFile:
         self.path = posixpath.join(folder, STATE_FILE)
 
     def read(self) -> ScrubMemory:
-        """What was stored; an empty memory if nothing was, or nothing that makes sense."""
+        """Return the stored state; an empty memory if there is none, or none that makes sense."""
         try:
             return _decode(json.loads(self._files.read_bytes(self.path)))
         except FileNotFoundError:
             return ScrubMemory()
         except (OSError, *UNREADABLE) as error:
-            _log.warning("state of the scrubber unknown, it begins anew", path=self.path, reason=repr(error))
+            _log.warning(
+                "state of the scrubber unknown, it starts from the beginning", path=self.path, reason=repr(error)
+            )
             return ScrubMemory()
 
     def write(self, memory: ScrubMemory) -> None:
@@ -145,29 +155,23 @@ def _decode(stored: Any) -> ScrubMemory:
     )
 
 
-_log = structlog.get_logger(__name__)
-
-SAVE_S: Final = 10.0
-SAVE_DAMAGE_S: Final = 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """What the scrubber does in one directory. Times are ms since the epoch; 0: never."""
+    """The scrubber's state in one directory. Times are ms since the epoch; 0: never."""
 
     folder: str
     phase: ScrubPhase
     number: int
-    """Of the pass that runs or ran last."""
+    """The number of the pass that runs or ran last."""
     done: int
     """Entry logs, ledgers or journals of this phase that are checked; of `total`."""
     total: int
     started_ms: int
     completed_ms: int
     counts: ScrubCounts
-    """Since this process took the pass up."""
+    """The counts since this process took the pass up."""
     errors: tuple[str, ...]
-    """Why parts of the last pass could not be checked."""
+    """The reasons why parts of the last pass could not be checked."""
 
 
 class ScrubPart(ABC):
@@ -201,6 +205,8 @@ class ScrubPart(ABC):
         self.counts = ScrubCounts()
         self._restored = self._told = 0
         self._errors: list[str] = []
+        self._looked_at = 0
+        """The next look at damages, which are sorted by age, begins with this one."""
         self._progress = (0, 0)
         self._save_lock = threading.Lock()
         self._forget_cached: Callable[[int], None] = _nothing
@@ -254,7 +260,7 @@ class ScrubPart(ABC):
 
     @abstractmethod
     def _first_phase(self) -> ScrubPhase:
-        """What a pass begins with."""
+        """Return the phase with which a pass begins."""
 
     @abstractmethod
     def _check(self) -> None:
@@ -276,13 +282,26 @@ class ScrubPart(ABC):
         self._pace.pay(entries, nbytes)
 
     def tidy(self) -> None:
-        """Between two passes: store what reads found, and forget what was deleted with its ledger or its log. On the
-        scrubber's thread."""
-        gone = [damage for damage in self.register.damages() if self._is_gone(damage)]
+        """Store what reads found, and forget what was deleted with its ledger. Reads nothing. On the scrubber's
+        thread."""
+        self._forget([damage for damage in self.register.damages() if self._is_deleted(damage)])
+
+    def look_again(self) -> None:
+        """Forget what has another copy, or can be read again: of the next `LOOKS` damages. On the scrubber's thread.
+        Raises `ScrubStopped`."""
+        damages = self.register.damages()
+        begin = self._looked_at if self._looked_at < len(damages) else 0
+        self._looked_at = begin + LOOKS
+        self._forget([damage for damage in damages[begin : begin + LOOKS] if self._is_gone(damage)])
+
+    def _forget(self, gone: Sequence[Damage]) -> None:
         if gone:
             self.register.discard(gone)
         if gone or self._save_wanted:
             self._save()
+
+    def _is_deleted(self, damage: Damage) -> bool:
+        return False
 
     def _is_gone(self, damage: Damage) -> bool:
         return False
@@ -325,13 +344,13 @@ class ScrubPart(ABC):
                     ScrubMemory(replace(self.position), self.register.damages(), self.register.superseded())
                 )
         except StorageFault as error:
-            # Not the scrub's business: a full or failed disk is told by others, and this pass goes on in memory.
+            # Other parts report a full or failed disk; this pass continues in memory.
             _log.warning("the scrubber's position is not stored", reason=str(error))
 
 
 def _nothing(ledger_id: int) -> None:
-    """Nothing is cached of it."""
+    """Do nothing: no entry of it is cached."""
 
 
 def _no_matter() -> None:
-    """Nobody waits for it."""
+    """Do nothing: no caller waits for it."""

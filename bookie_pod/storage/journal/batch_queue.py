@@ -1,17 +1,19 @@
-"""A batch, the unit of work of a journal, and the queue of these between whoever appends and the journal thread: when
-its records become a group, and how that is written.
+"""A batch, the unit of work of a journal, and the queue of batches for the journal thread.
+
+The queue is between the appending thread and the journal thread. It decides when its records become a group, and how
+that is written.
 
 Invariants
-- `append` never blocks. It wakes the journal thread only if that sleeps without a limit or a threshold is
-  passed; else the thread wakes by itself when the last group has left long enough ago. So a busy journal
-  costs one wake-up per group, not one per batch.
-- No wake-up is lost: the thread says that it sleeps, then looks at the queue; `append` fills the queue,
-  then looks whether the thread sleeps.
+- `append` never blocks. It wakes the journal thread only if that sleeps without a limit or a threshold is passed; else
+  the thread wakes by itself when the last group has left long enough ago. So a busy journal costs one wake-up per
+  group, not one per batch.
+- No wake-up is lost: the thread says that it sleeps, then looks at the queue; `append` fills the queue, then looks
+  whether the thread sleeps.
 - Each counter is written by one side only; a difference of two may lag for a moment.
 
 Triggers of a group (reference bookie behaviour, section 2); any one is enough, none fires while nothing waits:
-1. the last group left longer ago than the group wait, or the oldest waiting record is older than that: everything
-   that waits goes. So there are no more groups than if each waited, and a record that comes alone does not wait;
+1. the last group left longer ago than the group wait, or the oldest waiting record is older than that: everything that
+   waits goes. So there are no more groups than if each waited, and a record that comes alone does not wait;
 2. more records or more bytes wait than the thresholds allow;
 3. nothing else is queued, and the journal does not wait for more.
 
@@ -19,8 +21,8 @@ While the process is short of processor time, thresholds and the wait of many re
 
 A batch is never split between groups, so thresholds are looked at between batches.
 
-Threads: `append` on one thread (the event loop), `wait_for_group` and `take_group` on the journal thread,
-`wake` and the levels on any; the functions are pure.
+Threads: `append` on one thread (the event loop), `wait_for_group` and `take_group` on the journal thread, `wake` and
+the levels on any; the functions are pure.
 """
 
 from __future__ import annotations
@@ -32,14 +34,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.metrics.journal import FlushReason, JournalMetrics
-from bookie_pod.storage.journal.options import JournalOptions
 
 OnDone: TypeAlias = Callable[[BaseException | None], None]
 Deliver: TypeAlias = Callable[[Sequence["JournalBatch"], BaseException | None], None]
 """Gets the acknowledged batches of one sync (or one write), in order, on a thread of the journal."""
 MANY_ENTRIES: Final = 64
 """Waiting records below which a longer wait would save nothing."""
+LATENESS_SHARE: Final = 8
+LONGEST_WAIT_MS: Final = 16.0
+LATE_MS: Final = 0.5
+"""Milliseconds from which on a wake-up counts as late."""
+AVERAGED: Final = 16
+MOST_LATE_MS: Final = 4.0
 
 
 class JournalBatch:
@@ -72,18 +80,21 @@ class JournalBatch:
         return cls(pieces, len(records) or 1, sum(map(len, pieces)), sync, on_done)
 
 
-def over_threshold(options: JournalOptions, entries: int, nbytes: int, stretch: float = 1.0) -> bool:
+def over_threshold(options: JournalConfig, entries: int, nbytes: int, stretch: float = 1.0) -> bool:
     """Trigger 2: whether so many waiting records or bytes are too many; of a threshold that is 0 none are."""
-    return 0 < options.group_bytes * stretch < nbytes or 0 < options.group_entries * stretch < entries
+    return (
+        0 < options.buffered_writes_threshold_bytes * stretch < nbytes
+        or 0 < options.buffered_entries_threshold * stretch < entries
+    )
 
 
-def group_wait_ms(options: JournalOptions, entries: int, stretch: float) -> float:
-    """How long so many records wait at the most: as configured unless there are many."""
+def group_wait_ms(options: JournalConfig, entries: int, stretch: float) -> float:
+    """Return how many ms this number of records waits at most: as configured, but longer for many."""
     return options.max_group_wait_ms * (stretch if entries >= MANY_ENTRIES else 1.0)
 
 
 def flush_reason(
-    options: JournalOptions, entries: int, nbytes: int, age_ms: float, stretch: float = 1.0
+    options: JournalConfig, entries: int, nbytes: int, age_ms: float, stretch: float = 1.0
 ) -> FlushReason | None:
     """The trigger that fires for `entries` waiting records of `nbytes`, of which the oldest has waited `age_ms`, or the
     last group left so long ago. `stretch`: of `GroupPace`."""
@@ -120,25 +131,17 @@ def slices(batches: Iterable[tuple[list[bytes], int]], limit: int) -> Iterator[l
         yield run
 
 
-LATENESS_SHARE: Final = 8
-LONGEST_WAIT_MS: Final = 16.0
-LATE_MS: Final = 0.5
-"""From so many ms on a wake-up is late."""
-AVERAGED: Final = 16
-MOST_LATE_MS: Final = 4.0
-
-
 class GroupPace:
-    """How much larger groups become while the process is short of processor time.
+    """The pace of one journal: how much larger groups become while the process is short of processor time.
 
     For each group the journal's threads need the interpreter a few times, and each time the event loop has to give it
-    away and to wake up again. That is nothing while there is time to spare; for a loop that is always busy it is a
-    good part of its time. So groups grow then: adds wait some milliseconds longer for their sync, and many more of
-    them are served.
+    away and to wake up again. That is nothing while there is time to spare; for a loop that is always busy it is a good
+    part of its time. So groups grow then: adds wait some milliseconds longer for their sync, and many more of them are
+    served.
 
     How late the journal thread wakes up tells which of the two it is: beside an idle loop a tenth of a millisecond
-    after it was to, beside one that is always busy a millisecond or two. Beside one that is busy half of the time it
-    is late now and then, and larger groups would only keep its clients waiting.
+    after it was to, beside one that is always busy a millisecond or two. Beside one that is busy half of the time it is
+    late now and then, and larger groups would only keep its clients waiting.
 
     Invariants
     - Groups are as configured unless the thread woke up late most of the times. Then one waits `LATENESS_SHARE` times
@@ -148,17 +151,17 @@ class GroupPace:
     - A single late wake-up changes little: lateness is averaged over some `AVERAGED` of them, and each counts for
       `MOST_LATE_MS` at the most.
 
-    The pace of one journal. `stretch`: by what group wait and thresholds are multiplied at present, at least 1.
+    `stretch` is the factor for group wait and thresholds at present, at least 1.
 
     Threads: `woke` on the journal thread; `stretch` from any.
     """
 
-    def __init__(self, options: JournalOptions) -> None:
+    def __init__(self, options: JournalConfig) -> None:
         self.stretch = 1.0
         self._late_ms = 0.0
         self._late_share = 0.0
         self._wait_ms = options.max_group_wait_ms
-        self._adapts = options.adaptive_groups and options.waits_for_group
+        self._adapts = options.adaptive_group_writes and options.waits_for_group
 
     def woke(self, late_ms: float) -> None:
         """The journal thread began to run so many ms after it was to."""
@@ -173,7 +176,7 @@ class GroupPace:
 class BatchQueue:
     """Batches in order; the bound on it is `Journal.has_room`, which the appender watches."""
 
-    def __init__(self, options: JournalOptions, metrics: JournalMetrics) -> None:
+    def __init__(self, options: JournalConfig, metrics: JournalMetrics) -> None:
         self.appended_entries = 0
         self.appended_bytes = 0
         self._taken_entries = 0
@@ -184,9 +187,9 @@ class BatchQueue:
         self._wake = threading.Event()
         self._sleeping = False
         self._left_at = -math.inf
-        """When the last group was taken."""
+        """The time at which the last group was taken."""
         self._due_at = 0.0
-        """When `append` woke the thread for a threshold; 0: it did not."""
+        """The time at which `append` woke the thread for a threshold; 0 if it did not."""
         self.pace = GroupPace(options)
 
     def __bool__(self) -> bool:
@@ -227,7 +230,8 @@ class BatchQueue:
             self._wake.clear()
             self._due_at = 0.0
             if self._batches:
-                # What comes after a while without groups need not wait for others: nobody was served meanwhile.
+                # The first batches after a while without groups need not wait for others: no client was served
+                # meanwhile.
                 since = min(self._left_at, self._batches[0].queued_at)
                 age_ms = (time.monotonic() - since) * 1000
                 reason = flush_reason(self._options, max(1, self.entries), self.nbytes, age_ms, self.pace.stretch)
@@ -255,7 +259,7 @@ class BatchQueue:
         self._sleeping = False
 
     def take_group(self, now: float) -> list[JournalBatch]:
-        """Everything queued, up to the thresholds (but the first batch whatever its size)."""
+        """Take everything queued, up to the thresholds (but the first batch whatever its size)."""
         self._left_at = now
         group: list[JournalBatch] = []
         entries = nbytes = 0

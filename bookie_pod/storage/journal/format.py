@@ -9,7 +9,8 @@ All integers are big-endian and signed.
                 entry id -0x1000    master key of the ledger: key length i32, key          (since version 3)
                 entry id -0x2000    the ledger is fenced                                   (since version 4)
                 entry id -0x8000    explicit LAC: packet length i32, packet                (since version 6)
-                entry id -0x10000   the ledger was deleted: ours; the reference skips what it does not know
+                entry id -0x10000   the ledger was deleted: first log of its next life, u32 (earlier releases: nothing;
+                                    0: any); ours, the reference skips what it does not know
     padding   marker i32 -0x100, length i32, that many bytes, so that the next group starts aligned
 
 Group checks. The reference gives a journal no checksum, and it looks neither at header bytes 8 to 511 nor
@@ -83,6 +84,7 @@ _CHECK_PLACE = struct.Struct(">qq")
 _ID = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 _IDS_AND_LENGTH = struct.Struct(">qqi")
+_DELETION = struct.Struct(">qqI")
 
 CHECK_LENGTH = 36
 OLD_CHECK_LENGTH = 28
@@ -90,7 +92,7 @@ HEADER_FIELDS_LENGTH = 24
 """Bytes of a header that may differ from zero."""
 
 NO_FILE = -1
-"""In a header: no file was written before this one."""
+"""Id in a header: no file was written before this one."""
 
 assert LENGTH.size == 4
 assert IDS.size == SMALLEST_RECORD
@@ -104,7 +106,7 @@ assert _IDS_AND_LENGTH.size == 20
 
 
 class RecordKind(Enum):
-    """What a record means; chosen by its entry id."""
+    """The meaning of a record, chosen by its entry id."""
 
     ENTRY = "entry"
     KEY = "ledger key"
@@ -153,9 +155,18 @@ def fence_record(ledger_id: int) -> list[bytes]:
     return _record(IDS.pack(ledger_id, FENCE_ENTRY_ID))
 
 
-def deletion_record(ledger_id: int) -> list[bytes]:
-    """What came before it is of an earlier life of the ledger; to be queued before anything of the next one."""
-    return _record(IDS.pack(ledger_id, DELETION_ENTRY_ID))
+def deletion_record(ledger_id: int, next_log: int) -> list[bytes]:
+    """Return a record that ends a life of the ledger: records before it are of that life.
+
+    It has to be queued before anything of the next life. `next_log` is the first entry log that the next life may have;
+    0: any.
+    """
+    return _record(_DELETION.pack(ledger_id, DELETION_ENTRY_ID, next_log))
+
+
+def next_log_of(body: bytes) -> int:
+    """Return what the body of a deletion record says of the next life."""
+    return int(_DELETION.unpack_from(body)[2]) if len(body) >= _DELETION.size else 0
 
 
 def explicit_lac_record(ledger_id: int, packet: bytes) -> list[bytes]:
@@ -222,7 +233,7 @@ def _check_version(version: int) -> None:
 
 
 class Checks(Enum):
-    """Whether every group of a file has a check, and of which form."""
+    """The form of the checks of a file's groups, if it has any."""
 
     NONE = "no group checks"
     OLD = "group checks of an earlier release"
@@ -306,8 +317,11 @@ def padding(position: int, alignment: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GroupCheck:
-    """What the padding record behind a group says about it. `start` and `synced` are offsets of the file; `before` is
-    that of the group before, or for the first group where the file before ends; None where the check does not say."""
+    """The check of a group, in the padding record behind it.
+
+    `start` and `synced` are offsets of the file; `before` is that of the group before, or for the first group the end
+    of the file before; None where the check does not say.
+    """
 
     start: int
     synced: int

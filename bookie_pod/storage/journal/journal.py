@@ -1,17 +1,16 @@
 """`Journal`: the write-ahead log of one journal directory.
 
 Invariants
-- A batch is acknowledged only when every byte of it is synced (deferred-sync batches and `sync_data=False`:
-  when it is written to the OS), in the order of `append`.
-- Nothing is written to a file before everything in the file before it is synced. Only the newest file with
-  records can therefore have a torn tail.
-- After the first error nothing more is acknowledged: what was not answered is in doubt, and only a replay
-  settles it.
+- A batch is acknowledged only when every byte of it is synced (deferred-sync batches and `sync_data=False`: when it is
+  written to the OS), in the order of `append`.
+- Nothing is written to a file before everything in the file before it is synced. Only the newest file with records can
+  therefore have a torn tail.
+- After the first error nothing more is acknowledged: what was not answered is in doubt, and only a replay settles it.
 - `last_mark` is the end of a synced group.
 
-Threads: `append` on one thread (the event loop); it never blocks. `journal-<index>` writes,
-`journal-<index>-sync` syncs, and each calls `deliver`. All counters have one writing thread each.
-`remove_below` belongs to the checkpoint thread, `start` and `stop` to whoever owns the journal.
+Threads: `append` on one thread (the event loop); it never blocks. `journal-<index>` writes, `journal-<index>-sync`
+syncs, and each calls `deliver`. All counters have one writing thread each. `remove_below` belongs to the checkpoint
+thread, `start` and `stop` to the owner of the journal.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from collections.abc import Callable
 
 import structlog
 
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.files import Files
@@ -32,9 +32,10 @@ from bookie_pod.storage.journal.directory import journal_path, list_journals, re
 from bookie_pod.storage.journal.format import FIRST_VERSION_WITH_EXPLICIT_LAC, NO_FILE, without_explicit_lacs
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_pod.storage.journal.options import JournalOptions
 from bookie_pod.storage.journal.sync_thread import SyncThread, WrittenGroup, observe_acknowledged
 from bookie_protocol.errors import StorageFault
+
+_log = structlog.get_logger(__name__)
 
 
 def _now_ms() -> int:
@@ -56,7 +57,7 @@ class JournalFileSupply:
         self,
         files: Files,
         directory: str,
-        options: JournalOptions,
+        options: JournalConfig,
         metrics: JournalMetrics,
         *,
         thread_name: str,
@@ -132,9 +133,6 @@ class JournalFileSupply:
         return made
 
 
-_log = structlog.get_logger(__name__)
-
-
 class Journal:
     """Group commit into the files of one directory (its `current` folder)."""
 
@@ -143,7 +141,7 @@ class Journal:
         directory: str,
         index: int,
         files: Files,
-        options: JournalOptions,
+        options: JournalConfig,
         deliver: Deliver,
         on_failure: Callable[[StorageFault], None],
         metrics: JournalMetrics | None = None,
@@ -175,8 +173,8 @@ class Journal:
     # --- the owner ------------------------------------------------------------------------------------------
 
     def start(self, after: LogMark = LogMark(), *, written: LogMark = LogMark()) -> None:  # noqa: B008 -- immutable
-        """Make this process's first file and start the threads; only after the replay, which told `after` (where the
-        records end that are there) and wrote the mark `written`. Raises `StorageFault`.
+        """Make this process's first file and start the threads; only after the replay, which returned `after` (the end
+        of the records) and wrote the mark `written`. Raises `StorageFault`.
 
         Files below that mark are deleted before, and if the disk is full even those that are kept as backups.
         """
@@ -227,8 +225,8 @@ class Journal:
         self._queue.append(batch)
 
     def has_room(self) -> bool:
-        """Whether the limits on unacknowledged records and bytes allow more; the caller stops reading else."""
-        limit_entries, limit_bytes = self.options.queue_entries, self.options.queue_bytes
+        """Return whether the limits on unacknowledged records and bytes allow more; if not, callers stop reading."""
+        limit_entries, limit_bytes = self.options.queue_size, self.options.max_memory_bytes
         return not (0 < limit_entries <= self.queued_entries or 0 < limit_bytes <= self.queued_bytes)
 
     def last_mark(self) -> LogMark:
@@ -248,6 +246,11 @@ class Journal:
         return self._queue.appended_bytes - self._acknowledged_bytes - self._sync.acknowledged_bytes
 
     @property
+    def appended_bytes(self) -> int:
+        """Bytes of records that were given to the journal, ever."""
+        return self._queue.appended_bytes
+
+    @property
     def queue_size(self) -> int:
         """Records that the journal thread has not taken yet (`JOURNAL_QUEUE_SIZE`)."""
         return self._queue.entries
@@ -258,7 +261,7 @@ class Journal:
         return self._sync.waiting
 
     def step(self) -> object | None:
-        """What it is at: another one with everything that it acknowledges; None: nobody waits for it."""
+        """Return a value that changes with everything that it acknowledges; None if no batch waits."""
         acknowledged = self._acknowledged_entries + self._sync.acknowledged_entries
         return acknowledged if self._queue.appended_entries != acknowledged else None
 
@@ -268,7 +271,7 @@ class Journal:
 
     @property
     def error(self) -> StorageFault | None:
-        """Why the journal failed; None while it works."""
+        """Return why the journal failed; None while it works."""
         return self._error
 
     # --- journal thread -------------------------------------------------------------------------------------
@@ -312,7 +315,7 @@ class Journal:
         self._pass_on(group)
 
     def _payload(self, batch: JournalBatch) -> tuple[list[bytes], int]:
-        if self.options.version >= FIRST_VERSION_WITH_EXPLICIT_LAC:
+        if self.options.format_version >= FIRST_VERSION_WITH_EXPLICIT_LAC:
             return batch.pieces, batch.nbytes
         data = without_explicit_lacs(b"".join(batch.pieces))
         return [data], len(data)
@@ -327,7 +330,7 @@ class Journal:
             self._acknowledged_bytes += nbytes
             self._deliver(done, None)  # last, see `SyncThread._acknowledge`
         needs_sync = [batch for batch in group if sync_data and batch.sync]
-        position, max_bytes = self._current_file().position, self.options.max_file_bytes
+        position, max_bytes = self._current_file().position, self.options.max_size_bytes
         if position > max_bytes:
             self._roll_over(needs_sync)
         elif sync_data or self._seconds_to_sync() <= 0:
@@ -393,7 +396,7 @@ class Journal:
     # --- failing --------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
-        """The end of this journal: from here on nothing is acknowledged. Told once, before anything else is tried."""
+        """End this journal: from here on nothing is acknowledged. Reported once, before anything else is tried."""
         with self._fail_lock:
             if self._broken:
                 return

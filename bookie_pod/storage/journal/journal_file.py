@@ -20,6 +20,8 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.config.keys import MIB
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.storage.files import Buffer, File, Files
 from bookie_pod.storage.journal.batch_queue import slices
 from bookie_pod.storage.journal.directory import journal_path
@@ -33,13 +35,17 @@ from bookie_pod.storage.journal.format import (
     header_length,
     padding,
 )
-from bookie_pod.storage.journal.options import MIB, JournalOptions
 
 _log = structlog.get_logger(__name__)
 
 BLOCK: Final = 4096
 BUFFER_BYTES: Final = 1024 * 1024
+WRITE_BYTES = 1024 * 1024
+"""Bytes that are copied together for one write, at most. It bounds how long one copy keeps other threads waiting."""
 _REFUSALS: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+CACHE_LAG = 8 * MIB
+"""Synced bytes that stay in the page cache."""
+_PAGE = 4096
 
 
 def create_journal_file(files: Files, path: str, *, direct: bool) -> File:
@@ -47,7 +53,7 @@ def create_journal_file(files: Files, path: str, *, direct: bool) -> File:
     if not direct:
         return files.create(path)
     try:
-        return DirectFile(files.create_direct(path))
+        return DirectFile(files, path)
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise
@@ -56,28 +62,26 @@ def create_journal_file(files: Files, path: str, *, direct: bool) -> File:
 
 
 class DirectFile:
-    """A journal file written past the page cache.
+    """A `File` for appending that writes past the page cache, on top of one that takes whole blocks only.
 
-    A journal is written once and read only by a replay, so its pages in the page cache serve nobody, and copying,
+    A journal is written once and read only by a replay, so its pages in the page cache are useless, and copying,
     dirtying, writing back and dropping them costs more CPU than everything else a bookie does with an entry.
 
     Direct I/O takes whole blocks of 4096 bytes; groups end at multiples of `journalAlignmentSize` (512). The last
-    block, if it is not full, stays in the buffer and is written again with the next group: its first part with the
-    same bytes as before, so that a torn write cannot change what was synced.
+    block, if it is not full, stays in the buffer and is written again with the next group: its first part with the same
+    bytes as before, so that a torn write cannot change what was synced.
 
     Invariants
-    - The bytes of the file are those that a buffered file would have; behind the position stand zeros.
+    - The bytes of the file are those that a buffered file would have; behind the position are zeros.
     - Space is allocated in steps ahead of the data, so a sync has no blocks to find.
-
-    A `File` for appending, on top of one that takes whole blocks only.
+    - `close` forgets the buffer and does not free it: whatever still refers to it cannot make that fail.
 
     Threads: as `File`: one thread writes, another may sync.
     """
 
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._buffer = mmap.mmap(-1, BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
+    def __init__(self, files: Files, path: str) -> None:
+        self._view = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # before the file, which an error would leave open
+        self._file = files.create_direct(path)
         self._position = 0
         self._held = 0
         """Bytes of the last block that are in the buffer's front: `position` modulo the block size."""
@@ -106,7 +110,8 @@ class DirectFile:
         view[held:filled] = data
         end = -(-filled // BLOCK) * BLOCK
         view[filled:end] = bytes(end - filled)
-        self._file.pwrite(view[:end], self._position - held)
+        with view[:end] as blocks:
+            self._file.pwrite(blocks, self._position - held)
         self._position += len(data)
         self._held = filled % BLOCK
         last = filled - self._held
@@ -135,43 +140,34 @@ class DirectFile:
         return self._file.data_from(offset)
 
     def drop_cache(self, offset: int, length: int) -> None:
-        """Nothing is in the page cache."""
+        """Do nothing: none of its bytes are in the page cache."""
 
     def size(self) -> int:
         return self._file.size()
 
     def close(self) -> None:
-        # After a failed write its traceback may still hold a piece of the buffer, which goes with it then.
-        with suppress(BufferError):
-            self._view.release()
-            self._buffer.close()
+        self._view = memoryview(b"")
         self._file.close()
-
-
-CACHE_LAG = 8 * MIB
-"""Synced bytes that stay in the page cache."""
-
-_PAGE = 4096
 
 
 class JournalFile:
     """An open journal file, written by appending groups."""
 
-    def __init__(self, file: File, journal_id: int, options: JournalOptions) -> None:
+    def __init__(self, file: File, journal_id: int, options: JournalConfig) -> None:
         self.journal_id = journal_id
         self.synced = 0
         self.before = 0
-        """What the next group names as having come before it; set by whoever begins to use the file."""
+        """The predecessor that the next group names; set by the code that begins to use the file."""
         self._file = file
         self._options = options
-        self._aligned = options.version >= FIRST_VERSION_WITH_PADDING
+        self._aligned = options.format_version >= FIRST_VERSION_WITH_PADDING
         self._checked = options.group_checks and self._aligned
         self._preallocated = 0
         self._dropped = 0
 
     @classmethod
     def create(
-        cls, files: Files, directory: str, journal_id: int, options: JournalOptions, previous: int = NO_FILE
+        cls, files: Files, directory: str, journal_id: int, options: JournalConfig, previous: int = NO_FILE
     ) -> JournalFile:
         """A new file, its header and its name durable; `previous` is the id of the file that was written before it.
 
@@ -190,7 +186,7 @@ class JournalFile:
         return journal_file
 
     def _write_header(self, previous: int) -> None:
-        version = self._options.version
+        version = self._options.format_version
         header = checked_header_bytes(version, self.journal_id, previous) if self._checked else header_bytes(version)
         self._preallocate(len(header))
         self._file.write(header)
@@ -208,10 +204,10 @@ class JournalFile:
     def write_group(self, batches: Iterable[tuple[list[bytes], int]], nbytes: int) -> int:
         """Append the pieces of all batches (`nbytes` together) and the padding. Returns the bytes written."""
         start = self._file.position
-        self._preallocate(nbytes + 2 * self._options.alignment)
+        self._preallocate(nbytes + 2 * self._options.alignment_size_bytes)
         crc = 0
         held = b""
-        for run in slices(batches, self._options.write_buffer_bytes):
+        for run in slices(batches, WRITE_BYTES):
             if held:
                 self._file.write(held)
             held = run[0] if len(run) == 1 else b"".join(run)
@@ -225,19 +221,20 @@ class JournalFile:
         if self._checked:
             check = GroupCheck(start, self.synced, self.before, crc)
             self.before = start
-            return check.padding(self.journal_id, position, self._options.alignment)
-        return padding(position, self._options.alignment) if self._aligned else b""
+            return check.padding(self.journal_id, position, self._options.alignment_size_bytes)
+        return padding(position, self._options.alignment_size_bytes) if self._aligned else b""
 
     def close_group(self) -> None:
         """Append an empty group that vouches for everything synced, if this file holds records and has checks."""
-        if self._checked and self.position > header_length(self._options.version):
+        if self._checked and self.position > header_length(self._options.format_version):
             self.write_group([], 0)
 
     def _preallocate(self, size: int) -> None:
         needed = self._file.position + size
         if needed <= self._preallocated:
             return
-        step, start = self._options.preallocation_step, self._preallocated
+        alignment, start = self._options.alignment_size_bytes, self._preallocated
+        step = self._options.pre_alloc_size_bytes // alignment * alignment
         self._preallocated += -(-(needed - start) // step) * step
         try:
             self._file.allocate(start, self._preallocated - start)

@@ -1,16 +1,16 @@
 """`lastMark`: the position below which a journal is durable in ledger storage (reference on-disk formats, section 3).
 
-    16 bytes  journal id i64, offset i64, big-endian, in `<ledger directory>/lastMark` of every writable
-              ledger directory, or `lastMark.<i>` if there are several journal directories
+    16 bytes  journal id i64, offset i64, big-endian, in `<ledger directory>/lastMark` of every writable ledger
+              directory, or `lastMark.<i>` if there are several journal directories
     8 bytes   "PKLM" and the CRC32C of the file's name and the 16 bytes: ours. The reference reads 16 bytes and looks
               no further; where it wrote the file there is no more
 
 Invariants
 - A copy whose check does not match does not count, nor does one that is too short.
 - A copy that is older than one with a check is a leftover of a directory that took no marks meanwhile: full, read-only,
-  failing. Only of copies without a check nobody knows whether the newest is right.
-- A mark that is written never goes back, and is replaced by a rename, so that a crash leaves the old or the
-  new one. (The reference overwrites in place; it reads ours as its own.)
+  failing. Only of copies without a check it is unknown whether the newest is right.
+- A mark that is written never goes back, and is replaced by a rename, so that a crash leaves the old or the new one.
+  (The reference overwrites in place; it reads ours as its own.)
 
 Threads: `MarkFiles` belongs to the checkpoint thread (and to the start, before that thread exists).
 """
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogMark:
-    """Everything of a journal before `offset` of file `journal_id`. (0, 0) is before everything."""
+    """A position in a journal: everything before `offset` of file `journal_id`. (0, 0) is before everything."""
 
     journal_id: int = 0
     offset: int = 0
@@ -118,7 +118,7 @@ class MarkFiles:
         return self._written
 
     def goes_on_from(self, mark: LogMark) -> None:
-        """What the replay begins with: no mark below it is written any more, whatever the files say."""
+        """Continue from the mark with which the replay begins: no mark below it is written any more."""
         self._written = mark
 
     def write(self, mark: LogMark, writable: Sequence[str]) -> bool:

@@ -59,7 +59,7 @@ class FileWindow:
 
 
 class Stop(Enum):
-    """Why a walk ended."""
+    """The reason why a walk ended."""
 
     END_OF_FILE = "end of file"
     ZERO = "zero length word"
@@ -83,8 +83,8 @@ class Step(NamedTuple):
 class RecordWalk:
     """Iterates over the records and paddings of `window` from `start`; afterwards `stop` and `offset` say more.
 
-    `skip_entries` leaves entries out as far as they lie in one chunk, for whoever looks at everything else only;
-    records of ledger 0, entry 0 are not left out.
+    `skip_entries` leaves out entries that lie in one chunk, for a caller that needs only the other records; records of
+    ledger 0, entry 0 are not left out.
     """
 
     def __init__(self, window: FileWindow, version: int, start: int, *, skip_entries: bool = False) -> None:

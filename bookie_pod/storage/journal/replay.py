@@ -3,8 +3,8 @@
 Invariants
 - Every file is surveyed before the first record is handed out: a journal that cannot be replayed whole leaves the
   storage as it was.
-- The mark stands where a record begins in a file that is there, or nothing is replayed. Of several that may be right
-  the oldest one that does is taken: too much is replayed sooner than too little.
+- The mark is where a record begins in a file that is there, or nothing is replayed. Of several that may be right the
+  oldest one that does is taken: too much is replayed sooner than too little.
 - Without any mark all that is there is replayed. A bookie has one before it has a journal, be it (0, 0), so the marks
   went with the disks that held them, and what was trimmed before is no loss of the journal.
 - A file says which one was written before it, and where that one's records end. One that is missing, or that ends
@@ -13,9 +13,10 @@ Invariants
   syncs a file before it writes to the next one.
 - Anything else that is not sound is `JournalDamaged`, naming file and offset.
 - `skip_invalid_records` gives up the rest of a damaged file, loudly, and goes on with the next one.
-- Of the files only a torn tail is ever changed, and only where the mark stays before it, and files that never got
-  their header are removed (`settle_end`).
+- Of the files only a torn tail is ever changed, and only where the mark stays before it, and files that never got their
+  header are removed (`settle_end`).
 - Replay is idempotent for the sink: it may get records again that ledger storage holds already.
+- What lies before the last deletion of its ledger is of a life that is over, and is not handed out.
 
 What the sink does with records of ledgers whose key it does not know (deleted since): it skips them.
 
@@ -24,7 +25,7 @@ Threads: one, before the journal starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,7 +34,7 @@ import structlog
 
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.journal.directory import journal_path, list_journals
-from bookie_pod.storage.journal.format import NO_FILE, RecordKind, tail_of_special_record
+from bookie_pod.storage.journal.format import NO_FILE, RecordKind, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records_between
 from bookie_pod.storage.journal.survey import may_start_at, survey_journal
@@ -53,15 +54,17 @@ _MARK_REMEDY = (
     "restore the file; or, if the journal directory is whole, remove the mark files, and all of it is replayed; or set "
     "skipReplayJournalInvalidRecord=true to replay what is there and let the rest be healed from its other copies"
 )
+Progress = Callable[[int, int], None]
+"""Called with bytes done and bytes in total."""
 
 
 class ReplaySink(Protocol):
-    """Where records go, in the order of the journal."""
+    """The receiver of records, in the order of the journal."""
 
     def on_key(self, ledger_id: int, key: bytes) -> None: ...
     def on_fence(self, ledger_id: int) -> None: ...
     def on_explicit_lac(self, ledger_id: int, packet: bytes) -> None: ...
-    def on_deletion(self, ledger_id: int) -> None: ...
+    def on_deletion(self, ledger_id: int, next_log: int) -> None: ...
     def on_entry(self, ledger_id: int, entry_id: int, entry: bytes) -> None: ...
 
 
@@ -72,19 +75,15 @@ class ReplayOptions:
     skip_invalid_records: bool = False
 
 
-Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in total."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayEnd:
-    """What a replay did.
+    """The result of a replay.
 
-    `began` the mark that it began at
-    `mark`  to be written once storage is flushed: a replay from there finds nothing again
-    `after` where the records end: what the next file names as having come before it
-    `torn`  a torn tail follows there
-    `unused` files behind it that hold a header and nothing else
+    `began`   the mark that it began at
+    `mark`    to be written once storage is flushed: a replay from there finds nothing again
+    `after`   where the records end: what the next file names as having come before it
+    `torn`    a torn tail follows there
+    `unused`  files behind it that hold a header and nothing else
     `unbegun` files behind it that never got a header
     """
 
@@ -97,10 +96,10 @@ class ReplayEnd:
 
 
 def _choose_mark(directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions) -> LogMark:
-    """The mark to replay a journal from: the oldest of `marks` (ascending) that stands where a record begins.
+    """Return the mark to replay a journal from: the oldest of `marks` (ascending) at which a record begins.
 
-    If there is none, everything that is there is replayed: what was deleted was below a mark. The same with
-    `skip_invalid_records` if no mark stands anywhere.
+    If there is none, everything that is there is replayed: deleted files were below a mark. The same holds with
+    `skip_invalid_records` if no record begins at any mark.
     """
     present = list_journals(files, directory)
     for mark in marks:
@@ -115,8 +114,8 @@ def _choose_mark(directory: str, marks: Sequence[LogMark], files: Files, options
     if newest.journal_id in present:
         path = journal_path(directory, newest.journal_id)
         error: StartupError = JournalDamaged(
-            f"journal {path} is damaged, or its last mark is: no record begins at offset {newest.offset}, where the "
-            f"mark stands; {_MARK_REMEDY}"
+            f"journal {path} is damaged, or its last mark is: no record begins at the mark, "
+            f"offset {newest.offset}; {_MARK_REMEDY}"
         )
     else:
         error = JournalMissing(
@@ -152,11 +151,12 @@ def replay_journal(
     began = mark = after = _choose_mark(directory, marks, files, options)
     ids = [journal_id for journal_id in list_journals(files, directory) if journal_id >= mark.journal_id]
     surveys = _Judge(directory, mark, options).judged([_survey(files, directory, each, mark) for each in ids])
+    deletions = {ledger_id: at for survey in surveys for ledger_id, at in _deletions_in(survey)}
     total = sum(survey.end - survey.start for survey in surveys)
     done = 0
     torn = False
     for survey in surveys:
-        _replay_file(files, survey, sink, _Progress(progress, done, total))
+        _replay_file(files, survey, sink, deletions, _Progress(progress, done, total))
         done += survey.end - survey.start
         if not survey.blank:
             mark = max(mark, LogMark(survey.journal_id, survey.resume_at))
@@ -266,7 +266,7 @@ class _Judge:
         return list(by_id.values())
 
     def _look_before(self, later: JournalSurvey, by_id: dict[int, JournalSurvey]) -> None:
-        """Whether the file before `later` is there, and is as `later` knows it."""
+        """Check that the file before `later` is there, and is as `later` knows it."""
         previous, end = later.header.previous, later.continues
         if previous is None:
             # Nothing is known of what came before the first file, if everything is to be replayed.
@@ -295,14 +295,27 @@ class _Judge:
         _log.error("the rest of a journal is given up", reason=str(error))
 
 
-def _replay_file(files: Files, survey: JournalSurvey, sink: ReplaySink, progress: _Progress) -> None:
+def _deletions_in(survey: JournalSurvey) -> Iterator[tuple[int, int]]:
+    """Ledgers, and their last deletions in a file (`_place`)."""
+    return ((ledger_id, _place(survey, offset)) for ledger_id, offset in survey.deletions.items())
+
+
+def _place(survey: JournalSurvey, offset: int) -> int:
+    """Return a number for a record's place in the journal, for comparison: a collection deletes very many ledgers."""
+    return survey.journal_id << 48 | offset
+
+
+def _replay_file(
+    files: Files, survey: JournalSurvey, sink: ReplaySink, deletions: Mapping[int, int], progress: _Progress
+) -> None:
     if survey.end <= survey.start:
         return
     with _opened(files, survey.path) as file:
         window = FileWindow(file, survey.size)
         told = survey.start
         for record in records_between(window, survey.header.version, survey.start, survey.end):
-            _hand_out(record, survey, sink)
+            if not deletions or deletions.get(record.ledger_id, -1) <= _place(survey, record.offset):
+                _hand_out(record, survey, sink)
             if record.offset - told >= _PROGRESS_INTERVAL:
                 told = record.offset
                 progress.done(told - survey.start)
@@ -319,7 +332,7 @@ def _hand_out(record: JournalRecord, survey: JournalSurvey, sink: ReplaySink) ->
     elif record.kind is RecordKind.EXPLICIT_LAC:
         sink.on_explicit_lac(record.ledger_id, tail_of_special_record(record.body))
     elif record.kind is RecordKind.DELETION:
-        sink.on_deletion(record.ledger_id)
+        sink.on_deletion(record.ledger_id, next_log_of(record.body))
     else:
         _log.warning(
             "record of unknown kind skipped",

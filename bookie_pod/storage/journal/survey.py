@@ -1,4 +1,4 @@
-"""What is sound in a journal file, and whether its end is clean, torn or damaged.
+"""A survey of a journal file: its sound part, and whether its end is clean, torn or damaged.
 
 A journal file is preallocated, so it ends in zeros, and a crash may lose any part of what was not synced: whole
 sectors in any order (they read as zeros), the rest of a sector, or the end of the file. What was synced must be there.
@@ -55,9 +55,12 @@ def survey_journal(file: File, journal_id: int, start: int = 0) -> JournalSurvey
 
 
 def may_start_at(file: File, journal_id: int, offset: int) -> bool:
-    """Whether a mark may stand at this offset: where the first record begins, where a group or, without group checks,
-    a record ends, or where a replay stopped, which is at the end of the file or, with the reference, one word behind
-    the last record. A replay that looks at no checks (the reference's, that of an earlier release) reads torn tails."""
+    """Return whether a mark may be at this offset.
+
+    It may be where the first record begins; where a group or, without group checks, a record ends; or where a replay
+    stopped, which is at the end of the file or, with the reference, one word behind the last record. A replay that
+    looks at no checks (the reference's, that of an earlier release) reads torn tails.
+    """
     surveyed = SurveyedFile(file, journal_id)
     window = surveyed.window
     if offset >= window.size:
@@ -115,6 +118,6 @@ def read_folders(
 
 
 def _is_unwritten(file: SurveyedFile, first: bytes) -> bool:
-    """Whether this is a header that was never synced: some first bytes of it, then zeros."""
+    """Return whether this is a header that was never synced: some first bytes of it, then zeros."""
     kept = first.rstrip(b"\0")
     return MAGIC.startswith(kept) and file.only_zeros_from(len(kept))

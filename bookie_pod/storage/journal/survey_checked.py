@@ -34,6 +34,8 @@ from bookie_pod.storage.journal.reader import CHUNK, RecordWalk, Step
 from bookie_pod.storage.journal.surveyed_file import JournalSurvey, SurveyedFile
 
 _MAGIC_IN_PADDING = PADDING_HEAD.size
+_POLYNOMIAL: Final = 0x82F63B78
+"""The polynomial of CRC32C, its bits reversed."""
 
 
 class CheckedSurvey:
@@ -63,13 +65,14 @@ class CheckedSurvey:
                 before, sound = sound, step.end
             elif self._file.impossible(step, header) is not None:
                 break
+            self._file.saw(step)
         if self._file.only_zeros_from(sound):
             return self._file.result(header, start, sound, continues=continues)
         damage = self._proof_of_damage(sound, walk.offset)
         return self._file.result(header, start, sound, torn=damage is None, damage=damage, continues=continues)
 
     def ends_group(self, offset: int) -> bool:
-        """Whether a group ends at an offset: its check is intact, and is the last thing before it but for zeros."""
+        """Return whether a group ends at an offset: its check is intact, and only zeros follow it."""
         begin = max(self._header.length, offset - CHUNK)
         data = self._file.window.read(begin, offset - begin)
         at = data.rfind(self._magic)
@@ -82,7 +85,7 @@ class CheckedSurvey:
         return False
 
     def _follows(self, check: GroupCheck, start: int, before: int | None, step: Step) -> bool:
-        """Whether this check is of the group at `start` and its padding, and the group before began at `before`."""
+        """Return whether this check is of the group at `start` with its padding, after the group at `before`."""
         if check.start != start or (before is not None and check.before not in (before, None)):
             return False
         if self._header.checks is Checks.OLD and not self._is_plain_padding(step):
@@ -90,7 +93,7 @@ class CheckedSurvey:
         return check.crc == self._crc(start, step.offset)
 
     def _is_plain_padding(self, step: Step) -> bool:
-        """Whether the zeros inside a padding whose length no check covers, and the alignment, agree with it."""
+        """Return whether the alignment, and the zeros inside a padding whose length no check covers, agree with it."""
         zeros = step.offset + self._check_length
         return step.end % SECTOR == 0 and self._file.only_zeros_between(zeros, step.end)
 
@@ -107,7 +110,9 @@ class CheckedSurvey:
         return parse_group_check(padding, self._header.checks, self._file.journal_id, position)
 
     def _proof_of_damage(self, sound: int, stopped: int) -> str | None:
-        """Why the group at `sound` cannot be a torn tail; None if it can. `stopped`: where its last record ended."""
+        """Return why the group at `sound` cannot be a torn tail; None if it can. `stopped`: where its last record
+        ended.
+        """
         for position, check in self._checks_from(sound):
             if check.synced > sound:
                 return f"its group does not match its checksum, yet all below {check.synced} had been synced"
@@ -142,14 +147,10 @@ class CheckedSurvey:
                 at = data.find(self._magic, at + 1)
 
     def _may_be_torn(self, start: int, end: int) -> bool:
-        """Whether some sector of a group ends in zeros. The one that holds the check is whole, as the check is."""
+        """Return whether a sector of a group ends in zeros. The one with the check is whole, as the check is."""
         begin = start - start % SECTOR
         sectors = self._file.window.chunks(begin, end - end % SECTOR)
         return any(0 in chunk[SECTOR - 1 :: SECTOR] for chunk in sectors)
-
-
-_POLYNOMIAL: Final = 0x82F63B78
-"""Of CRC32C, its bits reversed."""
 
 
 def _forward(byte: int) -> int:
@@ -161,14 +162,14 @@ def _forward(byte: int) -> int:
 
 _TABLE: Final = [_forward(byte) for byte in range(256)]
 _ONE_BIT: Final = frozenset(_TABLE[1 << bit] for bit in range(8))
-"""How a checksum differs if one bit of the last byte does."""
+"""The differences of a checksum if one bit of the last byte differs."""
 
 _BACK: Final = {value >> 24: (value << 8 & 0xFFFFFFFF) | byte for byte, value in enumerate(_TABLE)}
-"""By the top byte of a checksum: what undoes one byte of zeros."""
+"""The values that undo one byte of zeros, by the top byte of a checksum."""
 
 
 def is_one_bit(difference: int, length: int) -> bool:
-    """Whether the checksums of two texts of so many bytes, which differ by this, can differ by one bit of the text."""
+    """Return whether a checksum difference can come from one changed bit in a text of this many bytes."""
     for _ in range(length):
         if difference in _ONE_BIT:
             return True

@@ -3,14 +3,14 @@
 - Sound are the leading records. A zero length word with only zeros behind it is a clean end.
 - A zero length word, or a record longer than the rest of the file, is a torn tail unless records follow somewhere
   behind it, up to the padding that ends their group: then it is damage. After a power cut that reordered sectors this
-  may refuse a file that is only torn; it cannot be told, and refusing loses nothing.
+  may refuse a file that is only torn; the two look the same, and refusing loses nothing.
 - A length is believed only as far as a second reading does not speak against it: with one bit of it changed, records
   would lead on from its end, and the entry does not match a digest that it carries.
 - A padding ends at a sector boundary and holds zeros only; it is damage otherwise.
 - A record of nothing but zeros counts as a zero length word: its length was written and its body was not.
 - The last record is left out if it ends inside a sector without padding behind it, and that sector holds nothing but
-  zeros: the process died between two writes of one group. A client could read such an entry, but its digest fails,
-  and the ledger could not be recovered. No group without its padding was ever acknowledged. A file that ends with the
+  zeros: the process died between two writes of one group. A client could read such an entry, but its digest fails, and
+  the ledger could not be recovered. No group without its padding was ever acknowledged. A file that ends with the
   record itself was cut there by a replay, which had found it whole.
 - A negative length is damage, but for a padding marker cut short by zeros. A record below 16 bytes is damage if
   anything but zeros follows it.
@@ -46,12 +46,12 @@ _LONGEST_GROUP_SEARCHED: Final = 100_000
 """Records after which the search for the end of a group gives a candidate up."""
 
 _STEPS_DOUBTED: Final = 8
-"""How many lengths of a group without its padding may have led a walk astray before it stops."""
+"""The number of lengths that may have misled a walk, of a group without its padding, before it stops."""
 
 _LIKELY_HEAD: Final = re.compile(
     rb"(?s)(?=(?!\0{4})[\0-\x07].{3}[\0-\x7f].{7}(?:\0{3}.{5}|\xff{6}(?:[\xf0\xe0\x80]\0|\0\0)))",
 )
-"""Where a record may begin: of less than 128 MiB, and with an entry id that clients use."""
+"""A place where a record may begin: of less than 128 MiB, and with an entry id that clients use."""
 
 _LARGEST_LIKELY_ENTRY: Final = 1 << 40
 _LENGTH_AND_ENTRY: Final = struct.Struct(">i8xq")
@@ -81,6 +81,7 @@ class UncheckedSurvey:
             if not step.is_padding and self._is_hollow(step):
                 walk.stop = Stop.ZERO
                 break
+            self._file.saw(step)
             if step.is_padding:
                 last.clear()  # no length before it led the walk astray
             else:
@@ -93,7 +94,7 @@ class UncheckedSurvey:
         return self._file.result(header, start, end, torn=damage is None, damage=damage)
 
     def ends_group(self, offset: int) -> bool:
-        """Whether a record or a padding ends at an offset."""
+        """Return whether a record or a padding ends at an offset."""
         walk = self._walk(self._header.length)
         return any(step.end == offset for step in walk if step.end >= offset)
 
@@ -128,7 +129,7 @@ class UncheckedSurvey:
         return last
 
     def _is_hollow(self, step: Step) -> bool:
-        """Whether only the length word of a record was written: no client writes an entry of zeros."""
+        """Return whether only the length word of a record was written: no client writes an entry of zeros."""
         return step.ledger_id == step.entry_id == 0 and self._file.only_zeros_between(step.body_offset, step.end)
 
     def _damage_at_stop(self, walk: RecordWalk) -> str | None:
@@ -161,7 +162,9 @@ class UncheckedSurvey:
         return None
 
     def _leads_on(self, offset: int) -> bool:
-        """Whether records begin here and lead to the padding of their group; in a file without padding, to its end."""
+        """Return whether records begin here and lead to the padding of their group; in a file without padding, to its
+        end.
+        """
         last: Step | None = None
         for count, step in enumerate(self._walk(offset)):
             if step.is_padding:
@@ -172,7 +175,7 @@ class UncheckedSurvey:
         return not self._padded and last is not None and self._ends_file(last.body_offset, last.length)
 
     def _ends_file(self, body: int, length: int) -> bool:
-        """Whether nothing follows a record, and it does not reach into that nothing itself."""
+        """Return whether nothing follows a record, and it does not reach into that nothing itself."""
         end = body + length
         reaches = self._file.only_zeros_between(end - LENGTH.size, end) and not self._is_right(body, length)
         return not reaches and self._file.only_zeros_from(end)
@@ -180,7 +183,7 @@ class UncheckedSurvey:
     # --- the second reading of a length ---------------------------------------------------------------------------
 
     def _swallowed(self, step: Step) -> str | None:
-        """Why a record seems to hold the records behind it; None if it does not."""
+        """Return why a record seems to hold the records behind it; None if it does not."""
         for end in _with_one_bit_less(step.length):
             begin = step.body_offset + end
             if self._fills(begin, step.end) and not self._is_right(step.body_offset, step.length):
@@ -188,7 +191,7 @@ class UncheckedSurvey:
         return None
 
     def _fills(self, begin: int, end: int) -> bool:
-        """Whether likely records fill the range, or lead to a padding behind which it holds zeros only."""
+        """Return whether likely records fill the range, or lead to a padding behind which it holds zeros only."""
         length, entry_id = _LENGTH_AND_ENTRY.unpack(self._file.window.read(begin, RECORD_HEAD.size).ljust(20, b"\0"))
         if length == 0 or length > end - begin or entry_id >= _LARGEST_LIKELY_ENTRY:
             return False  # nearly always
@@ -201,7 +204,7 @@ class UncheckedSurvey:
         return False
 
     def _ends_askew(self, last: deque[Step]) -> bool:
-        """Whether the last records before a clean end are such that an earlier length may have led there."""
+        """Return whether the last records before a clean end are such that an earlier length may have led there."""
         if not last:
             return False
         if not self._ends_file(last[-1].body_offset, last[-1].length):
@@ -209,7 +212,7 @@ class UncheckedSurvey:
         return not all(map(self._is_likely, last))
 
     def _changed_length(self, last: deque[Step], walk: RecordWalk) -> str | None:
-        """Where the walk may have been led astray by one bit of a length; None if nothing says so."""
+        """Return the place at which one bit of a length may have misled the walk; None if nothing shows that."""
         doubted = [(step.offset, step.length) for step in last if not self._is_right(step.body_offset, step.length)]
         if walk.offset + LENGTH.size <= self._file.window.size:
             doubted.append((walk.offset, walk.stop_length if walk.stop is Stop.CUT else 0))
@@ -229,7 +232,7 @@ class UncheckedSurvey:
         return self._leads_on(end) or (self._file.only_zeros_from(end) and self._is_right(body, length))
 
     def _is_likely(self, step: Step) -> bool:
-        """Whether a record is one that a client's entry or a ledger makes, and not just any bytes."""
+        """Return whether a record is one that a client's entry or a ledger makes, and not just any bytes."""
         if step.ledger_id < 0 or kind_of(step.entry_id) is RecordKind.UNKNOWN:
             return False
         if step.entry_id < 0:
@@ -241,7 +244,7 @@ class UncheckedSurvey:
         return -1 <= lac < step.entry_id
 
     def _is_right(self, body: int, length: int) -> bool:
-        """Whether an entry of this length matches a checksum that it carries."""
+        """Return whether an entry of this length matches a checksum that it carries."""
         entry = self._file.window.read(body, length)
         head, digest = entry[:_DIGESTED_HEAD], entry[_DIGESTED_HEAD:]
         return digest[:4] == _CRC32C.pack(crc32c(digest[4:], crc32c(head))) or digest[:8] == _CRC32.pack(
@@ -250,7 +253,7 @@ class UncheckedSurvey:
 
 
 def _with_one_bit_less(length: int) -> Iterator[int]:
-    """What a length may have been before one bit of it was set: it leaves room for a record or a padding behind it."""
+    """Yield the values that a length may have had before one bit of it was set, with room for a record or a padding."""
     bit = PADDING_HEAD.size
     while bit <= length - SMALLEST_RECORD:
         if length & bit:

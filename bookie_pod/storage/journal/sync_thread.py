@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.metrics.journal import JournalMetrics
 from bookie_pod.storage.journal.batch_queue import Deliver, JournalBatch
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_pod.storage.journal.options import JournalOptions
 
 _log = structlog.get_logger(__name__)
 
@@ -40,14 +40,14 @@ class WrittenGroup:
     synced: threading.Event | None = None
     """Set once the group is synced (and, if the sync thread ends with an error, by the journal)."""
     closes_file: bool = False
-    """Nothing follows in this file: close it after the sync."""
+    """True if nothing follows in this file: close it after the sync."""
     written_at: float = field(default_factory=time.monotonic)
 
 
 class SyncThread:
     """Takes written groups in order; `run` ends after `close`, or with the error of a sync."""
 
-    def __init__(self, options: JournalOptions, metrics: JournalMetrics, deliver: Deliver) -> None:
+    def __init__(self, options: JournalConfig, metrics: JournalMetrics, deliver: Deliver) -> None:
         self.last_mark = LogMark()
         self.slow_syncs = 0
         self.acknowledged_entries = 0
@@ -63,7 +63,7 @@ class SyncThread:
         self._groups.put(group)
 
     def close(self) -> None:
-        """Nothing follows: sync what waits, then end."""
+        """Sync what waits, then end: no more groups follow."""
         self._groups.put(None)
 
     @property
@@ -141,7 +141,7 @@ class SyncThread:
         if not batches:
             return
         entries, nbytes = observe_acknowledged(self._metrics, batches)
-        # Counted first: whoever is told looks whether there is room for more, and may not be told again.
+        # Counted first: the receiver checks whether there is room for more, and may not be called again.
         self.acknowledged_entries += entries
         self.acknowledged_bytes += nbytes
         began = time.monotonic()

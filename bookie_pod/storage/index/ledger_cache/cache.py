@@ -3,20 +3,20 @@
 Invariants
 - Entry e of a ledger: S = pageSize / 8 slots a page, slot = e mod S, first entry of its page = e - slot. `put` and
   `get` use the same arithmetic.
-- "No location" is an answer: the page was looked at, in memory or in its file, of a ledger that was neither deleted
-  nor cut off by the end of the look. A ledger without an index raises `NoLedgerIndex`; every fault raises another
+- "No location" is an answer: the page was looked at, in memory or in its file, of a ledger that was neither deleted nor
+  cut off by the end of the look. A ledger without an index raises `NoLedgerIndex`; every fault raises another
   `StorageFault`.
 - Nothing here is durable before `flush` returns.
-- A location that a page has lost is none as well, and comes back by being put. Whoever denies an entry asks for that
-  too (`locate`, `last_held`).
-- What is told of several entries is of one life of their ledger, or not told.
+- A location that a page has lost is none as well, and comes back by being put. A caller that denies an entry checks
+  that first (`locate`, `last_held`).
+- An answer about several entries is of one life of their ledger, or an error.
 - Of a ledger that is cut off (see `directories`) nothing is denied, and nothing is taken.
 - A deleted ledger is unknown, and so are its pages, from the moment of the deletion; its file goes with the next flush.
 
 Threads: `put` from the storage thread (and its helpers, each with ledgers of its own); reads from any; `delete` and
 changes of `records` on the event loop; `flush` from one thread at a time.
 
-Source: reference bookie behaviour, sections 4 and 13.2; reference on-disk formats, section 9.
+Source: docs/internals/bookie-behaviour.md, sections 4 and 13.2; docs/internals/on-disk-formats.md, section 9.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, groupby
 
+import structlog
+
+from bookie_pod.config.keys import MIB
 from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.files import Files, storage_fault
@@ -34,14 +37,13 @@ from bookie_pod.storage.index.index_file import CURRENT_VERSION, HEADER_BYTES, S
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs, max_entry_id
 from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
-from bookie_pod.storage.index.ledger_cache.held import slots_in
 from bookie_pod.storage.index.ledger_cache.page_table import PageTable, entries_of, highest_entry
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
 from bookie_pod.storage.index.ledger_data import Life
 from bookie_protocol.errors import InvalidConfiguration, NoLedgerIndex, StorageFault
 
-_MIB = 1 << 20
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,12 @@ class LedgerCacheOptions:
     """`openFileLimit`, files, default 20 000: index files kept open; those in use come on top."""
 
     idle_seconds: float = 0
-    """`fileInfoMaxIdleTime`, seconds, default 0: close files that nobody used for so long; 0 never does."""
+    """`fileInfoMaxIdleTime`, seconds, default 0: close files that were not used for this long; 0 never does."""
 
     version: int = CURRENT_VERSION
     """`fileInfoFormatVersionToWrite`, default 1: version of new files."""
 
-    min_usable_bytes: int = 100 * _MIB
+    min_usable_bytes: int = 100 * MIB
     """`minUsableSizeForIndexFileCreation`, bytes, default 100 MiB: free space that a directory which is not writable
     any more must have to take a new index file all the same."""
 
@@ -105,11 +107,12 @@ class LedgerCache:
         """The highest entry id that has a slot on these disks."""
         self._seal = IndexFilesSeal(files, dirs.all(), options.page_bytes)
         self.records = IndexRecords(files, self._directories, self._seal.check)
+        self._directories.unsettled = set(self._seal.unsealed)
         self.handles = IndexHandles(files, self._directories, options.open_files, options.idle_seconds, self._metrics)
         self._flusher = IndexFlusher(
             files, self._directories, self.handles, self.records, options.version, sync_logs, self._seal
         )
-        self.pages = PageTable(options.page_limit, self._load, self._flusher.flush_pages, self._metrics)
+        self.pages = PageTable(options.page_limit, self._load, self._flusher.flush, self._metrics)
         self._flusher.table = self.pages
         self._headers_due: set[int] = set()
 
@@ -187,8 +190,11 @@ class LedgerCache:
             raise _unknown(ledger_id)
 
     def life(self, ledger_id: int) -> Life:
-        """To be taken before the first of several looks at a ledger, and checked after the last. `NoLedgerIndex`,
-        `StorageFault`."""
+        """Return the life of a ledger. Take it before the first of several looks at the ledger, and check it after the
+        last.
+
+        Raises `NoLedgerIndex` and `StorageFault`.
+        """
         life = self.records.life(ledger_id)
         self._check_known(ledger_id)
         if life is None:
@@ -196,7 +202,7 @@ class LedgerCache:
         return life
 
     def check_life(self, ledger_id: int, life: Life) -> None:
-        """`NoLedgerIndex` if the ledger was deleted since; it may have been made anew. `StorageFault`."""
+        """Raise `NoLedgerIndex` if the ledger was deleted since, even if it was created again; or `StorageFault`."""
         if self.life(ledger_id) is not life:
             raise _unknown(ledger_id)
 
@@ -247,7 +253,7 @@ class LedgerCache:
         return None if best < 0 else best
 
     def locate(self, ledger_id: int, entry_id: int) -> int | None:
-        """As `get`; but None if the entry has had a location and lost it, and 0 only if it never had one."""
+        """Return the location as `get` does: None if the entry has lost its location, 0 only if it never had one."""
         location = self.get(ledger_id, entry_id)
         while not location:
             page, slot = divmod(entry_id, self._slots)
@@ -257,12 +263,15 @@ class LedgerCache:
             location = self.get(ledger_id, entry_id)  # put back meanwhile?
             if not location and self.records.life(ledger_id) is life:
                 return None
-            # Else the ledger was deleted between the two looks, and made anew.
+            # Else the ledger was deleted between the two looks, and created again.
         return location
 
     def last_held(self, ledger_id: int) -> int:
-        """The highest entry id that has had a location durably, -1 if none has. Whoever looks for the last entry asks
-        before: if it finds less, that is lost. `StorageFault`."""
+        """Return the highest entry id that has had a location durably, -1 if none has.
+
+        A caller that looks for the last entry asks before: if it finds a lower one, the last entry is lost. Raises
+        `StorageFault`.
+        """
         for page in reversed(self._seal.pages(ledger_id)):
             _, held = self._held(ledger_id, page)
             if held:
@@ -270,17 +279,9 @@ class LedgerCache:
         return -1
 
     def _held(self, ledger_id: int, page: int) -> tuple[Life | None, bytes]:
-        """The life of a ledger, and the slots of a page that have held a location in it. `StorageFault`."""
-        while True:
-            with self.pages.lock:
-                life, held = self.records.life(ledger_id), self._seal.held(ledger_id, page)
-            if isinstance(held, bytes):
-                return life, held
-            self._look(ledger_id, page, slots_in(self._page(ledger_id, page * self._slots)))
-
-    def _look(self, ledger_id: int, page: int, found: bytes) -> None:
+        """The life of a ledger, and the slots of a page that have held a location in it."""
         with self.pages.lock:
-            self._seal.look(ledger_id, page, found)
+            return self.records.life(ledger_id), self._seal.held(ledger_id, page)
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """All entry ids with a location, ascending. Raises as `scan`."""
@@ -325,9 +326,6 @@ class LedgerCache:
         begin = time.perf_counter()
         data = bytearray(self._read_page(ledger_id, first_entry))
         self._metrics.page_read(time.perf_counter() - begin)
-        page = first_entry // self._slots
-        if isinstance(self._seal.held(ledger_id, page), int):  # before anything is put
-            self._look(ledger_id, page, slots_in(data))
         del data[len(data) // SLOT_BYTES * SLOT_BYTES :]
         data.extend(bytes(self._page_bytes - len(data)))
         return data
@@ -353,14 +351,21 @@ class LedgerCache:
 
     # --- ledgers --------------------------------------------------------------------------------------------
 
-    def delete(self, ledger_id: int) -> None:
-        """Forget a ledger. Memory only; event loop."""
+    def end_replay(self) -> None:
+        """Note that the replay of the journals is over."""
+        for ledger_id in self.records.end_replay(self._seal.never_durable):
+            _log.info("an index file that a crash left without a header goes", ledger_id=ledger_id)
+            self.delete(ledger_id)
+
+    def delete(self, ledger_id: int) -> int:
+        """Forget a ledger; see `LedgerRecords`. Memory only; event loop."""
         with self.pages.lock:
-            self.records.delete(ledger_id)
+            next_log = self.records.delete(ledger_id)
             self.pages.drop_ledger(ledger_id)
             self._directories.delete(ledger_id)
             self._flusher.deleted(ledger_id)
         self.handles.drop(ledger_id)
+        return next_log
 
     def check_taken(self, ledger_id: int) -> None:
         """`StorageFault` of a ledger that is cut off: it takes no entries. Event loop."""
@@ -386,26 +391,28 @@ class LedgerCache:
         with self.pages.lock:
             due, self._headers_due = self._headers_due, set()
         try:
-            for ledger_id in sorted(due.union(self.pages.dirty_ledgers())):
-                self._flusher.flush(ledger_id, header=ledger_id in due)
-                due.discard(ledger_id)
+            self._flusher.flush(sorted(due.union(self.pages.dirty_ledgers())), due)
+            due = set()
         finally:
             with self.pages.lock:
                 self._headers_due |= due
         self.handles.expire()
 
     def seal(self) -> None:
-        """What the files hold now is missed if it is ever gone. Behind `flush`, and before a mark moves.
-        `NoWritableDirectory`, `StorageFault`."""
+        """Seal the files, so that a later loss of their present rows is noticed.
+
+        Called after `flush`, and before a mark moves. Raises `NoWritableDirectory` and `StorageFault`.
+        """
         self._seal.renew(self._directories.in_use())
 
     @property
     def flushed(self) -> int:
-        """How often the pages of a ledger were brought to its file. Any thread."""
+        """Return how often the pages of a ledger were written to its file. Any thread."""
         return self._flusher.flushed
 
     def close(self) -> None:
         """Close every file, without flushing."""
+        self._seal.close()
         self.handles.close()
 
 

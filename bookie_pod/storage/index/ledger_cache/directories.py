@@ -1,21 +1,22 @@
 """Which index directory holds the file of which ledger.
 
 Invariants
-- A ledger has at most one index file. Two are refused at the start: nobody could tell which one is right.
+- A ledger has at most one index file. Two are refused at the start: nothing shows which one is right.
 - A new file goes to a random directory that is writable; if none is, to one that still has `min_usable` bytes.
 - A move copies to `<id>.idx.rloc`, syncs it, removes the old file, then renames, each step durable before the next: a
   crash leaves the old file or the finished copy, and no other copy beside the latter. Once the copy is durable it is
   the ledger's file, and a move that fails from there on is only ever finished.
-- `path` is right before a handle of another file is dropped: who opens a file anew finds the one that counts.
+- `path` is right before a handle of another file is dropped: code that opens the file again finds the one that counts.
+- The name of a file that another process made may not be durable (`unsettled`): it is made so with the first write.
 - The file of a deleted ledger is unlinked before the file of its next life is made.
 - Nothing is written to a directory that was given up, nor removed there. A ledger whose file was there goes on in a
   copy that keeps its unfinished name: the next start begins with the old file, and the journals bring the rest. One
-  whose file cannot be copied, or not be removed, is `cut_off`: nobody knows what it holds until that start.
+  whose file cannot be copied, or not be removed, is `cut_off`: its contents are unknown until that start.
 
 Threads: `path` from any; `delete` on the event loop, `created` and `disown` too under the lock of the page table;
 everything else under the flush lock of the ledger cache.
 
-Source: reference on-disk formats, section 9.1.
+Source: docs/internals/on-disk-formats.md, section 9.1.
 """
 
 from __future__ import annotations
@@ -65,13 +66,15 @@ class IndexDirectories:
         self._min_usable = min_usable_bytes
         self._where: dict[int, str] = {}
         self._half_moved: dict[int, str] = {}
-        """Where the finished copies are whose old files may be there still."""
+        """The directories of the finished copies whose old files may still be there."""
         self._half_removed: set[str] = set()
         """Copies whose removal may not be durable yet."""
         self._deleted: dict[int, list[str]] = {}
         self._lost: set[str] = set()
         self.cut_off: set[int] = set()
         """Ledgers of which only failed disks know."""
+        self.unsettled: set[int] = set()
+        """Ledgers whose files were found, and of no checkpoint."""
         self._lock = threading.Lock()
         self.generation = 0
         """Grows behind each change that makes a file void: who looked up a path before must not keep what it opened."""
@@ -163,6 +166,13 @@ class IndexDirectories:
         """The file is there and durable."""
         self._where[ledger_id] = directory
 
+    def settle(self, ledger_id: int) -> None:
+        """Make the name of a file durable that was found. `OSError`."""
+        path = self.path(ledger_id) if ledger_id in self.unsettled else None
+        if path is not None:
+            self._files.sync_directory(posixpath.dirname(path))
+        self.unsettled.discard(ledger_id)
+
     def _pick(self, unlike: str | None = None) -> str:
         unfit = {unlike, *self._lost}
         candidates = [path for path in self._dirs.writable() if path not in unfit]
@@ -182,8 +192,11 @@ class IndexDirectories:
             return False
 
     def should_move(self, ledger_id: int) -> bool:
-        """Whether the ledger's file is in a directory that was given up, or in a full one while another is writable, or
-        a move was not finished."""
+        """Return whether the ledger's file has to be moved.
+
+        It has to if it is in a directory that was given up, or in a full one while another is writable, or if a move
+        was not finished.
+        """
         directory = self._where.get(ledger_id)
         if ledger_id in self._half_moved:
             return directory not in self._lost or self._half_moved[ledger_id] in self._lost
@@ -191,8 +204,11 @@ class IndexDirectories:
         return directory is not None and (directory in self._lost or (bool(writable) and directory not in writable))
 
     def move(self, ledger_id: int) -> None:
-        """Move the file to another directory, or finish a move that failed. Nobody may write to it meanwhile, and every
-        handle is to be dropped afterwards, whether it succeeded or not. `OSError`; may be repeated."""
+        """Move the file to another directory, or finish a move that failed.
+
+        No other thread may write to it meanwhile, and every handle is to be dropped afterwards, whether the move
+        succeeded or not. Raises `OSError`; may be repeated.
+        """
         old = self._where.get(ledger_id)
         if old is None:
             return  # deleted just now
@@ -291,7 +307,7 @@ class IndexDirectories:
         return [directory for directory in self._dirs.all() if directory not in self._lost]
 
     def is_lost(self, directory: str | None) -> bool:
-        """Whether it was given up."""
+        """Return whether the directory was given up."""
         return directory in self._lost
 
     def deleted_ledgers(self) -> list[int]:
@@ -315,7 +331,7 @@ class IndexDirectories:
 
 
 def _copy_in(directory: str, ledger_id: int) -> str:
-    """What a move writes."""
+    """Return the path that a move writes to."""
     return posixpath.join(directory, relative_path(ledger_id).removesuffix(SUFFIX) + MOVING_SUFFIX)
 
 

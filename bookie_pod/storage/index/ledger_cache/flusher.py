@@ -1,28 +1,30 @@
 """Bringing pages and headers of ledgers to their index files.
 
-Order within a ledger: entry logs synced if a page replaces locations that the file has; the seal, if the last one would
-take what is written for something else; header; pages by first entry, adjacent ones in one write; sync; and for a new
-file its name. Only then pages count as clean.
+Order: what is to be written is taken, of some ledgers at once; entry logs are synced, so that no location ever reaches
+a disk before its entry; then, ledger by ledger, header; pages by first entry, adjacent ones in one write; sync; and for
+a new file its name. A new file is made behind the seal, if that asks for what the ledger held in an earlier life. Only
+then pages count as clean.
 
 Invariants
-- One ledger is flushed at a time, so an older state of a page never overwrites a newer one.
+- One thread flushes at a time, so an older state of a page never overwrites a newer one.
 - A ledger that is deleted meanwhile is skipped; a file made for it is removed again.
-- A failure leaves pages dirty and headers due. The file is closed, and the next flush opens it anew and writes
+- A failure leaves pages dirty and headers due. The file is closed, and the next flush opens it again and writes
   everything again: a file whose sync failed may have lost what it was given.
 
 Slots are overwritten in place. That is safe where the disk writes sectors of 512 bytes whole: no slot crosses one.
 
 Threads: any; calls take turns on one lock.
 
-Source: reference bookie behaviour, section 13.2; reference on-disk formats, sections 9 and 13.
+Source: docs/internals/bookie-behaviour.md, section 13.2; docs/internals/on-disk-formats.md, sections 9 and 13.
 """
 
 from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 import structlog
 
@@ -36,6 +38,11 @@ from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
 
 _log = structlog.get_logger(__name__)
+
+TOGETHER: Final = 16
+"""Ledgers for which entry logs are synced at once, at most."""
+PAGES_TOGETHER: Final = 1024
+"""Pages of several ledgers that are taken at once, about: each is copied."""
 
 
 class IndexFlusher:
@@ -61,7 +68,7 @@ class IndexFlusher:
         self._sync_logs = sync_logs
         self._seal = seal
         self.flushed = 0
-        """How often that was done for a ledger."""
+        """The number of times that a ledger was written."""
         self._lock = threading.Lock()
         self._deleted_meanwhile: set[int] = set()
         self.table: PageTable
@@ -73,33 +80,48 @@ class IndexFlusher:
 
     # --- one ledger -----------------------------------------------------------------------------------------
 
-    def flush_pages(self, ledger_id: int) -> None:
-        """Write the ledger's dirty pages. `StorageFault`."""
-        self.flush(ledger_id, header=False)
+    def flush(self, ledger_ids: Sequence[int], headers: Container[int] = ()) -> None:
+        """Write the dirty pages of these ledgers, and the headers of those among `headers`. `StorageFault`."""
+        at = 0
+        while at < len(ledger_ids):
+            at += self._flush_some(ledger_ids[at : at + TOGETHER], headers)
 
-    def flush(self, ledger_id: int, *, header: bool) -> None:
-        """Write the ledger's dirty pages, and its header if `header`. `StorageFault`."""
+    def _flush_some(self, ledger_ids: Sequence[int], headers: Container[int]) -> int:
+        """Flush the first few of these ledgers, those that have few pages together, and return how many."""
+        taken: dict[int, list[DirtyPage]] = {}
         with self._lock:
-            if ledger_id in self._directories.cut_off:
-                return
             with self.table.lock:
                 # In one turn: else pages of a life that began between the two would seem to be of the deleted one.
                 self._deleted_meanwhile.clear()
-                pages = self.table.pin_dirty(ledger_id)
+                for ledger_id in ledger_ids:
+                    taken[ledger_id] = self.table.pin_dirty(ledger_id)
+                    if sum(map(len, taken.values())) >= PAGES_TOGETHER:
+                        break
             try:
-                if pages or header:
-                    self._flush(ledger_id, pages, header)
-            except OSError as error:
-                directory = self._directories.of(error)
-                what = f"cannot write the index file of ledger {ledger_id}"
-                if directory is None:
-                    raise storage_fault(what, error) from error
-                if not self._directories.is_lost(directory):
-                    raise directory_fault(what, error, directory) from error
-                self._cut_off(ledger_id, error)
+                if any(taken.values()):
+                    self._sync_logs()
+                for ledger_id, pages in taken.items():
+                    if pages or ledger_id in headers:
+                        self._flush_ledger(ledger_id, pages, ledger_id in headers)
             finally:
-                self.table.unpin_all(pages)
-            self.flushed += 1
+                for pages in taken.values():
+                    self.table.unpin_all(pages)
+        return len(taken)
+
+    def _flush_ledger(self, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
+        if ledger_id in self._directories.cut_off:
+            return
+        try:
+            self._flush(ledger_id, pages, header)
+        except OSError as error:
+            directory = self._directories.of(error)
+            what = f"cannot write the index file of ledger {ledger_id}"
+            if directory is None:
+                raise storage_fault(what, error) from error
+            if not self._directories.is_lost(directory):
+                raise directory_fault(what, error, directory) from error
+            self._cut_off(ledger_id, error)
+        self.flushed += 1
 
     def _cut_off(self, ledger_id: int, error: OSError) -> None:
         _log.error("the index of a ledger is on a failed disk, and lost to it", ledger_id=ledger_id, reason=str(error))
@@ -108,11 +130,8 @@ class IndexFlusher:
             self.table.drop_ledger(ledger_id)
 
     def _flush(self, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
-        if self._records.get(ledger_id) is None:
+        if self._records.get(ledger_id) is None or ledger_id in self._deleted_meanwhile:
             return
-        if any(page.page.replaced for page in pages):
-            self._sync_logs()
-        self._seal.prepare(ledger_id, self._directories.in_use())
         if self._directories.should_move(ledger_id):
             self._move(ledger_id)
         handle = self._handles.acquire(ledger_id)
@@ -137,6 +156,7 @@ class IndexFlusher:
         handle.written = True
         try:
             self._write(handle.file, ledger_id, pages, header)
+            self._directories.settle(ledger_id)
         except BaseException:
             self._handles.drop(ledger_id)
             raise
@@ -150,12 +170,13 @@ class IndexFlusher:
     def _create(self, ledger_id: int, pages: list[DirtyPage]) -> None:
         if self._version == 0:
             self._records.version_0.add(ledger_id)
+        self._seal.prepare(ledger_id, self._directories.in_use())
         directory, file = self._directories.create(ledger_id)
         try:
             self._write(file, ledger_id, pages, header=True)
             self._files.sync_directory(posixpath.dirname(file.path))
         except BaseException:
-            # Unfinished: the next try makes it anew.
+            # Unfinished: the next try makes the file again.
             self._directories.disown(ledger_id, directory)
             raise
         finally:
@@ -179,8 +200,11 @@ class IndexFlusher:
     # --- all ledgers ----------------------------------------------------------------------------------------
 
     def remove_deleted(self) -> None:
-        """Remove the files of deleted ledgers, durably. What a ledger that was made anew had goes when it gets a file,
-        behind the seal. `StorageFault`."""
+        """Remove the files of deleted ledgers, durably.
+
+        The old file of a ledger that was created again goes when the ledger gets a file, after the seal. Raises
+        `StorageFault`.
+        """
         for ledger_id in self._directories.deleted_ledgers():
             if self._records.get(ledger_id) is not None and ledger_id not in self._directories.cut_off:
                 continue

@@ -4,17 +4,17 @@ The reference has one cache for handles opened with a key and a second, twice as
 handles. Here keys and headers are in memory for every ledger, so one cache of `openFileLimit` does for both.
 
 Invariants
-- A handle is closed only when nobody uses it. Idle ones beyond the limit go, the least recently used first; those in
-  use come on top. Nothing is lost by it: whoever wrote to a handle has synced it before giving it back, or drops it.
-- After `drop` nobody finds that handle any more: a ledger made anew gets a new file.
+- A handle is closed only when it is not in use. Idle ones beyond the limit go, the least recently used first; those in
+  use come on top. Nothing is lost by it: a writer syncs a handle before giving it back, or drops it.
+- After `drop` no caller finds that handle any more: a ledger that is created again gets a new file.
 - A file is kept for others only if no file has become void since before its path was looked up. What makes a file void
-  changes its path, raises `generation` and drops the handle, in this order; so whoever comes too early for the
+  changes its path, raises `generation` and drops the handle, in this order; so a caller that comes too early for the
   generation comes early enough for the drop.
-- A file whose sync failed never syncs again, so it is dropped, and the next flush opens it anew and writes again.
+- A file whose sync failed never syncs again, so it is dropped, and the next flush opens it again and writes again.
 
 Threads: any. `drop` does no I/O, so the event loop may call it.
 
-Source: reference bookie behaviour, section 13.2.
+Source: docs/internals/bookie-behaviour.md, section 13.2.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class IndexHandle:
         self.used_at = 0.0
         self.dropped = False
         self.written = False
-        """Whether a flush has used it."""
+        """True if a flush has used it."""
 
 
 class IndexHandles:
@@ -162,13 +162,13 @@ class IndexHandles:
                 file.close()
 
     def expire(self) -> None:
-        """Close files that nobody used for too long."""
+        """Close files that have not been used for too long."""
         with self._lock:
             self._evict()
         self.close_unused()
 
     def drop(self, ledger_id: int) -> None:
-        """Forget a ledger's handle; whoever uses it finishes first. The file is closed later, on another thread."""
+        """Forget a ledger's handle; its users finish first. The file is closed later, on another thread."""
         with self._lock:
             handle = self._open.pop(ledger_id, None)
             if handle is None:

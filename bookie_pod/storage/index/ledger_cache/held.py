@@ -1,16 +1,12 @@
-"""Which slots of a ledger's pages have held a location durably, at some time of its life. A slot that has, and is zero
-now, has lost it; one that has not was never used.
+"""The slots of a ledger's pages that have held a location durably at some time of its life.
 
-Of a page this is `Held`: one bit for each slot, the lowest of the first byte first, without the zeros at the end; or,
-where only an older release has noted the page, how many of its slots have held one: nobody knows which.
+A slot that has, and is zero now, has lost it; one that has not was never used. A page is stored as one bit for each
+slot, the lowest of the first byte first, without the zeros at the end.
 
 Invariants
-- Bits are added and never taken away: whatever is put into a page that has lost something, that stays lost until it is
-  put again.
-- A count becomes bits by the first look at the page. If it holds fewer than that by then, each slot may have been among
-  those that were lost, and counts as held.
-- What is kept of a page does not depend on where it lies: a stranger chooses entry ids, but has each page that is kept
-  here written to a file.
+- Bits are added and never taken away: a location that a page has lost stays lost until it is put again.
+- The memory for a page does not depend on its place: a stranger chooses entry ids, but each page that is kept here has
+  been written to a file.
 
 Values; any thread.
 """
@@ -26,7 +22,6 @@ import numpy as np
 
 from bookie_pod.storage.index.index_file import SLOT_BYTES
 
-Held = bytes | int
 NOTHING: Final = b""
 _NUMBER: Final = struct.Struct("=q")
 
@@ -37,11 +32,8 @@ def slots_in(data: bytes | bytearray) -> bytes:
     return np.packbits(slots != 0, bitorder="little").tobytes().rstrip(b"\0")
 
 
-def learnt(held: Held, found: bytes, slots: int) -> bytes:
-    """What is known of a page of so many slots once these are found to hold a location."""
-    if isinstance(held, int):
-        enough = int.from_bytes(found, "little").bit_count() >= held
-        return found if enough else ((1 << slots) - 1).to_bytes(-(-slots // 8), "little")
+def joined(held: bytes, found: bytes) -> bytes:
+    """The slots of either."""
     if held in (NOTHING, found):
         return found
     both = int.from_bytes(held, "little") | int.from_bytes(found, "little")
@@ -53,11 +45,11 @@ class HeldPages(NamedTuple):
 
     numbers: bytes = b""
     """Ascending, i64 each, as this machine has them."""
-    slots: tuple[Held, ...] = ()
-    """Of each page, in the same order."""
+    slots: tuple[bytes, ...] = ()
+    """The bits of each page, in the same order."""
 
-    def get(self, page: int) -> Held:
-        """What is known of a page."""
+    def get(self, page: int) -> bytes:
+        """Return the bits of a page."""
         numbers = self.pages()
         at = bisect_left(numbers, page)
         return self.slots[at] if at < len(numbers) and numbers[at] == page else NOTHING
@@ -66,11 +58,11 @@ class HeldPages(NamedTuple):
         """Their numbers, ascending."""
         return memoryview(self.numbers).cast("q")
 
-    def replaced(self, pages: Iterable[tuple[int, Held]]) -> HeldPages:
+    def replaced(self, pages: Iterable[tuple[int, bytes]]) -> HeldPages:
         """The same, but for these, which ascend."""
         numbers = self.pages()
         parts: list[bytes] = []
-        slots: list[Held] = []
+        slots: list[bytes] = []
         begin = 0
         for page, held in pages:
             end = bisect_left(numbers, page, begin)

@@ -1,18 +1,16 @@
 """Pages of ledgers' slots as the index files have them, and the table of all that are in memory: at most `limit`.
 
 Invariants of a page
-- `data` is the page as it stands in the file: big-endian locations, 0 = absent.
+- `data` is the page as it is in the file: big-endian locations, 0 = absent.
 - `version` grows after each change. A flush takes the version first, then the bytes; the page is clean afterwards only
   if the version is still that one.
-- A page that is pinned or dirty is never evicted. `dropped`: its ledger was deleted, nobody may use what it holds.
-- `replaced` is set while a slot holds a location in place of another one that the file may have: the entry logs must be
-  synced before that reaches the file, or a crash could leave the ledger with neither copy.
+- A page that is pinned or dirty is never evicted. `dropped`: its ledger was deleted, and its contents must not be used.
 
 Invariants of the table
-- A page is pinned while somebody uses it. Clean pages that nobody uses are in `_clean`, least recently used first, and
+- A page is pinned while it is in use. Clean pages that are not in use are in `_clean`, least recently used first, and
   only these make room for others.
-- Without such a page, one ledger's dirty pages are flushed (by whoever needs the room). If that frees nothing, because
-  every page is in use, the table grows by the one page: the surplus is bounded by the number of threads.
+- Without such a page, some ledgers' dirty pages are flushed (by the thread that needs the room). If that frees nothing,
+  because every page is in use, the table grows by the one page: the surplus is bounded by the number of threads.
 - A page is read from its file once, by the first who wants it; the others wait for it.
 - After `drop_ledger` no page of that life of the ledger is found any more.
 
@@ -21,7 +19,7 @@ The lock is held for memory operations only, so the event loop may take it.
 Threads: any. Flags and pins of a page are changed under the lock of the table; `data` is written by one thread at a
 time, in single calls, and may be read by any.
 
-Source: reference bookie behaviour, section 13.2.
+Source: docs/internals/bookie-behaviour.md, section 13.2.
 """
 
 from __future__ import annotations
@@ -31,17 +29,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
 from bookie_pod.storage.index.index_file import SLOT_BYTES
 
+VICTIMS: Final = 16
+"""Ledgers whose pages are flushed at once to make room: the entry logs are synced for it."""
 _SLOT = struct.Struct(">q")
 Load = Callable[[int, int], bytearray]
 """(ledger id, first entry) to the page's bytes."""
 
 
 assert _SLOT.size == SLOT_BYTES
+
+_NOTHING: dict[int, IndexPage] = {}
 
 
 class IndexPage:
@@ -56,7 +59,6 @@ class IndexPage:
         "ledger_id",
         "loading",
         "pins",
-        "replaced",
         "version",
     )
 
@@ -66,7 +68,6 @@ class IndexPage:
         self.data = bytearray()
         self.dirty = False
         self.dropped = False
-        self.replaced = False
         self.pins = 1
         self.version = 0
         self.loading: threading.Event | None = threading.Event()
@@ -80,10 +81,7 @@ class IndexPage:
 
     def put(self, slot: int, locations: Sequence[int]) -> None:
         """Write adjacent slots."""
-        begin, length = slot * SLOT_BYTES, len(locations) * SLOT_BYTES
-        if self.data.count(0, begin, begin + length) != length:
-            self.replaced = True
-        _slots(len(locations)).pack_into(self.data, begin, *locations)
+        _slots(len(locations)).pack_into(self.data, slot * SLOT_BYTES, *locations)
         self.version += 1
 
 
@@ -122,8 +120,10 @@ class DirtyPage(NamedTuple):
 class PageTable:
     """Pages by ledger and first entry."""
 
-    def __init__(self, limit: int, load: Load, make_clean: Callable[[int], None], metrics: LedgerCacheMetrics) -> None:
-        """`make_clean(ledger_id)` flushes the dirty pages of a ledger."""
+    def __init__(
+        self, limit: int, load: Load, make_clean: Callable[[Sequence[int]], None], metrics: LedgerCacheMetrics
+    ) -> None:
+        """`make_clean(ledger_ids)` flushes the dirty pages of some ledgers."""
         self.lock = threading.Lock()
         self._limit = limit
         self._load = load
@@ -181,8 +181,8 @@ class PageTable:
                 if self._count < self._limit or self._evict() or flushed or not self._dirty:
                     self._metrics.page_miss()
                     return self._insert(ledger_id, first_entry), True
-                victim = next(iter(self._dirty))
-            self._make_clean(victim)
+                victims = list(islice(self._dirty, VICTIMS))
+            self._make_clean(victims)
             flushed = True
 
     def _pin_existing(self, ledger_id: int, first_entry: int) -> IndexPage | None:
@@ -214,7 +214,7 @@ class PageTable:
         self._count -= 1
 
     def _settle(self, page: IndexPage) -> None:
-        """A page that nobody uses may go, once it is clean."""
+        """Let a page that is not in use be evicted, once it is clean."""
         if not page.pins and not page.dirty and not page.dropped:
             self._clean[page.ledger_id, page.first_entry] = page
 
@@ -262,12 +262,12 @@ class PageTable:
         return [DirtyPage(page, page.version, bytes(page.data)) for _, page in pages]
 
     def written(self, pages: list[DirtyPage]) -> None:
-        """These bytes are durable: pages that did not change meanwhile are clean."""
+        """Mark the pages clean whose bytes are durable now, unless they changed meanwhile."""
         with self.lock:
             for page, version, _ in pages:
                 if page.version != version or page.dropped:
                     continue
-                page.dirty = page.replaced = False
+                page.dirty = False
                 dirty = self._dirty[page.ledger_id]
                 del dirty[page.first_entry]
                 if not dirty:
@@ -296,6 +296,3 @@ class PageTable:
             self._clean.pop((ledger_id, page.first_entry), None)
             if page.pins:
                 self._metrics.deleted_in_use()
-
-
-_NOTHING: dict[int, IndexPage] = {}

@@ -1,37 +1,38 @@
-"""Whether the index files are complete: `index-files-seal` in an index directory.
+"""The seal that shows whether index files are complete: the file `index-files-seal` in an index directory.
 
-    8 bytes    "PKSEAL04"
+    8 bytes    "PKSEAL05"
     8 bytes    number, i64: of several such files the highest counts
-    8 bytes    how many ledgers, i64
     8 bytes    `pageSize`, i64
-    8 bytes    how many patterns, i64
-    8 bytes    for each ledger: its id, i64
-    8 bytes    for each, in the same order: the length of its index file, i64
-    8 bytes    for each, in the same order: how many pages it has below, i64
-    8 bytes    for each of these, ledger by ledger: which page of the ledger it is, i64, ascending
-    4 bytes    for each page, in the same order, u32: its pattern, counted from 0; or 2^31 + n: n locations, of which
-               nobody knows where they are ("PKSEAL03" said so, and the page was not looked at since)
-    n bytes    for each pattern: a bit for each slot of a page (n = pageSize / 64, rounded up), the lowest of the first
-               byte first: whether the slot has held a location. Padded with zeros. Pages that are alike share one
-    4 bytes    CRC32C of all that is before it
+    then blocks, to the end of the file, or to the first that is not whole (a crash left it):
+    4 bytes    length n of what follows the checksum, u32, never 0
+    4 bytes    CRC32C of it
+    n bytes    rows, compressed by zlib
 
-Releases before wrote "PKSEAL03", which counts the locations of a ledger's first pages: the same without the number of
-patterns, without which page each is (they are all pages from the first one on), u16 for what it holds, and no patterns;
-and "PKSEAL02", which has nothing of pages, `pageSize` neither. Both are read, and what they say holds.
+    A row:
+    8 bytes    ledger id, i64
+    8 bytes    length of its index file, i64; -1: forget what rows before say of the ledger
+    4 bytes    how many of its pages follow, u32: those of which earlier rows say something else. For each of these:
+    8 bytes    which page of the ledger it is, i64, ascending
+    4 bytes    length m, u32
+    m bytes    a bit for each slot of the page, the lowest of the first byte first, without the zeros at the end:
+               whether it has held a location
 
 What lies behind the end of an index file reads as absent, a ledger without a file as unknown, and so does a slot that
 is zero: a file that was cut, lost, or zeroed in the middle would deny entries that were acknowledged. So every
-checkpoint writes down how long each file is, and which slots of each of its pages hold locations. At the start a file
-that is shorter, or not there, puts its ledger in limbo: nothing of it is denied until it was healed. A slot that has
-held a location and is zero is damage, and no absence, until it is put again.
+checkpoint writes down how long each file is, and which slots of each of its pages hold locations: of the ledgers that
+changed since the last. At the start a file that is shorter, or not there, puts its ledger in limbo: nothing of it is
+denied until it was healed. A slot that has held a location and is zero is damage, and no absence, until it is put
+again.
 
 Invariants
 - What is noted was durable before, and it is noted before a mark moves. So no crash leaves less: a slot that has held a
   location is never emptied while its ledger lives.
-- A file without a row is accepted: of an older release, of tools, of Apache BookKeeper, which does not know the seal.
-  So is a ledger that was deleted meanwhile: garbage collection deletes it again. So is a page of a file that was never
-  written by this bookie, and every page after a change of `pageSize`, until it is written.
-- Where the seal goes is of no account: the first directory that takes it.
+- A file without a row is accepted: of tools, of Apache BookKeeper, which does not know the seal. So is a ledger that
+  was deleted meanwhile: garbage collection deletes it again. So is a page of a file that was never written by this
+  bookie, and every page after a change of `pageSize`, until it is written.
+- A process adds to no file that another one left, nor to one of which a write has failed: it writes a whole new file,
+  and does so again when the additions are longer than that.
+- The seal goes to the first directory that takes it; which one does not matter.
 
 Threads: any.
 """
@@ -40,44 +41,38 @@ from __future__ import annotations
 
 import errno
 import struct
-import sys
 import threading
-from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from itertools import repeat
-from typing import Final, Literal
+from itertools import chain, islice
+from typing import Final
 
 import google_crc32c
 import structlog
 
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import SLOT_BYTES, slot_offset
-from bookie_pod.storage.index.ledger_cache.held import Held, HeldPages, learnt, slots_in
+from bookie_pod.storage.index.ledger_cache.held import NOTHING, HeldPages, joined, slots_in
 from bookie_pod.storage.index.ledger_data import Shared
 from bookie_protocol.errors import NoWritableDirectory
 
 _log = structlog.get_logger(__name__)
 
 NAME: Final = "index-files-seal"
-_HEAD: Final = struct.Struct(">8sqqqq")
-_MAGIC: Final = b"PKSEAL04"
-_WITH_COUNTS: Final = b"PKSEAL03"
-_HEAD_03: Final = struct.Struct(">8sqqq")
-_WITHOUT_PAGES: Final = b"PKSEAL02"
-_HEAD_02: Final = struct.Struct(">8sqq")
-_CRC: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">8sqq")
+_MAGIC: Final = b"PKSEAL05"
+_BLOCK: Final = struct.Struct(">II")
+_ROW: Final = struct.Struct(">qqI")
+_PAGE: Final = struct.Struct(">qI")
+_DELETED: Final = -1
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_COUNTED: Final = 1 << 31
 _LAST_NUMBER: Final = 1 << 62
 """Seals are not that many: it is damage, and would be none behind it."""
-_LAST_ENTRY: Final = (1 << 63) - 1
-_TOO_LARGE: Final = 1 << 31
-"""Bytes, for a page."""
 _NO_PAGES: Final = HeldPages()
-_LIKE_OTHERS: Final = 1 << 14
-"""So many ledgers with other pages than all before are remembered at the start: most have those of another one."""
+_ROWS_TOGETHER: Final = 1000
+_LEAST_GROWTH: Final = 1 << 20
+"""Bytes that are added, at least, before a whole new file is written."""
 
 
 class IndexFilesSeal:
@@ -88,22 +83,29 @@ class IndexFilesSeal:
         self._files = files
         self._page_bytes = page_bytes
         self._number = 0
-        self._sealed: Mapping[int, int] = {}
+        self._is_whole = False
         self._lengths: dict[int, int] = {}
         self._held: dict[int, HeldPages] = {}
-        self._shared_pages = Shared[Held]()
-        self._shared_ledgers = Shared[HeldPages]()
-        self._changed = False
+        self._shared_bits = Shared[bytes]()
+        self._shared_pages = Shared[HeldPages]()
+        self.unsealed: set[int] = set()
+        """Ledgers of whose files no checkpoint has said that they are durable, when they were found."""
         self._owed: dict[int, int] = {}
-        """How long files were that are shorter now, or gone, until the limbo of their ledgers is durable."""
-        self._untold: set[int] = set()
-        """Ledgers of which the last seal that was written says what holds no more: they were deleted, or a page has
-        fewer locations than were counted."""
+        """The former lengths of files that are shorter now, or gone, until the limbo of their ledgers is durable."""
+        self._changed: dict[int, set[int]] = {}
+        """Ledgers of which something is to be written, and which of their pages."""
+        self._forgotten: set[int] = set()
+        """Ledgers that were deleted, of which nothing says so yet."""
         self._telling: set[int] = set()
-        """Those of them that the seal which is being written tells."""
-        self._taking = threading.Lock()
-        """Of both, and held while what will be written is taken."""
+        """The deleted ledgers whose deletion is being written."""
+        self._lock = threading.Lock()
+        """Guards everything that is noted; held for memory operations only."""
         self._writing = threading.Lock()
+        self._file: File | None = None
+        """The file that this process adds to."""
+        self._folder = ""
+        self._whole = 0
+        """The length of the file before anything was added."""
         for folder in folders:
             self._read(f"{folder}/{NAME}")
 
@@ -111,50 +113,55 @@ class IndexFilesSeal:
         """The ledgers whose files have been cut or lost since, or their headers; `found` are the lengths of all files,
         `headless` those that look as if their header had never been written. From now on these are the lengths that
         count."""
-        self._lengths = dict(found)
-        self._changed = self._lengths != self._sealed
+        sealed, self._lengths = self._lengths, dict(found)
         self._held = {ledger_id: pages for ledger_id, pages in self._held.items() if ledger_id in found}
-        owed = {
+        self._owed = {
             ledger_id: length
-            for ledger_id, length in self._sealed.items()
+            for ledger_id, length in sealed.items()
             if found.get(ledger_id, -1) < length or ledger_id in headless
         }
-        self._owed, self._sealed = owed, {}
-        return list(owed)
+        self._changed = {ledger_id: set() for ledger_id, length in found.items() if sealed.get(ledger_id) != length}
+        self.unsealed = set(found).difference(sealed)
+        return list(self._owed)
+
+    @property
+    def never_durable(self) -> Collection[int]:
+        """Ledgers whose files were found, and surely never were complete: there is a seal, all of it, and they are not
+        in it."""
+        return self.unsealed if self._is_whole else ()
+
+    # --- what is noted --------------------------------------------------------------------------------------
 
     def note(self, ledger_id: int, length: int, pages: Iterable[tuple[int, bytes]] = ()) -> None:
         """The file is durably so long at least, and these slots of these pages of it hold locations (`held`)."""
-        if self._lengths.get(ledger_id, -1) < length:
-            self._lengths[ledger_id] = length
-            self._changed = True
-        self._learn(ledger_id, pages)
-
-    def look(self, ledger_id: int, page: int, found: bytes) -> None:
-        """The slots that hold a location in the file: what an older release has only counted is known from now on. To
-        be called before anything is put into the page."""
-        counted = self.held(ledger_id, page)
-        if isinstance(counted, int):
-            self._learn(ledger_id, [(page, found)])
-            if self.held(ledger_id, page) != found:
-                with self._taking:
-                    self._untold.add(ledger_id)
-
-    def _learn(self, ledger_id: int, pages: Iterable[tuple[int, bytes]]) -> None:
-        before = self._held.get(ledger_id, _NO_PAGES)
-        new: list[tuple[int, Held]] = []
-        for page, found in pages:
-            known = before.get(page)
-            held = learnt(known, found, self._slots)
-            if held != known:
-                new.append((page, self._shared_pages(held)))
-        if new:
-            self._held[ledger_id] = self._shared(before.replaced(new))
-            self._changed = True
+        with self._lock:
+            if self._lengths.get(ledger_id, -1) < length:
+                self._lengths[ledger_id] = length
+                self._changed.setdefault(ledger_id, set())
+            before = self._held.get(ledger_id, _NO_PAGES)
+            new: list[tuple[int, bytes]] = []
+            for page, found in pages:
+                known = before.get(page)
+                held = joined(known, found)
+                if held != known:
+                    new.append((page, self._shared_bits(held)))
+            if new:
+                self._held[ledger_id] = self._shared(before.replaced(new))
+                self._changed.setdefault(ledger_id, set()).update(page for page, _ in new)
 
     def _shared(self, pages: HeldPages) -> HeldPages:
-        return self._shared_ledgers(pages) if len(pages.slots) == 1 else pages
+        return self._shared_pages(pages) if len(pages.slots) == 1 else pages
 
-    def held(self, ledger_id: int, page: int) -> Held:
+    def forget(self, ledger_id: int) -> None:
+        """The ledger was deleted."""
+        with self._lock:
+            self._held.pop(ledger_id, None)
+            known = (self._lengths.pop(ledger_id, None), self._owed.pop(ledger_id, None))
+            self._changed.pop(ledger_id, None)
+            if known != (None, None):
+                self._forgotten.add(ledger_id)
+
+    def held(self, ledger_id: int, page: int) -> bytes:
         """Which slots of a page have held a location durably."""
         return self._held.get(ledger_id, _NO_PAGES).get(page)
 
@@ -163,85 +170,98 @@ class IndexFilesSeal:
         return self._held.get(ledger_id, _NO_PAGES).pages()
 
     def has_lost(self, ledger_id: int, page: int, file: File) -> bool:
-        """Whether a page of the ledger's file has held locations that are not there now. `OSError`."""
-        begin = slot_offset(page * self._slots)
+        """Return whether a page of the ledger's file has held locations that are not there now. Raises `OSError`."""
+        begin = slot_offset(page * (self._page_bytes // SLOT_BYTES))
         left = file.size() - begin
         found = slots_in(file.pread(min(self._page_bytes, left), begin) if left > 0 else b"")
-        return learnt(self.held(ledger_id, page), found, self._slots) != found
+        return joined(self.held(ledger_id, page), found) != found
 
-    @property
-    def _slots(self) -> int:
-        return self._page_bytes // SLOT_BYTES
-
-    def forget(self, ledger_id: int) -> None:
-        """The ledger was deleted."""
-        with self._taking:
-            self._held.pop(ledger_id, None)
-            known = (self._lengths.pop(ledger_id, None), self._owed.pop(ledger_id, None))
-            if known != (None, None):
-                self._untold.add(ledger_id)
-                self._changed = True
+    # --- writing --------------------------------------------------------------------------------------------
 
     def prepare(self, ledger_id: int, folders: Sequence[str]) -> None:
-        """A ledger's file is about to be made or written to, or the one of its life before removed: from now on no seal
-        asks what that one held, nor for no more than the number of locations of a page that has lost some: by what is
-        written they may be as many again. Raises as `renew`."""
-        with self._taking:
-            untold = ledger_id in self._untold or ledger_id in self._telling
-        if untold:
-            self.renew(folders, flushed=False)
+        """A file is about to be made for the ledger: from now on no seal asks what that of an earlier life held. Raises
+        as `renew`."""
+        with self._lock:
+            told = ledger_id not in self._forgotten and ledger_id not in self._telling
+        if not told:
+            self._write_down(folders, flushed=False)
 
-    def renew(self, folders: Sequence[str], *, flushed: bool = True) -> None:
-        """Write down what was noted, to one of these folders; durable on return. `flushed`: so are the headers of all
-        ledgers that were in limbo since the start. `NoWritableDirectory` on full disks, `StorageFault`."""
+    def renew(self, folders: Sequence[str]) -> None:
+        """Write down what was noted, to one of these folders; durable on return. The headers of all ledgers that were
+        in limbo since the start are durable. `NoWritableDirectory` on full disks, `StorageFault`."""
+        self._write_down(folders, flushed=True)
+
+    def _write_down(self, folders: Sequence[str], *, flushed: bool) -> None:
         with self._writing:
-            if not self._changed and not (flushed and self._owed):
-                return
-            with self._taking:
-                self._changed = False
-                self._telling, self._untold = self._untold, set()
-                lengths, held = self._lengths.copy(), self._held.copy()
-                if not flushed:
-                    lengths |= self._owed
+            with self._lock:
+                changed, self._changed = self._changed, {}
+                self._telling, self._forgotten = self._forgotten, set()
+                owed = dict(self._owed)
+                if flushed:  # of these what earlier rows say holds no more
+                    self._telling.update(owed)
+                    changed |= {each: set(self.pages(each)) for each in owed if each in self._lengths}
             try:
-                self._write(folders, lengths, held)
+                if changed or self._telling:
+                    self._bring(folders, {} if flushed else owed, changed)
             except BaseException:
-                with self._taking:
-                    self._untold |= self._telling
-                    self._telling = set()
-                self._changed = True
+                with self._lock:
+                    for ledger_id, pages in changed.items():
+                        self._changed.setdefault(ledger_id, set()).update(pages)
+                    self._forgotten |= self._telling
                 raise
-            with self._taking:
-                self._telling = set()
-            if flushed:
-                self._owed.clear()
+            else:
+                if flushed:
+                    with self._lock:
+                        self._owed.clear()
+            finally:
+                with self._lock:
+                    self._telling = set()
 
-    def _write(self, folders: Sequence[str], lengths: Mapping[int, int], held: Mapping[int, HeldPages]) -> None:
-        ledgers = list(map(held.get, lengths, repeat(_NO_PAGES)))
-        self._number += 1
-        patterns = _Patterns()
-        which = array("I")
-        for _, slots in ledgers:
-            which.extend([patterns[each] for each in slots])  # the loop of events has its turns meanwhile
-        width = _pattern_bytes(self._slots)
-        head = _HEAD.pack(_MAGIC, self._number, len(lengths), self._page_bytes, len(patterns))
-        data = b"".join(
-            (
-                head,
-                _packed("q", lengths),
-                _packed("q", lengths.values()),
-                _packed("q", (len(slots) for _, slots in ledgers)),
-                _packed("q", array("q", b"".join([numbers for numbers, _ in ledgers]))),
-                _packed("I", which),
-                *(pattern.ljust(width, b"\0") for pattern in patterns if isinstance(pattern, bytes)),
-            )
-        )
-        data += _CRC.pack(google_crc32c.value(data))
+    def _bring(self, folders: Sequence[str], owed: Mapping[int, int], changed: Mapping[int, Collection[int]]) -> None:
+        """`owed`: lengths that stand for those of these ledgers. `changed`: ledgers, and which of their pages."""
+        file = self._file
+        if file is not None and self._folder in folders:
+            grown = file.position - self._whole
+            if grown <= max(self._whole, _LEAST_GROWTH):
+                try:
+                    gone = (_ROW.pack(ledger_id, _DELETED, 0) for ledger_id in self._telling)
+                    for block in _blocks(chain(gone, self._rows_of(changed.items(), owed))):
+                        file.write(block)
+                    file.datasync()
+                    return
+                except OSError as error:
+                    _log.warning("the seal of the index files cannot be added to", path=file.path, reason=str(error))
+        self.close()
+        whole = ((ledger_id, None) for ledger_id in [*self._lengths, *owed])
+        rows = b"".join(_blocks(self._rows_of(whole, owed)))
+        self._folder = self._write_whole(folders, rows)
+        self._whole = _HEAD.size + len(rows)
+        with suppress(OSError):  # then the next write makes a whole new file
+            self._file = self._files.open(f"{self._folder}/{NAME}", writable=True)
+
+    def _rows_of(self, ledgers: Iterable[tuple[int, Iterable[int] | None]], owed: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield the rows with the present state of these pages of ledgers; None means all pages of a ledger.
+
+        A ledger that was deleted meanwhile gets no row.
+        """
+        for ledger_id, pages in ledgers:
+            length = owed.get(ledger_id) or self._lengths.get(ledger_id)
+            if length is not None:
+                held = self._held.get(ledger_id, _NO_PAGES)
+                known: Iterable[tuple[int, bytes]] = zip(held.pages(), held.slots, strict=True)
+                if pages is not None:
+                    known = [(page, bits) for page in sorted(pages) if (bits := held.get(page))]
+                parts = [_PAGE.pack(page, len(bits)) + bits for page, bits in known]
+                yield b"".join((_ROW.pack(ledger_id, length, len(parts)), *parts))
+
+    def _write_whole(self, folders: Sequence[str], rows: bytes) -> str:
+        """The folder that it is in. A try that failed may have left its file."""
         for left, folder in enumerate(folders, 1 - len(folders)):
             path = f"{folder}/{NAME}"
+            self._number += 1
             try:
-                self._files.write_bytes_atomic(path, data)
-                return
+                self._files.write_bytes_atomic(path, _HEAD.pack(_MAGIC, self._number, self._page_bytes) + rows)
+                return folder
             except OSError as error:
                 if left < 0:
                     _log.warning("the lengths of the index files are noted elsewhere", path=path, reason=str(error))
@@ -249,6 +269,16 @@ class IndexFilesSeal:
                     raise NoWritableDirectory(f"cannot write {path}: {error.strerror}") from error
                 else:
                     raise storage_fault(f"cannot write {path}", error) from error
+        raise NoWritableDirectory("no index directory is left for the seal of the index files")
+
+    def close(self) -> None:
+        """Write no more to the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    # --- reading --------------------------------------------------------------------------------------------
 
     def _read(self, path: str) -> None:
         try:
@@ -257,104 +287,76 @@ class IndexFilesSeal:
             return
         except OSError as error:
             raise storage_fault(f"cannot read {path}", error) from error
-        content, crc = data[: -_CRC.size], data[-_CRC.size :]
         try:
-            if crc != _CRC.pack(google_crc32c.value(content)):
-                raise ValueError("its checksum is another")
-            self._take(content)
-        except (ValueError, IndexError, struct.error) as error:
+            magic, number, page_bytes = _HEAD.unpack_from(data)
+            if magic != _MAGIC or not 0 < number < _LAST_NUMBER:
+                raise ValueError(f"it begins with {magic!r}, and is number {number}")
+            if number > self._number:
+                self._take(data, number, page_bytes, path)
+        except (ValueError, IndexError, struct.error, zlib.error) as error:
             _log.warning(
-                "the seal of the index files is damaged: nobody knows whether they are complete",
+                "the seal of the index files is damaged: it is unknown whether they are complete",
                 path=path,
                 reason=str(error),
             )
 
-    def _take(self, content: bytes) -> None:
-        """What a seal says, if newer than what is known. `ValueError`, `IndexError`, `struct.error`: it is none."""
-        magic, number, count = _HEAD_02.unpack_from(content)
-        if magic == _MAGIC:
-            at, lists = _HEAD.size, 3
-            page_bytes, patterns = _HEAD.unpack_from(content)[3:]
-        elif magic == _WITH_COUNTS:
-            at, lists, patterns = _HEAD_03.size, 3, 0
-            page_bytes = _HEAD_03.unpack_from(content)[3]
-        elif magic == _WITHOUT_PAGES:
-            at, lists, page_bytes, patterns = _HEAD_02.size, 2, 0, 0
-        else:
-            raise ValueError(f"it begins with {magic!r}")
-        rows = at + lists * 8 * count
-        if count < 0 or rows > len(content) or not 0 < number < _LAST_NUMBER or not 0 <= page_bytes < _TOO_LARGE:
-            raise ValueError(f"{count} ledgers do not fit in, or {number} is no number, or {page_bytes} no `pageSize`")
-        numbers = _unpacked("q", content[at:rows])
-        ledger_ids, lengths, many = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
+    def _take(self, data: bytes, number: int, page_bytes: int, path: str) -> None:
+        """Take over the contents of a seal.
+
+        `ValueError`, `IndexError`, `struct.error` and `zlib.error` mean that it is not a valid seal.
+        """
         self._page_bytes = self._page_bytes or page_bytes
-        if not page_bytes or page_bytes != self._page_bytes:
-            held = {}
-        elif magic == _WITH_COUNTS:
-            held = self._counts(ledger_ids, many, content[rows:])
-        else:
-            held = self._patterns(ledger_ids, many, content[rows:], patterns)
-        if number > self._number:
-            self._number, self._held = number, held
-            self._sealed = dict(zip(ledger_ids, lengths, strict=True))
-
-    def _counts(self, ledger_ids: Iterable[int], many: array[int], content: bytes) -> dict[int, HeldPages]:
-        _check_length(content, many, 2)
-        counts, at = _unpacked("H", content), 0
-        found: dict[int, HeldPages] = {}
-        for ledger_id, pages in zip(ledger_ids, many, strict=True):
-            known = [(page, held) for page, held in enumerate(counts[at : at + pages]) if held]
-            found[ledger_id] = self._shared(_NO_PAGES.replaced(known))
-            at += pages
-        return found
-
-    def _patterns(
-        self, ledger_ids: Iterable[int], many: array[int], content: bytes, count: int
-    ) -> dict[int, HeldPages]:
-        width = _pattern_bytes(self._slots)
-        total = _check_length(content, many, 12, count, width)
-        ends = range(12 * total + width, len(content) + 1, width)
-        patterns = [self._shared_pages(content[end - width : end].rstrip(b"\0")) for end in ends]
-
-        @lru_cache(_LIKE_OTHERS)
-        def pages_of(numbers: bytes, which: bytes) -> HeldPages:
-            slots = [patterns[each] if each < _COUNTED else each - _COUNTED for each in memoryview(which).cast("I")]
-            return self._shared(HeldPages(numbers, tuple(slots)))
-
-        pages = _unpacked("q", content[: 8 * total])
-        if pages and not 0 <= min(pages) <= max(pages) <= _LAST_ENTRY // self._slots:
-            raise ValueError(f"no entry is on page {min(pages)}, or on page {max(pages)}")
-        numbers = pages.tobytes()
-        which = _unpacked("I", content[8 * total : 12 * total]).tobytes()
-        found: dict[int, HeldPages] = {}
-        at = 0
-        for ledger_id, its in zip(ledger_ids, many, strict=True):
-            end = at + its
-            found[ledger_id] = pages_of(numbers[8 * at : 8 * end], which[4 * at : 4 * end])
-            at = end
-        return found
+        lengths: dict[int, int] = {}
+        held: dict[int, HeldPages] = {}
+        more: dict[int, dict[int, bytes]] = {}
+        at = _HEAD.size
+        while at < len(data):
+            if len(data) - at < _BLOCK.size:
+                break
+            length, crc = _BLOCK.unpack_from(data, at)
+            content = data[at + _BLOCK.size : at + _BLOCK.size + length]
+            if not content or len(content) < length or google_crc32c.value(content) != crc:
+                break  # zeros too, which a crash may leave: no bytes have the checksum 0
+            at += _BLOCK.size + length
+            for ledger_id, nbytes, pages in _rows(zlib.decompress(content)):
+                if nbytes == _DELETED:
+                    for known in (lengths, held, more):
+                        known.pop(ledger_id, None)
+                    continue
+                lengths[ledger_id] = nbytes
+                slots = [(page, self._shared_bits(bits)) for page, bits in pages]
+                if not slots or page_bytes != self._page_bytes:
+                    continue
+                if ledger_id in held:
+                    more.setdefault(ledger_id, {}).update(slots)
+                else:
+                    held[ledger_id] = self._shared(_NO_PAGES.replaced(slots))
+        for ledger_id, changed in more.items():
+            held[ledger_id] = self._shared(held[ledger_id].replaced(sorted(changed.items())))
+        if at < len(data):
+            _log.warning("the end of the seal of the index files is not whole, and left out", path=path, at=at)
+        self._number, self._lengths, self._held, self._is_whole = number, lengths, held, at == len(data)
 
 
-def _check_length(content: bytes, many: array[int], page_bytes: int, patterns: int = 0, pattern_bytes: int = 0) -> int:
-    """How many pages ledgers with so many have. `ValueError` unless they and the patterns are what the content is."""
-    total = sum(many)
-    if min(many, default=0) < 0 or patterns < 0 or len(content) != total * page_bytes + patterns * pattern_bytes:
-        raise ValueError(f"{len(content)} bytes are not {total} pages and {patterns} patterns")
-    return total
+def _blocks(rows: Iterator[bytes]) -> Iterator[bytes]:
+    while together := b"".join(islice(rows, _ROWS_TOGETHER)):
+        content = zlib.compress(together, 1)
+        yield _BLOCK.pack(len(content), google_crc32c.value(content)) + content
 
 
-class _Patterns(dict[Held, int]):
-    """Numbers of patterns, in the order in which they are asked for; a count is its own number."""
-
-    def __missing__(self, held: Held) -> int:
-        if isinstance(held, int):
-            return _COUNTED | held
-        number = self[held] = len(self)
-        return number
-
-
-def _pattern_bytes(slots: int) -> int:
-    return -(-slots // 8)
+def _rows(content: bytes) -> Iterator[tuple[int, int, list[tuple[int, bytes]]]]:
+    """(ledger, length, (page, slots) of its pages) of each row."""
+    at = 0
+    while at < len(content):
+        ledger_id, length, count = _ROW.unpack_from(content, at)
+        at += _ROW.size
+        pages: list[tuple[int, bytes]] = []
+        for _ in range(count):
+            page, width = _PAGE.unpack_from(content, at)
+            at += _PAGE.size
+            pages.append((page, content[at : at + width] or NOTHING))
+            at += width
+        yield ledger_id, length, pages
 
 
 def drop_seals(files: Files, folders: Iterable[str]) -> None:
@@ -362,18 +364,3 @@ def drop_seals(files: Files, folders: Iterable[str]) -> None:
     for folder in folders:
         with suppress(FileNotFoundError):
             files.unlink(f"{folder}/{NAME}")
-
-
-def _packed(kind: Literal["q", "I"], numbers: Iterable[int]) -> bytes:
-    """Big-endian, 8 bytes each or 4."""
-    packed = array(kind, numbers)
-    if sys.byteorder == "little":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def _unpacked(kind: Literal["q", "I", "H"], data: bytes) -> array[int]:
-    numbers = array(kind, data)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.storage.disks import (
     FULL_FILE,
     RESERVE,
     DiskMonitor,
-    DiskOptions,
     DiskVerdict,
     StartReserves,
     disk_space,
@@ -33,13 +33,19 @@ from bookie_protocol.errors import StorageFault
 from tests.support.memory_files import MemoryFiles
 
 TOTAL = 1_000_000
-OPTIONS = DiskOptions(threshold=0.9, warn=0.8, low_water=0.7, interval_s=0.01, high_priority_bytes=50_000)
+OPTIONS = DisksConfig(
+    usage_threshold=0.9,
+    usage_warn_threshold=0.8,
+    usage_lwm_threshold=0.7,
+    check_interval_ms=10,
+    min_usable_for_high_priority_bytes=50_000,
+)
 
 
 class Disks:
     """Directories with the usage that a test says."""
 
-    def __init__(self, *ledgers: str, indexes: tuple[str, ...] = (), options: DiskOptions = OPTIONS) -> None:
+    def __init__(self, *ledgers: str, indexes: tuple[str, ...] = (), options: DisksConfig = OPTIONS) -> None:
         self.files = MemoryFiles()
         self.used: dict[str, float] = dict.fromkeys((*ledgers, *indexes), 0.0)
         self.devices = {path: number for number, path in enumerate(self.used)}
@@ -160,11 +166,11 @@ def test_no_flapping(history: list[tuple[float, float]]) -> None:
         now = disks.check(a=a, b=b)
         for state, share in zip(now, (a, b), strict=True):
             share = round(share * TOTAL) / TOTAL
-            if share > OPTIONS.threshold + 1e-6:
+            if share > OPTIONS.usage_threshold + 1e-6:
                 assert state is F
-            if state is F and share < OPTIONS.threshold - 1e-6:
+            if state is F and share < OPTIONS.usage_threshold - 1e-6:
                 assert before == (F, F)
-                assert (a + b) / 2 >= OPTIONS.low_water - 1e-6
+                assert (a + b) / 2 >= OPTIONS.usage_lwm_threshold - 1e-6
         before = now
 
 
@@ -234,7 +240,8 @@ class TestOneFailedDirectoryOfSeveral:
         disks.lose("/a")
         disks.check()
         assert (self.failed, list(disks.monitor.failed)) == (["/a"], ["/a"])
-        assert disks.reports[-2:] == [("/a", F), ("/b", W)]
+        assert disks.reports[-1] == ("/b", W)
+        assert ("/a", F) not in disks.reports, "whoever was told that it failed does so, once it is not used"
         assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 0)
         disks.files.makedirs("/a")
         disks.check()
@@ -256,6 +263,23 @@ class TestOneFailedDirectoryOfSeveral:
         assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 0)
         with pytest.raises(StorageFault, match="10 flushes failed"):
             disks.monitor.give_up("/b", StorageFault("10 flushes failed"))
+
+    def test_one_that_is_given_up_during_a_check_gets_no_state_again(self) -> None:
+        disks = self.make()
+        disks.check()
+        disks.reports.clear()
+        usage = disks.files.usage
+
+        def gives_up(path: str) -> DiskUsage:
+            if path == "/b":  # the monitor has looked at the other one
+                disks.monitor.give_up("/a", StorageFault("10 flushes failed"))
+            return usage(path)
+
+        disks.files.usage = gives_up  # type: ignore[method-assign]
+        disks.check(a=0.95)
+        assert [path for path, _ in disks.reports] == ["/b"]
+        assert disks.monitor.states["/a"] is W
+        assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 0)
 
     def test_a_journal_disk_that_fills_meanwhile_makes_the_bookie_read_only(self) -> None:
         """The journal is not trimmed while a directory has failed: what is left must not end with it."""
@@ -375,6 +399,17 @@ def test_it_makes_no_disk_almost_full(files: MemoryFiles) -> None:
     files.write_bytes(f"{FOLDER}/ballast", bytes(DISK_BYTES - DISK_BYTES // 4 - HELD))
     hold(files)
     assert files.exists(AT)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_room_that_somebody_else_was_quicker_to_take_is_looked_for_again(files: MemoryFiles, number: int) -> None:
+    reserves = StartReserves(files)
+    files.faults.fail("allocate", path=RESERVE, errno=number)
+    reserves.hold(FOLDER, files.usage(FOLDER), WARN)
+    assert not files.exists(AT)
+    files.faults.clear()
+    reserves.hold(FOLDER, files.usage(FOLDER), WARN)
+    assert files.size(AT) == HELD
 
 
 def test_a_file_system_that_refuses_is_asked_once_and_keeps_nothing(files: MemoryFiles) -> None:

@@ -175,12 +175,18 @@ def test_after_a_death_nothing_works_any_more() -> None:
 def test_a_killed_process_loses_nothing_until_the_power_is_cut() -> None:
     files = MemoryFiles()
     files.create("/a").write(b"unsynced")
+    files.sync_directory("/")
+    files.create("/b")
     files.faults.die_now()
     after = files.restart()
-    assert after.read_bytes("/a") == b"unsynced"
-    assert {after.crash(random.Random(seed)).read_bytes("/a") for seed in range(20)} > {b"", b"unsynced"}
+    assert (after.read_bytes("/a"), after.exists("/b")) == (b"unsynced", True)
+    cut = [after.crash(random.Random(seed)) for seed in range(20)]
+    assert {each.read_bytes("/a") for each in cut} > {b"", b"unsynced"}
+    assert {each.exists("/b") for each in cut} == {False, True}
     after.open("/a", writable=True).sync()
-    assert after.crash(random.Random(0)).read_bytes("/a") == b"unsynced"
+    after.sync_directory("/")
+    last = after.crash(random.Random(0))
+    assert (last.read_bytes("/a"), last.exists("/b")) == (b"unsynced", True)
 
 
 def test_failing_the_nth_of_some_operations() -> None:

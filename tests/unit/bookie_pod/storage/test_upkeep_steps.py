@@ -74,7 +74,7 @@ def test_a_collection_that_hangs_stays_at_its_step(engine: str, monkeypatch: pyt
 
 
 def test_a_collection_that_is_slow_on_purpose_moves_on() -> None:
-    rig = GcRig(replace(FAST, compaction_rate=1))
+    rig = GcRig(replace(FAST, compaction_rate_by_bytes=1))
     rig.write([1], 3)
     rig.write([1, 2], 30, size=2000, first=3)
     rig.delete(2)

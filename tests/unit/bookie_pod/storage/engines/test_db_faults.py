@@ -145,11 +145,11 @@ def test_a_flush_that_was_broken_off_begins_anew_in_new_logs(error: Exception, m
         put(storage, entry(ledger_id, 0))
     append, calls = directory.logs.append_run, list[int]()
 
-    def fails(ledger_id: int, *what: object) -> list[int]:
+    def fails(ledger_id: int, *what: object, **how: int) -> list[int]:
         calls.append(ledger_id)
         if calls == [1, 2]:
             raise error
-        return append(ledger_id, *what)  # type: ignore[arg-type]
+        return append(ledger_id, *what, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(directory.logs, "append_run", fails)
     with pytest.raises(type(error)):
@@ -168,11 +168,11 @@ def test_of_a_ledger_that_is_deleted_before_its_turn_nothing_is_appended(monkeyp
     put(storage, *(entry(1, each) for each in range(4)), *(entry(2, each) for each in range(4)))
     append, calls = directory.logs.append_run, list[tuple[int, int]]()
 
-    def appends(ledger_id: int, entry_ids: list[int], entries: list[bytes]) -> list[int]:
+    def appends(ledger_id: int, entry_ids: list[int], entries: list[bytes], **how: int) -> list[int]:
         calls.append((ledger_id, len(entry_ids)))
         if len(calls) == 1:
             storage.delete_ledger(2)
-        return append(ledger_id, entry_ids, entries)
+        return append(ledger_id, entry_ids, entries, **how)
 
     monkeypatch.setattr(directory.logs, "append_run", appends)
     storage.flush()

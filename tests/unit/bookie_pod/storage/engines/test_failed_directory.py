@@ -11,7 +11,7 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import FLUSH_TRIES
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.gc.storage import collected
-from bookie_protocol.errors import NoSuchEntry, NotThere, StorageFault
+from bookie_protocol.errors import NoSuchEntry, NotThere, NoWritableDirectory, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 FAILURE = StorageFault("directory /ledgers1 is gone")
@@ -69,6 +69,21 @@ def test_a_disk_that_fails_during_a_read_is_not_asked_again_and_is_the_answer(mo
         with pytest.raises(StorageFault, match="/ledgers1 is gone"):
             storage.read(3, 0)
     assert bookie.metrics.lookups == lookups + 1
+    storage.close()
+
+
+def test_a_disk_that_fails_during_a_flush_is_what_the_flush_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryBookie().open()
+    put(storage, entry(3, 0))
+
+    def fails(*arguments: object, **named: object) -> list[int]:
+        storage.fail_directory(0, FAILURE)
+        raise NoWritableDirectory("all are full")  # as a directory that failed is
+
+    monkeypatch.setattr(storage.directories[0].logs, "append_run", fails)
+    with pytest.raises(StorageFault, match="/ledgers1 is gone") as told:
+        storage.flush()
+    assert not isinstance(told.value, NoWritableDirectory)
     storage.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -69,6 +70,28 @@ def test_a_directory_that_failed_takes_nothing_and_no_mark_moves(engine: str) ->
     assert not [change for change in changes if change.path.startswith("/ledgers1")]
     assert [storage.read(ledger_id, 0) for ledger_id in range(2, 12)] == [entry(each, 0) for each in range(2, 12)]
     storage.close()
+
+
+@engines
+@pytest.mark.parametrize("which", [".idx", ".log"])
+def test_a_checkpoint_fails_whole_if_its_pages_or_its_logs_do(engine: str, which: str) -> None:
+    """Logs that pages point to go first, then the pages of all ledgers; neither may be left out. No slot names what a
+    power failure could take."""
+    bookie, storage = _opened(engine, 1)
+    put(storage, *(entry(ledger_id, 0) for ledger_id in range(3)))
+    operations = bookie.faults.record()
+    bookie.faults.fail("datasync", path=which, times=1)
+    with pytest.raises(StorageFault):
+        storage.checkpoint([LogMark(1, 0)])
+    written = {operation.path for operation in operations if operation.name == "pwrite" and ".idx" in operation.path}
+    assert bool(written) is (which == ".idx"), "no page goes to a disk before its log"
+    if which == ".idx":
+        storage.checkpoint([LogMark(1, 0)])
+    bookie.faults.die_now()
+    again = bookie.crash(random.Random(1)).open()
+    if which == ".idx":
+        assert [again.read(ledger_id, 0) for ledger_id in range(3)] == [entry(ledger_id, 0) for ledger_id in range(3)]
+    again.close()
 
 
 @engines

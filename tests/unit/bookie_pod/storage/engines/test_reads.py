@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -204,14 +205,14 @@ def test_what_is_found_damaged_while_it_is_flushed_is_not_served_from_memory(mon
     storage = bookie.open()
     (directory,) = storage.directories
     put(storage, entry(1, 0), entry(2, 0))
-    write = directory.ledgers.write
+    write = directory.locations.write
 
-    def finds_first(ledgers: set[int]) -> None:
+    def finds_behind_it(*arguments: Any) -> None:
+        write(*arguments)
         directory.refuse({directory.locations.get(1, 0)})
         directory.read_cache.forget_ledger(1)
-        write(ledgers)
 
-    monkeypatch.setattr(directory.ledgers, "write", finds_first)
+    monkeypatch.setattr(directory.locations, "write", finds_behind_it)
     storage.flush()
     with pytest.raises(EntryDamaged):
         storage.read(1, 0)

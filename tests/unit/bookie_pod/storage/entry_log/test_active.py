@@ -53,6 +53,7 @@ def test_the_least_recently_used_log_is_rotated_beyond_the_maximum(files: Memory
         _add(logger, ledger_id)
     assert [logger.current_log_id(ledger) is not None for ledger in (1, 2, 3, 4)] == [True, False, True, True]
     assert logger.stats.logs_rotated == 1
+    logger.sync()
     assert logger.ledgers_map(1).end is None
     logger.close()
 
@@ -78,7 +79,7 @@ def test_a_checkpoint_syncs_active_and_rotated_logs(files: MemoryFiles) -> None:
         _add(logger, ledger_id)
     operations = files.faults.record()
     logger.checkpoint()
-    assert sorted(op.path for op in operations if op.name == "datasync") == [f"{FOLDER}/{i}.log" for i in range(3)]
+    assert {op.path for op in operations if op.name == "datasync"} == {f"{FOLDER}/{i}.log" for i in range(3)}
     assert [logger.is_flushed(i) for i in range(3)] == [True, False, False]
     logger.close()
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
+from bookie_pod.storage import log_ids
 from bookie_pod.storage.entry_log import DiskState, EntryLogger, LedgerDirStates, catalog, names
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
@@ -101,7 +102,7 @@ def test_a_log_that_appears_while_it_is_made_is_never_overwritten(files: MemoryF
 
 
 def test_when_every_id_is_taken_no_log_is_made(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (catalog, names):
+    for module in (catalog, names, log_ids):
         monkeypatch.setattr(module, "MAX_LOG_ID", 3)
     make_folders(files, A)
     for log_id in range(4):
@@ -285,6 +286,7 @@ def test_a_log_on_a_disk_that_got_worse_is_rotated_at_the_next_append(files: Mem
     assert logger.current_log_id() == 0
     assert logger.append_run(7, [1], [entry(7, 1)])[0] >> 32 == 1
     assert logger.stats.logs_rotated == 1
+    logger.sync()
     assert logger.ledgers_map(0).end is None
     logger.close()
 

@@ -204,6 +204,7 @@ def test_rotation_writes_map_and_header_and_tells_listeners(files: MemoryFiles) 
     logger.append_run(7, [3], [entry(7, 3, 41)])
     logger.rotate()
     assert told == [0]
+    logger.sync()
     data = files.read_bytes(f"{FOLDER}/0.log")
     assert data[:20] == bytes.fromhex("424b4c4f00000001000000000000042d00000001")
     assert data[1069:] == bytes.fromhex(
@@ -221,6 +222,7 @@ def test_ledger_sizes_in_the_map_include_the_size_word(files: MemoryFiles) -> No
         ids, entries = run(ledger_id, count, size=50)
         logger.append_run(ledger_id, ids, entries)
     logger.rotate()
+    logger.sync()
     found = logger.ledgers_map(0)
     assert found.end is None
     assert found.ledgers == {7: 5 * 54, 8: 54}

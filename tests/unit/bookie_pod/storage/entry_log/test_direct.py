@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -10,11 +13,13 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bookie_pod.storage.entry_log import split_location
-from bookie_pod.storage.entry_log.direct import DirectLogWriter
+from bookie_pod.storage.entry_log.direct import DirectLogWriter, DirectWriterFactory
+from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.errors import StorageFault
 from tests.support.entry_logs import FOLDER, entry, open_logger, run
+from tests.support.largest_file import largest_file
 from tests.support.memory_files import MemoryFiles
 
 LOG = f"{FOLDER}/0.log"
@@ -45,6 +50,7 @@ def test_a_closed_log_has_its_true_size_a_map_and_a_header(files: MemoryFiles) -
     ids, entries = run(7, 100, size=333)
     logger.append_run(7, ids, entries)
     logger.rotate()
+    logger.sync()
     found = logger.ledgers_map(0)
     assert (found.end, found.ledgers) == (None, {7: 100 * 337})
     assert files.size(LOG) % 4096 == 0
@@ -155,9 +161,31 @@ def test_on_the_real_file_system(tmp_path: object) -> None:
 
 def test_closing_a_log_frees_its_buffer(files: MemoryFiles) -> None:
     files.makedirs(FOLDER)
-    log = DirectLogWriter(0, FOLDER, files.create_direct(LOG), 8192)
+    aligned = mmap.mmap(-1, 8192)
+    log = DirectLogWriter(0, FOLDER, files.create_direct(LOG), aligned)
     log.append(7, [entry(7, 0)], 0, 1 << 20, [])
     log.flush()
     log.close()
-    assert log._aligned.closed
+    aligned.close()  # nothing refers to it any more
     assert files.open_files == 0
+
+
+def test_a_log_closes_while_the_error_of_a_write_is_kept(tmp_path: Path) -> None:
+    aligned = mmap.mmap(-1, 1 << 20)
+    log = DirectLogWriter(0, str(tmp_path), PosixFiles().create_direct(f"{tmp_path}/0.log"), aligned)
+    log.append(7, [bytes(300_000)], 0, 1 << 30, [])
+    with largest_file(50 * 4096), pytest.raises(OSError) as kept:  # the kernel takes a part
+        log.flush()
+    log.close()
+    aligned.close()
+    assert kept.value.errno == errno.EFBIG
+
+
+def test_no_file_is_made_without_memory_to_write_it_from(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.makedirs(FOLDER)
+    error = OSError(errno.ENOMEM, "no memory")
+    monkeypatch.setattr("bookie_pod.storage.entry_log.direct.mmap.mmap", Mock(side_effect=error))
+    with pytest.raises(OSError):
+        DirectWriterFactory()(files, 0, FOLDER, EntryLogOptions(direct_io=True))
+    assert files.open_files == 0
+    assert files.listdir(FOLDER) == []

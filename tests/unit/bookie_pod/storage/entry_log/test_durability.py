@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
+from bookie_pod.storage.entry_log.format import decode_header
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_protocol.errors import StorageFault
 from tests.support.entry_logs import FOLDER, entry, open_logger, run
@@ -66,7 +67,7 @@ def test_checkpoint_syncs_rotated_logs_only(files: MemoryFiles) -> None:
     logger.append_run(7, ids, entries)
     operations = files.faults.record()
     logger.checkpoint()
-    assert [op.path for op in operations if op.name == "datasync"] == [f"{FOLDER}/0.log", f"{FOLDER}/1.log"]
+    assert {op.path for op in operations if op.name == "datasync"} == {f"{FOLDER}/0.log", f"{FOLDER}/1.log"}
     assert logger.is_flushed(0)
     assert logger.is_flushed(1)
     assert not logger.is_flushed(2)
@@ -306,10 +307,34 @@ def test_a_torn_map_is_cut_off(files: MemoryFiles) -> None:
     logger = open_logger(files)
     logger.append_run(7, [0], [entry(7, 0)])
     logger.flush()
-    files.faults.fail("pwrite", after=1, times=1)  # the map is written, the header is not
+    files.faults.fail("pwrite", times=1)
     logger.rotate()
     assert files.size(f"{FOLDER}/0.log") == 1024 + 104
     logger.close()
+
+
+@pytest.mark.parametrize("fails", ["pwrite", "datasync"])
+def test_a_header_that_cannot_be_written_costs_the_map_not_the_entries(files: MemoryFiles, fails: str) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.rotate()
+    files.faults.fail(fails, after=fails == "datasync", times=1)
+    logger.sync()
+    assert logger.is_flushed(0)
+    assert logger.read(locations[0], 7, 0) == entry(7, 0)
+    logger.close()
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_leaves_no_log_that_seems_closed_and_lacks_bytes(seed: int, direct: bool) -> None:
+    files = MemoryFiles()
+    logger = open_logger(files, direct_io=direct, direct_write_buffer_bytes=8192)
+    logger.append_run(7, *run(7, 100, size=300))
+    logger.rotate()
+    logger.force_close()
+    found = open_logger(files.crash(random.Random(seed))).ledgers_map(0)
+    assert not found.closed
 
 
 def test_a_log_that_cannot_be_cut_or_closed_goes_on_to_be_collected(files: MemoryFiles) -> None:
@@ -334,6 +359,7 @@ def test_a_failed_rotation_leaves_the_current_log_in_use(files: MemoryFiles) -> 
     assert logger.current_log_id() == 0
     files.faults.clear()
     assert logger.append_run(7, [1], [entry(7, 1)])[0] >> 32 > 0
+    logger.sync()
     assert logger.ledgers_map(0).end is None
     logger.close()
 
@@ -423,3 +449,22 @@ def test_of_two_syncs_at_once_none_says_durable_after_the_other_has_failed(files
         thread.join()
     assert outcomes == [False, False]
     assert log.synced_to == 0
+
+
+def test_a_map_that_was_written_in_the_middle_of_a_sync_is_not_named_before_the_next(files: MemoryFiles) -> None:
+    """Another thread rotates the log meanwhile, and the sync that goes on may not have seen the map."""
+    files.makedirs(FOLDER)
+    path = f"{FOLDER}/0.log"
+    log = LogWriter(0, FOLDER, files.create(path), 4096)
+    log.append(7, [entry(7, 0)], 0, 1 << 20, [])
+    log.flush()
+    gate = files.faults.hold("datasync")
+    thread = threading.Thread(target=log.sync)
+    thread.start()
+    gate.reached()
+    log.write_map()
+    gate.open()
+    thread.join()
+    assert not decode_header(files.read_bytes(path)).has_map
+    log.sync()
+    assert decode_header(files.read_bytes(path)).has_map

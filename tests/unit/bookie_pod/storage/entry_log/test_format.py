@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import format as fmt
 from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.log_ids import MAX_LOG_ID
 from bookie_protocol.errors import InvalidConfiguration
 
 
@@ -66,7 +67,7 @@ def test_location_of_the_worked_example() -> None:
     assert fmt.split_location(21474837508) == (5, 0x404)
 
 
-@given(st.integers(0, fmt.MAX_LOG_ID), st.integers(0, 2**31 - 1))
+@given(st.integers(0, MAX_LOG_ID), st.integers(0, 2**31 - 1))
 def test_location_round_trip(log_id: int, position: int) -> None:
     assert fmt.split_location(fmt.make_location(log_id, position)) == (log_id, position)
 

@@ -123,6 +123,7 @@ def test_our_log_of_the_same_entries_has_the_same_bytes(disk: str, files: Memory
     closed = described["ledgersMapOffset"] > 0
     if closed:
         writer.rotate()
+        writer.sync()
     ours = mine.read_bytes(f"{FOLDER}/0.log")
     assert (map_checksum_in(ours) is not None) == closed
     ours = ours[:MAP_CHECK_OFFSET] + bytes(MAP_CHECK.size) + ours[MAP_CHECK_OFFSET + MAP_CHECK.size :]

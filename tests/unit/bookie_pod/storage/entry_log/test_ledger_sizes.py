@@ -272,6 +272,7 @@ def test_a_counting_scan_is_paid_for_as_it_goes(size: int, paid: list[tuple[int,
     else:
         assert told == [(747, 747 * 1404), (747, 747 * 1404), (6, 6 * 1404)], "a megabyte at a time"
     logger.rotate()
+    logger.sync()
     told.clear()
     assert logger.ledgers_map(0, lambda *spent: told.append(spent)).end is None
     assert told == [], "the log has its map"

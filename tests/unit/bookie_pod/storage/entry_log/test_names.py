@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.storage.entry_log.format import MAX_LOG_ID
 from bookie_pod.storage.entry_log.names import (
-    following_id,
     last_id_in_directory,
     log_file_name,
     parse_compacted_name,
     parse_log_name,
 )
+from bookie_pod.storage.log_ids import MAX_LOG_ID, following_id
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import EntryLogger, make_location
-from bookie_pod.storage.entry_log.format import PAD_BYTE
+from bookie_pod.storage.entry_log.format import PAD_BYTE, split_location
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.entry_log.reader import CHUNK_LIMIT
+from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES
 from bookie_pod.storage.files import File
 from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
@@ -98,7 +99,7 @@ def test_a_size_beyond_the_file_is_a_fault_and_allocates_nothing(files: MemoryFi
     logger.rotate()
     logger.sync()
     files.corrupt(LOG, 1024, struct.pack(">i", size))
-    with pytest.raises(StorageFault, match=rf"{LOG} ends within entry 0 of ledger 7"):
+    with pytest.raises(EntryDamaged, match=LOG):
         logger.read(locations[0], 7, 0)
     logger.close()
 
@@ -142,6 +143,20 @@ def test_an_oversized_entry_is_read_all_the_same(files: MemoryFiles) -> None:
     logger = open_logger(files, max_entry_bytes=50)
     locations = logger.append_run(7, [0], [entry(7, 0)])
     assert logger.read(locations[0], 7, 0) == entry(7, 0)
+    logger.close()
+
+
+def test_a_damaged_size_does_not_choose_how_much_is_read(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files)
+    logger.close()
+    position = split_location(locations[2])[1]
+    files.corrupt(LOG, position - 4, struct.pack(">i", SANE_ENTRY_BYTES + 1))
+    files.truncate_to(LOG, position + SANE_ENTRY_BYTES + 1)
+    logger = open_logger(files)
+    before = files.faults.counts["pread"]
+    with pytest.raises(EntryDamaged):
+        logger.read(locations[2], 7, 2)
+    assert files.faults.counts["pread"] - before == 1  # with the head
     logger.close()
 
 
@@ -216,7 +231,10 @@ class _Check:
     def __init__(self, *refused: int) -> None:
         self._refused = refused
 
-    def problem(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+    def problem(self, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        return self.served(0, ledger_id, entry_id, entry)
+
+    def served(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
         return "its digest is wrong" if entry_id in self._refused else None
 
     def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:

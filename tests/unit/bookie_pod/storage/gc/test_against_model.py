@@ -18,7 +18,9 @@ OTHER = ("other:3181",)
 
 
 def _make(engine: str, *, transactional: bool, per_ledger: bool = False) -> GcRig:
-    options = replace(FAST, transactional=transactional, over_replicated_interval_ms=1, max_outstanding=7)
+    options = replace(
+        FAST, transactional_compaction=transactional, overreplicated_wait_time_ms=1, compaction_max_outstanding=7
+    )
     if engine == "db":
         small = small_options(log_size=3000, read_cache_bytes=4000)
         if per_ledger:

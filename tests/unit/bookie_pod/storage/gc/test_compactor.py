@@ -24,7 +24,7 @@ from tests.support.memtable_engine import ENGINES as MEMTABLE_ENGINES
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 ENGINES = ["db", *MEMTABLE_ENGINES]
-PLAIN = replace(FAST, transactional=False)
+PLAIN = replace(FAST, transactional_compaction=False)
 FIRST, SIZE = 1024, 104
 
 
@@ -304,8 +304,7 @@ def test_the_emptiest_tenth_comes_first_and_in_it_the_oldest_log(engine: str, mo
 
 
 def test_the_time_budget_ends_it_after_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = replace(FAST.major, max_time_ms=1000)
-    rig = GcRig(replace(FAST, major=rule))
+    rig = GcRig(replace(FAST, major_compaction_max_time_ms=1000))
     for number in range(6):
         rig.write([1, 2], 5, first=5 * number)
     rig.delete(2)
@@ -318,7 +317,7 @@ def test_the_time_budget_ends_it_after_a_log(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_compaction_that_was_stopped_is_due_again_after_the_restart() -> None:
     """Scenario A4: a bookie that is restarted in the middle of every compaction compacts all the same."""
-    rig = GcRig(replace(FAST, compaction_rate=1))
+    rig = GcRig(replace(FAST, compaction_rate_by_bytes=1))
     rig.write([1, 2], 10)
     rig.delete(2)
     rig.metadata.ledgers[99] = None
@@ -465,7 +464,7 @@ def test_padding_of_logs_written_past_the_page_cache_is_stepped_over() -> None:
 
 @pytest.mark.parametrize("transactional", [True, False])
 def test_rows_that_are_left_of_a_deleted_ledger_keep_none_of_its_entries(transactional: bool) -> None:
-    rig = GcRig(replace(FAST, transactional=transactional))
+    rig = GcRig(replace(FAST, transactional_compaction=transactional))
     log_id = rig.write([1, 2], 10)
     rows = list(rig.parts.rows(2))
     rig.delete(2)
@@ -480,7 +479,7 @@ def test_rows_that_are_left_of_a_deleted_ledger_keep_none_of_its_entries(transac
 
 @pytest.mark.parametrize("transactional", [True, False])
 def test_entries_that_are_dead_cost_nothing_of_a_rate_of_entries(transactional: bool) -> None:
-    rig, _ = _half_dead(options=replace(FAST, throttle_by_bytes=False, transactional=transactional))
+    rig, _ = _half_dead(options=replace(FAST, throttle_by_bytes=False, transactional_compaction=transactional))
     paid = []
     rig.gc._reclaimer._compactor._pay = lambda entries, nbytes: paid.append(entries)
     rig.force()

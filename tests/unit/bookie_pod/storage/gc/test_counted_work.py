@@ -42,7 +42,7 @@ def _counted(rig: GcRig) -> Counted:
 @pytest.mark.parametrize("alive", [1, 2])
 def test_a_compaction(engine: str, transactional: bool, alive: int) -> None:
     """Read: the whole log, dead entries too. Written, and so moved: what lives."""
-    rig = GcRig(replace(FAST, transactional=transactional), engine=engine)
+    rig = GcRig(replace(FAST, transactional_compaction=transactional), engine=engine)
     rig.write(range(4), ENTRIES, SIZE)
     rig.delete(*range(alive, 4))
     rig.gc.run_pass()
@@ -55,7 +55,7 @@ def test_a_compaction(engine: str, transactional: bool, alive: int) -> None:
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "plain"])
 def test_a_copy_that_a_crash_left_is_read_again(transactional: bool) -> None:
     """From the disk this time, so its bytes count; its entries were moved before."""
-    rig = GcRig(replace(FAST, transactional=transactional))
+    rig = GcRig(replace(FAST, transactional_compaction=transactional))
     source = rig.write([1, 2], ENTRIES, SIZE)
     rig.delete(2)
     assert rig.gc.run_pass().ledgers_deleted == 1
@@ -85,7 +85,7 @@ def test_a_scan_that_measures_a_log() -> None:
 def test_logs_that_an_unclean_stop_left_cost_one_look_through_the_index_together(
     engine: str, transactional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = GcRig(replace(FAST, transactional=transactional), engine=engine)
+    rig = GcRig(replace(FAST, transactional_compaction=transactional), engine=engine)
     logs = [rig.write([ledger_id, 10 + ledger_id], 5) for ledger_id in range(6)]
     for log_id in logs:
         rig.forget_map(log_id)

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_pod.storage.gc import collection_pass
+from bookie_pod.storage.gc.schedule import Force
 from tests.support.gc_rig import FAST, MAJOR, MINOR, GcRig
 from tests.support.memory_faults import MUTATING
 from tests.support.memtable_engine import MemTableBookie, memtable_options
@@ -33,7 +35,7 @@ def per_ledger(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(params=list(ENGINES))
 def rig(request: pytest.FixtureRequest, per_ledger: bool) -> GcRig:
-    rig = GcRig(replace(FAST, transactional=not per_ledger), ENGINES[request.param](per_ledger))
+    rig = GcRig(replace(FAST, transactional_compaction=not per_ledger), ENGINES[request.param](per_ledger))
     rig.metadata.ledgers[99] = ("other:3181",)
     return rig
 
@@ -43,6 +45,42 @@ def write(rig: GcRig, ledger_id: int, entries: int, first: int = 0) -> None:
     rig.metadata.ledgers.setdefault(ledger_id, None)
     put(rig.storage, *(entry(ledger_id, each, 100) for each in range(first, first + entries)))
     rig.storage.flush()
+
+
+@pytest.mark.parametrize(("force", "goes"), [(Force(), True), (Force(by_disk=True), False), (None, False)], ids=str)
+def test_forced_pass_takes_the_second_look_at_an_empty_listing_itself(
+    rig: GcRig, force: Force | None, goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection_pass, "SECOND_LOOK_S", 0.0)
+    write(rig, 1, 20)
+    rig.metadata.ledgers.clear()  # nothing else is in the cluster
+    if force is not None:
+        assert rig.gc.request(force)
+    result = rig.gc.run_pass()
+    assert (result.ledgers_deleted == 1, rig.logs.log_ids() == [], result.errors == []) == (goes, goes, goes)
+    rig.gc.run_pass()
+    assert rig.logs.log_ids() == []
+
+
+def test_why_tells_what_lives_in_a_log_that_is_written_and_what_is_in_doubt(rig: GcRig) -> None:
+    write(rig, 1, 20)
+    (log_id,) = rig.logs.log_ids()
+    assert rig.gc.report(log_id).owners == [(1, 20 * (4 + 100))]
+    rig.metadata.ledgers.clear()
+    rig.gc.run_pass()
+    report = rig.gc.report(log_id)
+    assert report.usage is not None
+    assert report.usage.usage() == 1
+    assert rig.gc._ledgers.doubt is not None
+    assert rig.gc._ledgers.doubt in report.reason
+
+
+def test_list_of_logs_has_the_one_that_is_written_and_its_live_share(rig: GcRig) -> None:
+    write(rig, 1, 20)
+    rig.gc.run_pass()
+    (log,) = rig.gc.logs()
+    assert (log.state, log.share) == ("written", 1.0)
+    assert log.size == rig.logs.size(log.log_id)
 
 
 def test_one_in_which_nothing_lives_goes_with_the_pass_that_finds_it(rig: GcRig) -> None:

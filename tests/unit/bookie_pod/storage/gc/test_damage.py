@@ -17,7 +17,6 @@ from tests.support.storage_engine import MemoryBookie, entry, put
 
 SIZE = 104
 """Bytes of one entry in a log."""
-FIRST = 1024
 
 
 def _entries(ledger_id: int, count: int) -> dict[int, bytes]:
@@ -38,7 +37,7 @@ def test_no_flipped_bit_of_a_ledgers_map_costs_a_log_with_live_entries(reference
     rig.restart()
     if reference:
         rig.bookie.files.corrupt(rig.path(log_id), 20, bytes(8))
-    end = FIRST + 3 * SIZE
+    end = rig.map_offset(log_id)
     for number in range(2, 16 * 8, 3):  # of each byte some, and each of some byte
         at, bit = end + 24 + number // 8, number % 8
         rig.flip(log_id, at, 1 << bit)
@@ -64,7 +63,7 @@ def test_a_map_and_entries_that_disagree_quarantine_the_log() -> None:
     rig = GcRig(bookie=MemoryBookie.without_read_cache())
     log_id = rig.write([4, 5], 3)
     rig.delete(5)
-    rig.flip(log_id, FIRST + 4 + 7)  # the first entry's ledger id: 4 becomes 5
+    rig.flip(log_id, rig.first + 4 + 7)  # the first entry's ledger id: 4 becomes 5
     result = rig.force()
     assert (result.logs_compacted, result.logs_deleted) == (0, 0)
     assert log_id in rig.gc.state().quarantined
@@ -88,7 +87,7 @@ def test_a_size_word_that_was_overwritten(engine: str, size: int, closed: bool) 
     if not closed:
         rig.forget_map(damaged)
     # The entries of a drain lie by ledger: 1 first. Of ledger 1 the fifth is hit.
-    rig.bookie.files.corrupt(rig.path(damaged), FIRST + 4 * SIZE, struct.pack(">i", size))
+    rig.bookie.files.corrupt(rig.path(damaged), rig.first + 4 * SIZE, struct.pack(">i", size))
     rig.delete(2, 5)
     for _ in range(2):
         rig.force()
@@ -107,25 +106,26 @@ def test_a_size_word_that_was_overwritten(engine: str, size: int, closed: bool) 
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "active at a crash"])
-@pytest.mark.parametrize("length", [FIRST, FIRST + 4 * SIZE, FIRST + 4 * SIZE + 50, FIRST + 29 * SIZE + 103])
+@pytest.mark.parametrize("length", [0, 4 * SIZE, 4 * SIZE + 50, 29 * SIZE + 103])
 def test_a_tail_that_was_cut(length: int, closed: bool) -> None:
     rig = GcRig()
     damaged = rig.write([1, 2, 3], 10)
     rig.restart()
     if not closed:
         rig.forget_map(damaged)
-    rig.cut(damaged, length)
+    end = rig.first + length
+    rig.cut(damaged, end)
     rig.delete(1)
     rig.metadata.ledgers[99] = None
     result = rig.force()
-    between_entries = (length - FIRST) % SIZE == 0
+    between_entries = length % SIZE == 0
     if closed or not between_entries:
         assert list(rig.gc.state().quarantined) == [damaged]
         assert rig.logs.exists(damaged)
         assert (result.logs_compacted, result.logs_deleted) == (0, 0)
     for entry_id in range(10):
         location = rig.parts.location_of(3, entry_id)
-        if split_location(location)[0] == damaged and split_location(location)[1] + 100 > length:
+        if split_location(location)[0] == damaged and split_location(location)[1] + 100 > end:
             with pytest.raises(StorageFault):  # never "no such entry"
                 rig.storage.read(3, entry_id)
         else:  # what lies before the cut is whole, and stays whatever was collected
@@ -142,7 +142,7 @@ def test_the_head_of_a_live_entry_that_was_flipped(where: str, bit: int, closed:
     if not closed:
         rig.forget_map(log_id)
     rig.delete(2)
-    rig.flip(log_id, FIRST + 5 * SIZE + 4 + (7 if where == "ledger id" else 15), 1 << bit)
+    rig.flip(log_id, rig.first + 5 * SIZE + 4 + (7 if where == "ledger id" else 15), 1 << bit)
     result = rig.force()
     assert (result.logs_compacted, result.logs_deleted) == (0, 0)
     assert "entry 5 of ledger 1" in rig.gc.state().quarantined[log_id] or "bytes per ledger" in str(
@@ -158,7 +158,7 @@ def test_the_body_of_an_entry_is_its_writers_business_but_what_the_scrubber_has_
     rig = GcRig(bookie=MemoryBookie.without_read_cache())
     log_id = rig.write([1, 2], 10)
     rig.delete(2)
-    rig.flip(log_id, FIRST + 5 * SIZE + 60)
+    rig.flip(log_id, rig.first + 5 * SIZE + 60)
     rig.gc.excluded = lambda: {log_id: "broken"}
     assert rig.force().logs_compacted == 0
     assert rig.logs.exists(log_id)
@@ -172,7 +172,7 @@ def test_the_body_of_an_entry_is_its_writers_business_but_what_the_scrubber_has_
 @pytest.mark.parametrize("form", ["transactional", "plain"])
 def test_what_the_scrubber_finds_in_the_middle_of_a_compaction_is_passed_over(form: str) -> None:
     """Both logs were measured when all was well; by the turn of the second one it is held."""
-    rig = GcRig(replace(FAST, transactional=form == "transactional"))
+    rig = GcRig(replace(FAST, transactional_compaction=form == "transactional"))
     first, second, third = (rig.write([1, 2], 5, first=5 * number) for number in range(3))
     rig.delete(2)
     rig.gc.excluded = lambda: {} if rig.logs.exists(first) else {second: "the scrubber found damage"}
@@ -215,7 +215,7 @@ def test_a_size_word_that_swallows_the_next_entries_of_its_ledger(
     rig.restart()
     if not closed:
         rig.forget_map(log_id)
-    rig.bookie.files.corrupt(rig.path(log_id), FIRST + 4 * SIZE, struct.pack(">i", 100 + swallowed * SIZE))
+    rig.bookie.files.corrupt(rig.path(log_id), rig.first + 4 * SIZE, struct.pack(">i", 100 + swallowed * SIZE))
     rig.delete(2, 3)
     result = rig.force()
     assert (result.logs_compacted, result.logs_deleted) == (0, 0)
@@ -234,7 +234,7 @@ def test_a_size_word_that_swallows_the_only_entry_of_a_ledger(engine: str, other
     rig.metadata.ledgers |= {1: None, 2: None}
     rig.restart()
     rig.forget_map(log_id)
-    rig.bookie.files.corrupt(rig.path(log_id), FIRST, struct.pack(">i", 100 + SIZE))
+    rig.bookie.files.corrupt(rig.path(log_id), rig.first, struct.pack(">i", 100 + SIZE))
     rig.delete(1, 3)
     if not others_live:
         rig.delete(4)
@@ -272,7 +272,7 @@ def test_a_row_of_another_log_that_points_here_by_mistake_keeps_both() -> None:
     log_id = rig.write([1, 2], 10)
     later = rig.write([1, 2], 10, first=10)
     rig.delete(2)
-    rig.set_row(1, 10, make_location(log_id, FIRST + 4))
+    rig.set_row(1, 10, make_location(log_id, rig.first + 4))
     rig.force()
     assert log_id in rig.gc.state().quarantined
     assert not rig.logs.exists(later)
@@ -287,7 +287,7 @@ def test_a_header_that_points_nowhere_and_a_torn_end_are_no_damage_to_keep_a_log
     path = rig.path(log_id)
     rig.forget_map(log_id)
     file = rig.bookie.files.open(path, writable=True)
-    file.pwrite(struct.pack(">iqq", 100, 1, 10) + bytes(50), FIRST + 20 * SIZE)
+    file.pwrite(struct.pack(">iqq", 100, 1, 10) + bytes(50), rig.first + 20 * SIZE)
     file.close()
     rig.restart()
     rig.delete(2)
@@ -319,7 +319,7 @@ def test_a_quarantine_is_remembered_and_ends_when_the_log_is_removed_by_hand() -
     rig = GcRig()
     log_id = rig.write([1, 2], 10)
     rig.restart()
-    rig.bookie.files.corrupt(rig.path(log_id), FIRST, struct.pack(">i", 7))
+    rig.bookie.files.corrupt(rig.path(log_id), rig.first, struct.pack(">i", 7))
     rig.delete(2)
     rig.force()
     assert log_id in rig.gc.state().quarantined

@@ -28,7 +28,7 @@ def _mostly_dead(engine: str, transactional: bool) -> tuple[GcRig, int]:
     if engine != "db":
         files = MemoryFiles(volumes={"/index0": 1 << 30})
         bookie = MemTableBookie(engine, ("/ledgers0",), ("/index0",), files=files)
-    rig = GcRig(replace(FAST, transactional=transactional), bookie)
+    rig = GcRig(replace(FAST, transactional_compaction=transactional), bookie)
     log_id = rig.write(range(2, 12), 20)
     rig.gc.run_pass()
     rig.delete(*range(4, 12))
@@ -63,7 +63,7 @@ def test_a_log_stays_until_what_was_moved_out_of_it_is_durable(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 def test_a_copy_that_cannot_be_read_just_now_is_not_replaced(engine: str, transactional: bool, number: int) -> None:
-    rig = GcRig(replace(FAST, transactional=transactional), engine=engine)
+    rig = GcRig(replace(FAST, transactional_compaction=transactional), engine=engine)
     source = rig.write(range(1, 12), 10)
     where, at = split_location(rig.parts.location_of(1, 5))
     rig.flip(where, at + 60)
@@ -127,7 +127,7 @@ def test_a_flush_without_entries_settles_a_move_that_failed() -> None:
 def test_a_compaction_that_could_not_move_the_index_stays_due(transactional: bool, failing: str) -> None:
     """For the very next pass, also after a restart, not for one that is an interval later."""
     rig, log_id = _mostly_dead("db", transactional)
-    rig.now += 1000 * (FAST.major.interval_s + 1)
+    rig.now += 1000 * (FAST.major_compaction_interval_s + 1)
     rig.bookie.faults.fail(failing, path="/locations", times=None)
     result = rig.gc.run_pass()
     assert (result.compaction, result.logs_compacted) == (Compaction.MAJOR, 0)

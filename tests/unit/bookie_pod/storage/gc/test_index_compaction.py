@@ -33,7 +33,7 @@ class _Delay(Random):
 class Rewritten:
     """A rig that notes when its index was rewritten. `delays`: the random part of each interval."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, interval: int, *delays: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, interval_s: int, *delays: int) -> None:
         self.rig = rig = GcRig()
         self.at: list[int] = []
         self.fault: StorageFault | None = None
@@ -42,7 +42,7 @@ class Rewritten:
             rig.parts,
             rig.metadata,
             GcStateFile(rig.bookie.files, rig.bookie.directories[0]),
-            replace(FAST, index_compaction_interval_ms=interval),
+            replace(FAST, entry_location_compaction_interval_s=interval_s),
             metrics=GcMetrics(self._registry, None),
             now_ms=lambda: rig.now,
             random=_Delay(*delays),
@@ -79,7 +79,7 @@ class Rewritten:
 
 
 def test_after_the_interval_and_a_random_part_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    rewritten = Rewritten(monkeypatch, INTERVAL, 20_000, 0, INTERVAL - 1)
+    rewritten = Rewritten(monkeypatch, INTERVAL // 1000, 20_000, 0, INTERVAL - 1)
     rewritten.rig.write([1, 2], 3)
     for ms in (0, INTERVAL, INTERVAL + 19_999):
         rewritten.pass_at(ms)
@@ -95,7 +95,7 @@ def test_after_the_interval_and_a_random_part_of_another(monkeypatch: pytest.Mon
 
 
 def test_one_that_fails_is_tried_again_by_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    rewritten = Rewritten(monkeypatch, INTERVAL, 0, 0)
+    rewritten = Rewritten(monkeypatch, INTERVAL // 1000, 0, 0)
     rewritten.fault = StorageFault("no room")
     assert rewritten.pass_at(INTERVAL) == ["compacting the location index: no room"]
     assert (rewritten.told, rewritten.counted) == ((0, 0), "0")
@@ -104,8 +104,8 @@ def test_one_that_fails_is_tried_again_by_the_next_pass(monkeypatch: pytest.Monk
     assert (rewritten.at, rewritten.told) == ([INTERVAL + 1], (1, INTERVAL + 1))
 
 
-@pytest.mark.parametrize("interval", [0, -1000])
-def test_switched_off(monkeypatch: pytest.MonkeyPatch, interval: int) -> None:
-    rewritten = Rewritten(monkeypatch, interval)
+@pytest.mark.parametrize("interval_s", [0, -1])
+def test_switched_off(monkeypatch: pytest.MonkeyPatch, interval_s: int) -> None:
+    rewritten = Rewritten(monkeypatch, interval_s)
     rewritten.pass_at(10 * 365 * 86_400_000)
     assert (rewritten.at, rewritten.told) == ([], (0, 0))

@@ -40,17 +40,16 @@ def _lives(rig: GcRig, monkeypatch: pytest.MonkeyPatch, *endings: BaseException 
     return waits
 
 
-@pytest.mark.parametrize(("index", "collectors", "first"), [(0, 2, 1.5), (1, 2, 2.0), (0, 1, 2.0), (0, 0, 2.0)])
+@pytest.mark.parametrize(("index", "collectors", "first"), [(0, 2, 1.5), (1, 2, 2.0), (0, 1, 2.0)])
 def test_first_passes_are_spread_over_one_more_wait_time(
     index: int, collectors: int, first: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = GcRig(replace(FAST, wait_ms=1000, collectors=collectors))
-    rig.gc._index = index
+    rig = GcRig(replace(FAST, wait_time_ms=1000), index=index, collectors=collectors)
     assert _lives(rig, monkeypatch, None, None) == [first, 1.0, 1.0]
 
 
 def test_whatever_becomes_of_a_pass_another_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = GcRig(replace(FAST, wait_ms=1000))
+    rig = GcRig(replace(FAST, wait_time_ms=1000))
     assert _lives(rig, monkeypatch, StorageFailed("the disk"), ValueError("ours"), None) == [2.0, 1.0, 1.0, 1.0]
 
 
@@ -59,7 +58,7 @@ def test_one_that_was_stopped_is_the_last(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_request_wakes_the_thread_and_a_stop_ends_it() -> None:
-    rig = GcRig(replace(FAST, wait_ms=3_600_000))
+    rig = GcRig(replace(FAST, wait_time_ms=3_600_000))
     rig.write([1], 2)
     rig.gc.start()
     (thread,) = [each for each in threading.enumerate() if each.name == "gc-0"]
@@ -110,19 +109,24 @@ def test_other_rules_and_rates_count_from_now_on() -> None:
     rig = GcRig()
     wanted = replace(
         FAST,
-        minor=CompactionRule(0.3, 60),
-        major=CompactionRule(0.9, 600),
-        force_allowed=True,
+        minor_compaction_threshold=0.3,
+        minor_compaction_interval_s=60,
+        major_compaction_threshold=0.9,
+        major_compaction_interval_s=600,
+        force_allow_compaction=True,
         throttle_by_bytes=False,
-        compaction_rate=77,
-        metadata_rate=88,
-        wait_ms=5,
-        max_outstanding=1,
+        compaction_rate_by_entries=77,
+        metadata_op_rate_limit=88,
+        wait_time_ms=5,
     )
     rig.gc.reconfigure(wanted)
-    assert rig.gc.options == replace(wanted, max_outstanding=FAST.max_outstanding), "the rest at the next start"
+    assert rig.gc.options == wanted
     schedule = rig.gc.schedule
-    assert (schedule.minor, schedule.major, schedule.force_allowed) == (wanted.minor, wanted.major, True)
+    assert (schedule.minor, schedule.major, schedule.force_allowed) == (
+        CompactionRule(0.3, 60),
+        CompactionRule(0.9, 600),
+        True,
+    )
     assert (rig.gc._rate.rate, rig.gc._rate.by_bytes) == (77, False)
     assert (rig.gc._metadata_rate.rate, rig.gc._metadata_rate.by_bytes) == (88, False)
 
@@ -152,7 +156,7 @@ def test_what_it_is_at() -> None:
 def test_a_storage_that_cannot_go_on_ends_the_pass(
     where: str, transactional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = GcRig(replace(FAST, transactional=transactional))
+    rig = GcRig(replace(FAST, transactional_compaction=transactional))
     rig.write(range(10), 5)
     rig.delete(*range(5))
     rig.gc.run_pass()
@@ -180,7 +184,7 @@ def test_a_storage_that_cannot_go_on_ends_the_pass(
 def test_the_index_is_moved_in_turns_of_so_many_entries(
     transactional: bool, most: int, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = GcRig(replace(FAST, max_outstanding=most, transactional=transactional))
+    rig = GcRig(replace(FAST, compaction_max_outstanding=most, transactional_compaction=transactional))
     log_id = rig.write(range(10), 4)
     rig.delete(*range(5))
     storage = rig.gc._storage
@@ -204,7 +208,7 @@ def test_a_log_that_holds_other_bytes_per_ledger_than_its_map_says_is_not_compac
     log_id = rig.write([1, 2], 10)
     rig.delete(2)
     assert rig.gc.run_pass().errors == []
-    rig.flip(log_id, 1024 + 10 * 104 + 4 + 7, 64)  # a dead entry of ledger 2 is one of ledger 66 now
+    rig.flip(log_id, rig.first + 10 * 104 + 4 + 7, 64)  # a dead entry of ledger 2 is one of ledger 66 now
     result = rig.force(MAJOR)
     assert (result.logs_compacted, result.logs_deleted) == (0, 0)
     assert "does not hold the bytes per ledger that it was measured to have" in rig.gc.state().quarantined[log_id]
@@ -234,7 +238,7 @@ def test_a_dead_log_whose_map_is_proved_goes_unread(monkeypatch: pytest.MonkeyPa
     ("interval", "passed", "deleted"), [(0, 10_000, 0), (-1, 10_000, 0), (1000, 999, 0), (1000, 1000, 1)]
 )
 def test_when_ledgers_that_live_elsewhere_are_searched_for(interval: int, passed: int, deleted: int) -> None:
-    rig = GcRig(replace(FAST, over_replicated_interval_ms=interval))
+    rig = GcRig(replace(FAST, overreplicated_wait_time_ms=interval))
     rig.write([1, 2], 2)
     rig.metadata.ledgers[1] = ("other:3181",)
     rig.now += passed
@@ -260,7 +264,7 @@ def test_what_may_be_in_a_quarantined_log_is_remembered_until_that_is_gone() -> 
     rig = GcRig()
     damaged = rig.write([1, 2], 10)
     rig.restart()
-    rig.flip(damaged, 1024)  # the length of the first entry
+    rig.flip(damaged, rig.first)  # the length of the first entry
     rig.delete(2)
     rig.force()
     assert damaged in rig.gc.state().quarantined

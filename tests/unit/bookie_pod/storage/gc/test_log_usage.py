@@ -24,7 +24,7 @@ from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 
 def test_memory_is_bounded_and_what_does_not_fit_is_read_again() -> None:
-    rig = GcRig(replace(FAST, usage_memory_bytes=10 * 16))
+    rig = GcRig(usage_memory_bytes=10 * 16)
     logs = [rig.write(range(4 * number, 4 * number + 4), 2) for number in range(6)]
     rig.metadata.ledgers[999] = None
     for _ in range(2):
@@ -43,14 +43,14 @@ def test_memory_is_bounded_and_what_does_not_fit_is_read_again() -> None:
 
 
 def test_one_log_is_kept_even_if_it_is_larger_than_the_memory() -> None:
-    rig = GcRig(replace(FAST, usage_memory_bytes=1))
+    rig = GcRig(usage_memory_bytes=1)
     rig.write(range(50), 1)
     rig.gc.run_pass()
     assert len(rig.gc._usages._sizes) == 1
 
 
 def test_usage_against_the_target_size() -> None:
-    rig = GcRig(replace(FAST, use_target_log_size=True, log_size_limit=1 << 20))
+    rig = GcRig(replace(FAST, use_target_entry_log_size=True))
     rig.write([1], 10)
     rig.write([1, 2], 10, first=10)
     rig.metadata.ledgers[99] = None
@@ -174,8 +174,23 @@ def test_every_log_has_an_age_and_the_oldest_is_told_whatever_is_wrong_with_it(m
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(rig.bookie.files, "modified_ms", went)  # between the list and this question
-    assert rig.gc.oldest_age_s() == 0
+    assert rig.gc.oldest_age_s() == 200  # known already
     assert rig.gc.forecast().buckets[-1].oldest_age_s == 0
+
+
+def test_the_greatest_age_counts_whatever_the_number_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a log for each ledger a low number is written for as long as its ledger is."""
+    rig = GcRig()
+    logs = [rig.write([ledger_id], 20) for ledger_id in (1, 2, 3)]
+    put(rig.storage, entry(4, 0, 2000))
+    rig.storage.flush()
+    ages = {rig.path(log_id): rig.now - age for log_id, age in zip(logs, (0, 300_000, 100_000), strict=True)}
+    current = rig.now - 900_000
+    monkeypatch.setattr(rig.bookie.files, "modified_ms", lambda path: ages.get(path, current))
+    assert rig.gc.oldest_age_s() == 900
+    current = rig.now
+    assert rig.gc.oldest_age_s() == 300
+    assert [log.log_id for log in rig.gc.logs()][:2] == [logs[1], logs[2]]
 
 
 def test_a_report_names_no_owners_of_a_log_that_cannot_be_looked_at_now(monkeypatch: pytest.MonkeyPatch) -> None:

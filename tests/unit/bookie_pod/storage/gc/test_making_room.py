@@ -113,7 +113,7 @@ def test_what_did_not_fit_is_taken_up_by_the_first_pass_that_has_room(full: bool
     disk = FullDisk({"small": (1, 60), "big": (200, 300)})
     disk.rig.gc.schedule.short_of_space = full
     disk.rig.gc.schedule.minor_suspended = disk.rig.gc.schedule.major_suspended = False
-    disk.rig.now += 1000 * (FAST.major.interval_s + 1)
+    disk.rig.now += 1000 * (FAST.major_compaction_interval_s + 1)
     disk.leave(KEPT + 2000)
     result = disk.rig.gc.run_pass()
     assert (result.compaction, result.logs_compacted, len(result.errors)) == (Compaction.MAJOR, 1, 1)
@@ -131,7 +131,7 @@ def test_a_compaction_that_is_due_makes_room_on_a_full_disk_too() -> None:
     """It stays due until everything fits: it must not keep those that fit from it all the time."""
     disk = FullDisk({"big": (100, 2000), "half": (30, 60)})
     disk.rig.gc.schedule.minor_suspended = disk.rig.gc.schedule.major_suspended = False
-    disk.rig.now += 1000 * (FAST.major.interval_s + 1)
+    disk.rig.now += 1000 * (FAST.major_compaction_interval_s + 1)
     live = {each.log_id: each.remaining for each in disk.rig.gc.usages()}
     disk.leave(live[disk.logs["half"]] + KEPT + 1)
     result = disk.rig.gc.run_pass()

@@ -13,12 +13,13 @@ import pytest
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.entry_log.scan import LedgersMap
+from bookie_pod.storage.gc.absent_ledgers import AbsentLedgers
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
-from bookie_pod.storage.gc.reports import Inspection
+from bookie_pod.storage.gc.reports import REPORT_LEDGERS, Inspection
 from bookie_pod.storage.gc.schedule import CompactionSchedule, GcTimes
 from tests.support.gc_rig import FAST, DictatedMetadata
 from tests.support.memory_files import MemoryFiles
@@ -60,7 +61,10 @@ class MillionLedgers:
         files.makedirs(FOLDER)
         self.deleted = DeletedLedgers(files, FOLDER)
         storage: Any = self
-        collector = LedgerCollector(storage, metadata, lambda: None, self.deleted, FencedAndDeleted(), verify=False)
+        absent = AbsentLedgers(lambda: FAST, lambda: 0)
+        collector = LedgerCollector(
+            storage, metadata, lambda: None, self.deleted, FencedAndDeleted(), absent, verify=False
+        )
         self.usages = LogUsages(
             storage,
             collector,
@@ -68,7 +72,7 @@ class MillionLedgers:
             rows=IndexedRows(storage, lambda: None),
             quarantined={},
         )
-        schedule = CompactionSchedule(FAST.minor, FAST.major)
+        schedule = CompactionSchedule.of(FAST)
         self.inspection = Inspection(storage, self.usages, schedule, GcTimes(0, 0), dict)
 
     def ledgers_map(self, log_id: int, pay: Callable[[int, int], None], *, scan: bool = False) -> LedgersMap:
@@ -119,6 +123,6 @@ def test_a_pass_and_a_report(kind: str) -> None:
         for _ in range(2):  # the second one knows what the first one has found out
             million.measure()
         assert million.usages.usages[LOG].ledgers == expected
-        report = million.inspection.report(LOG, FAST, 0)
+        report = million.inspection.report(LOG, None, 0)
         assert report.owners is not None
-        assert len(report.owners) == min(expected, FAST.report_ledgers)
+        assert len(report.owners) == min(expected, REPORT_LEDGERS)

@@ -16,7 +16,6 @@ from tests.support.memtable_engine import ENGINES
 from tests.support.storage_engine import entry, put
 
 SIZES = (40, 100, 700)
-HEADER = 1024
 HEADER_FIELDS = 24
 TRIALS = 15
 
@@ -82,13 +81,17 @@ class World:
         log_id = self.rng.choice(self.rig.flushed)
         size = self.rig.logs.size(log_id)
         for _ in range(self.rng.choice((1, 1, 2, 5))):
-            at = self.rng.randrange(HEADER_FIELDS) if self.rng.random() < 0.2 else self.rng.randrange(HEADER, size)
+            at = (
+                self.rng.randrange(HEADER_FIELDS)
+                if self.rng.random() < 0.2
+                else self.rng.randrange(self.rig.first, size)
+            )
             (byte,) = self.rig.bookie.files.read_bytes(self.rig.path(log_id))[at : at + 1]
             self.overwrite(log_id, at, bytes([byte ^ 1 << self.rng.randrange(8)]))
 
     def smear(self) -> None:
         log_id = self.rng.choice(self.rig.flushed)
-        at = self.rng.randrange(HEADER, self.rig.logs.size(log_id))
+        at = self.rng.randrange(self.rig.first, self.rig.logs.size(log_id))
         length = self.rng.choice((1, 4, 16, 200, 512, 4096))
         self.overwrite(log_id, at, self.rng.choice((bytes(length), b"\xff" * length, self.rng.randbytes(length))))
 
@@ -117,7 +120,7 @@ class World:
     def cut(self) -> None:
         log_id = self.rng.choice(self.rig.flushed)
         size = self.rig.logs.size(log_id)
-        length = self.rng.randrange(HEADER, size)
+        length = self.rng.randrange(self.rig.first, size)
         self.rig.cut(log_id, length)
         self.note(log_id, list(range(length, size)))
         self.story.append(f"log {log_id} cut at {length} of {size}")

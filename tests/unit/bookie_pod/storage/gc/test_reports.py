@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from bookie_pod.storage.gc import reports
 from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.reports import BUCKETS, bucket_of, due_in_s, explain
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, CompactionSchedule, GcTimes
-from tests.support.gc_rig import FAST, GcRig
+from tests.support.gc_rig import GcRig
 
 NOW = 1_000_000_000
 SCHEDULE = CompactionSchedule(CompactionRule(0.2, 100), CompactionRule(0.8, 1000))
@@ -105,8 +106,9 @@ def test_usage_of_a_log() -> None:
     assert [LogUsage(1, 10, left, 1).is_dead for left in (0, 1)] == [True, False]
 
 
-def test_a_forecast_and_the_report_on_each_log() -> None:
-    rig = GcRig(replace(FAST, report_ledgers=2))
+def test_a_forecast_and_the_report_on_each_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "REPORT_LEDGERS", 2)
+    rig = GcRig()
     logs = [rig.write(range(first, first + 10), 4) for first in (0, 10, 20)]
     rig.write([30, 31, 32], 3)
     rig.delete(*range(9), *range(10, 15))

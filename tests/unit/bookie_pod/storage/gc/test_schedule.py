@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, CompactionSchedule, Force, GcOptions, GcTimes
+from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, CompactionSchedule, Force, GcTimes
 
 MINOR, MAJOR = Compaction.MINOR, Compaction.MAJOR
 SECOND = 1000
@@ -102,8 +102,3 @@ def test_a_major_one_counts_as_a_minor_one_too() -> None:
     assert times == GcTimes(5, 5, 0, 1)
     times.done(MINOR, 9)
     assert times == GcTimes(9, 5, 1, 1)
-
-
-@pytest.mark.parametrize(("told", "limit"), [(False, None), (True, 1 << 20)])
-def test_the_size_that_usage_is_measured_against(told: bool, limit: int | None) -> None:
-    assert GcOptions(use_target_log_size=told, log_size_limit=1 << 20).usage_size_limit == limit

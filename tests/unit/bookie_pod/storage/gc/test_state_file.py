@@ -97,7 +97,6 @@ def test_deleted_ledgers_survive_with_what_is_known_of_them(files: MemoryFiles) 
     deleted = DeletedLedgers(files, FOLDER)
     deleted.add(5)
     deleted.add(2**62)
-    assert deleted.may_be_earlier_life(5, 2**31 - 1)  # until it is known which log was the newest
     deleted.seal(7)
     deleted.add(6)
     deleted.seal(9)
@@ -106,16 +105,12 @@ def test_deleted_ledgers_survive_with_what_is_known_of_them(files: MemoryFiles) 
     again = DeletedLedgers(files, FOLDER)
     assert len(again) == 3
     assert (again.is_gone(5), again.is_gone(6), again.is_gone(1)) == (True, False, False)
-    assert (again.may_be_earlier_life(5, 7), again.may_be_earlier_life(5, 8)) == (True, False)
-    assert (again.may_be_earlier_life(6, 9), again.may_be_earlier_life(6, 10)) == (True, False)
-    assert not again.may_be_earlier_life(1, 0)
     again.came_back(5)
     again.write()
     assert not DeletedLedgers(files, FOLDER).is_gone(5)
     again.add(6)  # deleted once more
     again.seal(12)
     assert again.is_gone(6)
-    assert again.may_be_earlier_life(6, 12)
 
 
 def test_ledgers_that_no_log_holds_are_forgotten(files: MemoryFiles) -> None:
@@ -179,8 +174,6 @@ def test_packing_changes_nothing(files: MemoryFiles, seed: int, monkeypatch: pyt
         for each in (*range(21), 2**62):
             assert (each in deleted) == (each in upto)
             assert deleted.is_gone(each) == (each in upto and each not in returned)
-            for log_id in (last_log, last_log + 1, 0):
-                assert deleted.may_be_earlier_life(each, log_id) == (each in upto and log_id <= upto[each])
         assert rng.random() > 0.1 or len(deleted) == len(upto)
 
 
@@ -189,8 +182,8 @@ def test_the_rows_of_the_file_come_in_any_order(files: MemoryFiles) -> None:
     files.makedirs(FOLDER)
     files.write_bytes(f"{FOLDER}/{DELETED}", body + struct.pack(">I", google_crc32c.value(body)))
     deleted = DeletedLedgers(files, FOLDER)
-    assert [deleted.may_be_earlier_life(each, 5) for each in (9, 2, 5)] == [False, True, True]
-    assert len(deleted) == 3
+    deleted.retain(np.array([], np.int64), first_unseen_log=5)
+    assert [each in deleted for each in (9, 2, 5)] == [False, True, True]
 
 
 def test_what_was_deleted_longest_ago_is_forgotten_first(files: MemoryFiles) -> None:

@@ -39,7 +39,7 @@ def lives(rig: GcRig, hours: int, done: Callable[[], bool]) -> int:
 
 
 def test_ledgers_that_live_elsewhere_go_although_no_process_lives_for_an_interval() -> None:
-    rig = GcRig(replace(FAST, over_replicated_interval_ms=DAY))
+    rig = GcRig(replace(FAST, overreplicated_wait_time_ms=DAY))
     rig.write([1, HERE], 3)
     rig.metadata.ledgers[1] = OTHER
     assert lives(rig, 7, lambda: 1 not in rig.storage.ledger_ids()) == 4  # 28 hours
@@ -50,7 +50,7 @@ def test_ledgers_that_live_elsewhere_go_although_no_process_lives_for_an_interva
 
 
 def test_a_search_that_a_restart_or_the_service_has_ended_is_due_at_once() -> None:
-    rig = GcRig(replace(FAST, over_replicated_interval_ms=DAY))
+    rig = GcRig(replace(FAST, overreplicated_wait_time_ms=DAY))
     rig.write([1, HERE], 3)
     rig.gc.run_pass()
     rig.metadata.ledgers[1] = OTHER
@@ -68,7 +68,7 @@ def test_a_search_that_a_restart_or_the_service_has_ended_is_due_at_once() -> No
 
 def test_the_location_index_is_rewritten_although_no_process_lives_for_an_interval() -> None:
     """After one to two intervals: times are spread."""
-    rig = GcRig(replace(FAST, index_compaction_interval_ms=DAY))
+    rig = GcRig(replace(FAST, entry_location_compaction_interval_s=DAY // 1000))
     rig.write([HERE], 3)
     began = rig.now
     assert 3 < lives(rig, 7, lambda: rig.gc.state().last_index_ms != began) <= 7
@@ -76,7 +76,7 @@ def test_the_location_index_is_rewritten_although_no_process_lives_for_an_interv
 
 
 def test_a_disk_that_takes_no_state_keeps_no_ledger_from_being_deleted() -> None:
-    rig = GcRig(replace(FAST, over_replicated_interval_ms=DAY))
+    rig = GcRig(replace(FAST, overreplicated_wait_time_ms=DAY))
     rig.write([1, 2, HERE], 3)
     rig.gc.run_pass()
     rig.metadata.ledgers[1] = OTHER
@@ -102,7 +102,7 @@ def test_whoever_sets_the_time_of_day_puts_nothing_off(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("hours", [1, 30])
 def test_nothing_comes_sooner_because_of_a_restart(hours: int) -> None:
-    rig = GcRig(replace(FAST, over_replicated_interval_ms=DAY, index_compaction_interval_ms=DAY))
+    rig = GcRig(replace(FAST, overreplicated_wait_time_ms=DAY, entry_location_compaction_interval_s=DAY // 1000))
     rig.write([1, HERE], 3)
     rig.gc.run_pass()
     rig.metadata.ledgers[1] = OTHER

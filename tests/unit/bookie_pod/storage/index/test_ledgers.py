@@ -53,7 +53,7 @@ def test_rows_of_the_reference_are_read_and_written_byte_for_byte() -> None:
         record = index.get(ledger_id)
         assert record is not None
         copy.put(ledger_id, record)
-    copy.write(copy.take_dirty())
+    copy.write(copy.records(copy.take_dirty()))
     assert list(store.scan()) == wanted
 
 
@@ -115,7 +115,7 @@ def test_long_keys_of_the_repair_tool_are_read_and_replaced() -> None:
     assert index.get(2) == LedgerRecord(b"", fenced=True)
     assert index.set_master_key(2, KEY) == LedgerRecord(KEY, fenced=True)
     index.delete(1)
-    index.write(index.take_dirty())
+    index.write(index.records(index.take_dirty()))
     assert [key for key, _ in store.scan()] == [_id(2)]
 
 
@@ -142,7 +142,7 @@ def test_the_dirty_set_is_taken_once_and_written_with_the_newest_record() -> Non
     assert index.take_dirty() == set()
     index.put(1, LedgerRecord(KEY, fenced=True))
     index.delete(2)
-    index.write(dirty)
+    index.write(index.records(dirty))
     assert LedgerIndex(store).get(1) == LedgerRecord(KEY, fenced=True)
     assert LedgerIndex(store).get(2) is None
     assert index.take_dirty() == {1, 2}

@@ -326,20 +326,38 @@ def test_readers_wait_while_the_store_is_opened_anew(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(5):
+        for number in range(5):
             store._write_failed = True
             _fill(store, range(1))
+            until_true(lambda number=number: min(reads) > number or failures, seconds=60)
     finally:
         stop.set()
         for thread in threads:
             thread.join()
     assert failures == []
-    assert min(reads) > 0
     store.close()
     with pytest.raises(StorageFault):
         store.get(_key(1))
     with pytest.raises(StorageFault):
         _fill(store, range(1))
+
+
+def test_a_look_up_is_repeated_as_often_as_the_store_is_opened_anew_under_it(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    _fill(store, range(3))
+    left = 3
+
+    def look(db: Rdict) -> object:
+        nonlocal left
+        if left:
+            left -= 1
+            store._write_failed = True
+            _fill(store, range(1))
+        return db.get(_key(2))
+
+    assert store._call("get", look) == b"v2"
+    assert left == 0
+    store.close()
 
 
 def test_the_files_carry_what_the_reference_reads(tmp_path: Path) -> None:

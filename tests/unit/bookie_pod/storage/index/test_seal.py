@@ -124,3 +124,21 @@ def test_numbers_go_on_after_a_restart() -> None:
     rig.renew()
     assert rig.seal._number == 4
     assert rig.check()
+
+
+def test_a_new_database_is_sealed_in_the_place_of_the_old_one_and_the_other_stays_sealed() -> None:
+    rig = Rig()
+    rig.put()
+    rig.renew()
+    new = MemoryStores().open(f"{FOLDER}/rebuilt/locations", StoreKind.LOCATIONS)
+    note = IndexSeal(rig.files, FOLDER).seal_new(StoreKind.LOCATIONS, new)
+    assert rig.check()  # until it is in its place
+    rig.stores[StoreKind.LOCATIONS] = new
+    note()
+    assert rig.check()
+
+
+def test_where_nothing_was_sealed_a_new_database_is_not_either() -> None:
+    rig = Rig()
+    IndexSeal(rig.files, FOLDER).seal_new(StoreKind.LOCATIONS, rig.stores[StoreKind.LOCATIONS])()
+    assert not rig.files.exists(f"{FOLDER}/{NAME}")

@@ -211,14 +211,14 @@ def test_a_new_database_of_ledgers_gets_what_changed_while_it_was_filled(monkeyp
     for ledger_id in range(5):
         index.set_master_key(ledger_id, KEY)
     index.set_flags(NEEDS_INTEGRITY_CHECK)
-    index.write(index.take_dirty())
+    index.write(index.records(index.take_dirty()))
     fresh = _ledgers(stores, "fresh")
     filling = index.fill(fresh)
     assert next(filling) == 2
     index.put(0, LedgerRecord(KEY, fenced=True))
     index.delete(1)
     index.set_master_key(9, KEY)
-    index.write(index.take_dirty())
+    index.write(index.records(index.take_dirty()))
     assert list(filling) == [2, 1]
     index.unsealed = False
     before = stores.faults.counts["sync"]
@@ -226,7 +226,7 @@ def test_a_new_database_of_ledgers_gets_what_changed_while_it_was_filled(monkeyp
     assert stores.faults.counts["sync"] == before + 1, "it is durable before it is used"
     assert (index.path, index.unsealed, index.flags()) == ("/fresh/ledgers", True, NEEDS_INTEGRITY_CHECK)
     index.set_master_key(10, KEY)
-    index.write(index.take_dirty())
+    index.write(index.records(index.take_dirty()))
     index.close()
     again = LedgerIndex(_ledgers(stores, "fresh"))
     assert sorted(again.ledger_ids()) == [0, 2, 3, 4, 9, 10]
@@ -240,7 +240,7 @@ def test_one_that_is_given_up_is_not_brought_up_to_date() -> None:
     index.set_master_key(1, KEY)
     list(index.fill(_ledgers(stores, "fresh")))
     index.abandon()
-    index.write(index.take_dirty())
+    index.write(index.records(index.take_dirty()))
     assert index._written is None
     other = _ledgers(stores, "other")
     index.adopt(other, lambda: _ledgers(stores, "other"))
@@ -257,7 +257,7 @@ def test_ledgers_are_written_in_batches(count: int, writes: int, monkeypatch: py
         index.set_master_key(ledger_id, KEY)
     operations = stores.faults.record()
     index.unsealed = False
-    index.write(index.take_dirty())
+    index.write(index.records(index.take_dirty()))
     assert [operation.name for operation in operations] == ["write"] * writes + ["sync"]
     assert index.unsealed
     index.unsealed = False

@@ -10,16 +10,23 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
+from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.index_file import HEADER_BYTES, slot_offset
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.index_rebuild.convert import ConversionReport, conversion
+from bookie_pod.storage.index_rebuild.convert import ConversionReport, ToDatabases, conversion
 from bookie_pod.storage.index_rebuild.swap import DiskStores
+from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.layout import DiskLayout, IndexKind
+from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.inspect.space import StoredSpaces
-from bookie_protocol.errors import InvalidConfiguration, StorageFault, WrongStorageEngine
-from tests.support.storage_engine import entry, put
+from bookie_protocol.errors import InvalidConfiguration, NotThere, StorageFault, WrongStorageEngine
+from tests.support.gc_rig import GcRig
+from tests.support.memory_store import MemoryStores
+from tests.support.memory_tool_stores import MemoryToolStores
+from tests.support.scrub_rig import ScrubRig, signed
+from tests.support.storage_engine import MemoryBookie, entry, put
 from tests.support.stored_disks import GOLDEN, contents, golden_disk, open_engine_on, write_disk
 
 FILES = PosixFiles()
@@ -27,7 +34,8 @@ FILES = PosixFiles()
 
 def _convert(layout: DiskLayout, target: IndexKind) -> ConversionReport:
     with StoredSpaces(FILES, ReadOnlyStores(), layout) as spaces:
-        converting = conversion(FILES, DiskStores(FILES), layout, spaces.spaces[0].index, target)
+        space = spaces.spaces[0]
+        converting = conversion(FILES, DiskStores(FILES), layout, space.index, space.logs, target)
         try:
             report = converting.run()
             converting.commit()
@@ -184,3 +192,60 @@ def test_a_damaged_index_file_is_refused_before_anything_is_swapped(tmp_path: Pa
     assert not (Path(layout.ledgers[0]) / "locations").exists()
     damaged.write_bytes(whole)
     assert contents(layout, "sorted") == before
+
+
+def _with_open_log(engine: str, behind: bytes) -> tuple[GcRig, int]:
+    """A stopped bookie whose log was open when the power went: `behind` follows its last record, and entry 5 of ledger
+    3 has a row for the place behind that; the place."""
+    rig = GcRig(engine=engine)
+    put(rig.storage, *(signed(3, entry_id) for entry_id in range(5)))
+    rig.storage.flush()
+    rig.logs.rotate()
+    rig.logs.sync()
+    rig.storage.flush()
+    log_id = split_location(rig.parts.location_of(3, 4))[0]
+    path, end = rig.path(log_id), rig.map_offset(log_id)
+    rig.storage.close()
+    rig.forget_map(log_id)
+    files, folder = rig.bookie.files, rig.bookie.directories[0]
+    files.corrupt(path, end, behind)
+    index_file = FileIndex(files, [folder]).path(3)
+    assert index_file is not None
+    place = make_location(log_id, end + len(behind) + 4)
+    files.corrupt(index_file, slot_offset(5), place.to_bytes(8, "big"))
+    return rig, place
+
+
+def _to_databases(rig: GcRig) -> tuple[ScrubRig, int]:
+    """Convert; the bookie on the databases, and the rows that were left out."""
+    files, folder = rig.bookie.files, rig.bookie.directories[0]
+    stores = MemoryStores(files.faults)
+    logs = StoredLogs(files, [folder])
+    converting = ToDatabases(files, MemoryToolStores(files, stores), folder, FileIndex(files, [folder]), logs)
+    report = converting.run()
+    converting.commit()
+    logs.close()
+    return ScrubRig(MemoryBookie(files=files, stores=stores)), report.left_out
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+@pytest.mark.parametrize("behind", [b"", bytes(200), b"\0\0\0\x64abc"])
+def test_a_row_that_ran_ahead_of_its_log_is_no_damage_to_the_databases(engine: str, behind: bytes) -> None:
+    rig, _ = _with_open_log(engine, behind)
+    after, left_out = _to_databases(rig)
+    assert left_out == 1
+    assert after.run() == []
+    with pytest.raises(NotThere):
+        after.storage.read(3, 5)
+    assert [after.storage.read(3, each) for each in range(5)] == [signed(3, each) for each in range(5)]
+    after.storage.close()
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+def test_a_row_behind_damage_in_an_open_log_is_kept(engine: str) -> None:
+    rig, place = _with_open_log(engine, b"\xff" * 100)
+    after, left_out = _to_databases(rig)
+    assert (left_out, after.part.location_of(3, 5)) == (0, place)
+    with pytest.raises(StorageFault):
+        after.storage.read(3, 5)
+    after.storage.close()

@@ -9,20 +9,23 @@ import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.entry_log.format import MAX_LOG_ID, split_location
+from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild, IndexFilesReport
+from bookie_pod.storage.index_rebuild.ledgers import LedgerRebuildReport
 from bookie_pod.storage.index_rebuild.locations import RebuildReport, oldest_first
-from bookie_pod.storage.index_rebuild.offline import LedgerRebuildReport, OfflineLedgers, OfflineLocations
+from bookie_pod.storage.index_rebuild.offline import OfflineLedgers, OfflineLocations
 from bookie_pod.storage.index_rebuild.swap import DiskStores, backup_suffix, finish, free_backup_suffix, swap
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.inspect.space import StoredSpaces
+from bookie_pod.storage.journal.directory import journal_path
+from bookie_pod.storage.journal.format import deletion_record, fence_record, header_bytes, key_record
+from bookie_pod.storage.log_ids import MAX_LOG_ID
 from bookie_protocol.errors import ResourcesShort, StorageFault
 from tests.support.storage_engine import KEY, entry, put
 from tests.support.stored_disks import contents, golden_disk, open_engine_on, write_disk
@@ -128,6 +131,19 @@ def test_the_newest_copy_of_an_entry_counts(tmp_path: Path) -> None:
     assert contents(layout, "db")[1][1][2] == entry(1, 2, 100, b"new")
 
 
+def test_of_an_index_that_has_lost_its_end_no_row_keeps_a_newer_copy_away(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5})
+    older = shutil.copytree(_current(layout) / "locations", tmp_path / "older")
+    storage = _open_db(layout)
+    put(storage, entry(1, 2, 100, b"new"))
+    storage.flush()
+    storage.close()
+    shutil.rmtree(_current(layout) / "locations")
+    older.rename(_current(layout) / "locations")
+    _rebuild_locations(layout)
+    assert contents(layout, "db")[1][1][2] == entry(1, 2, 100, b"new")
+
+
 def test_rows_behind_damage_are_kept_from_the_old_index(tmp_path: Path) -> None:
     layout = write_disk("db", tmp_path, {1: 50})
     rows = _all_rows(layout)
@@ -136,8 +152,9 @@ def test_rows_behind_damage_are_kept_from_the_old_index(tmp_path: Path) -> None:
     report = _rebuild_locations(layout)
     assert (report.damaged_logs, report.salvaged, report.lost) == (1, 29, 1)
     assert report.damages[0].position == position - 4
-    del rows[1, 20]
-    assert _all_rows(layout) == rows
+    assert _all_rows(layout) == rows, (
+        "without its row the lost entry would be denied, and a recovery could close before it"
+    )
 
 
 @pytest.mark.parametrize("engine", ["db", "sorted"])
@@ -226,11 +243,43 @@ def test_without_the_old_database_keys_come_from_the_journal_and_everything_is_f
     assert (report.fenced_in_doubt, report.without_key) == (8, 1)
 
 
+@pytest.mark.parametrize("readable", [True, False])
+def test_what_journals_say_before_a_deletion_is_of_an_earlier_life(tmp_path: Path, readable: bool) -> None:
+    """Its key, its fence, and the record of the old database if that is surely as old."""
+    layout = write_disk("db", tmp_path, {1: 5, 2: 5, 3: 5, 4: 5})
+    later = KEY[::-1]
+    store = RocksStores(FILES).open(str(_current(layout) / "ledgers"), StoreKind.LEDGERS)
+    batch = store.batch()
+    batch.put((1).to_bytes(8, "big"), encode(LedgerRecord(later, first_log=5)))
+    batch.put((2).to_bytes(8, "big"), encode(LedgerRecord(KEY, first_log=3)))
+    batch.delete((3).to_bytes(8, "big"))
+    if not readable:
+        batch.put((6).to_bytes(8, "big"), b"\xff\xff")
+    batch.commit()
+    store.close()
+    records = [each for ledger_id in range(1, 6) for each in (key_record(ledger_id, KEY), fence_record(ledger_id))]
+    records += [deletion_record(ledger_id, 5) for ledger_id in range(1, 6)]
+    records += [key_record(ledger_id, later) for ledger_id in (2, 3)]
+    (tmp_path / "j").mkdir()
+    data = header_bytes(6) + b"".join(piece for record in records for piece in record)
+    Path(journal_path(str(tmp_path / "j"), 1)).write_bytes(data)
+    report = _rebuild_ledgers(layout, (str(tmp_path / "j"),))
+    expected = {
+        1: LedgerRecord(later),
+        2: LedgerRecord(later, fenced=True, limbo=True),
+        3: LedgerRecord(later, fenced=True, limbo=True),
+        4: LedgerRecord(KEY),
+    }
+    assert _records(layout) == expected
+    assert [record.first_log for record in _records(layout).values() if record] == [5, 5, 5, 0]
+    assert (report.kept, report.from_journals, report.from_entries, report.without_key) == (2, 2, 0, 0)
+
+
 def test_without_journals_entries_and_locations_tell_which_ledgers_there_are(tmp_path: Path) -> None:
     layout = write_disk("db", tmp_path, {1: 5, 2: 5})
     (_current(layout) / "ledgers/CURRENT").write_bytes(b"junk")
     report = _rebuild_ledgers(layout)
-    assert _records(layout) == {1: LedgerRecord(b"", fenced=True), 2: LedgerRecord(b"", fenced=True)}
+    assert _records(layout) == dict.fromkeys((1, 2), LedgerRecord(b"", fenced=True, limbo=True))
     assert (report.from_entries, report.without_key) == (2, 2)
     served = contents(layout, "db")
     assert [len(entries) for _, entries in served.values()] == [5, 5]
@@ -247,7 +296,7 @@ def test_a_record_that_does_not_parse_is_made_anew(tmp_path: Path) -> None:
     report = _rebuild_ledgers(layout)
     assert _records(layout) == {
         1: LedgerRecord(KEY),
-        2: LedgerRecord(b"", fenced=True),
+        2: LedgerRecord(b"", fenced=True, limbo=True),
         3: LedgerRecord(b"", fenced=True),
     }
     assert report.old_unreadable is not None
@@ -266,7 +315,7 @@ def test_of_a_database_that_has_lost_its_end_every_ledger_is_fenced(tmp_path: Pa
     with pytest.raises(StorageFault, match="rebuild-ledgers"):
         _open_db(layout)
     report = _rebuild_ledgers(layout)
-    assert _records(layout) == {1: LedgerRecord(KEY, fenced=True), 2: LedgerRecord(KEY, fenced=True)}
+    assert _records(layout) == dict.fromkeys((1, 2), LedgerRecord(KEY, fenced=True, limbo=True))
     assert (report.kept, report.fenced_in_doubt) == (2, 2)
     _open_db(layout).close()
 
@@ -289,7 +338,6 @@ def _rebuild_files(
     layout: DiskLayout, ledgers: set[int], keys: dict[int, bytes] | None = None, *, commit: bool = True
 ) -> IndexFilesReport:
     logs = StoredLogs(FILES, layout.ledgers)
-    deleted = DeletedLedgers(FILES, layout.ledgers[0])
     rebuilding = IndexFilesRebuild(
         FILES,
         logs,
@@ -297,7 +345,6 @@ def _rebuild_files(
         layout.ledgers[0],
         ledgers,
         keys or {},
-        deleted.may_be_earlier_life,
     )
     try:
         rebuilding.run()
@@ -333,7 +380,7 @@ def test_a_file_that_is_gone_takes_its_key_from_the_caller_and_is_fenced(tmp_pat
     assert report.fenced_in_doubt == 2
     after = contents(layout, "sorted")
     for ledger_id in (8, 9):
-        assert after[ledger_id] == (LedgerRecord(KEY, fenced=True), before[ledger_id][1])
+        assert after[ledger_id] == (LedgerRecord(KEY, fenced=True, limbo=True), before[ledger_id][1])
     assert after[7] == before[7]
 
 
@@ -351,9 +398,10 @@ def test_slots_behind_damage_are_kept_from_the_old_file(tmp_path: Path) -> None:
     log_id, position = split_location(rows[1, 20])
     _damage(_current(layout) / f"{log_id:x}.log", position - 4)
     report = _rebuild_files(layout, {1})
-    assert (len(report.damages), report.salvaged) == (1, 29)
-    del rows[1, 20]
-    assert _all_rows(layout) == rows
+    assert (len(report.damages), report.salvaged, report.lost) == (1, 29, 1)
+    assert _all_rows(layout) == rows, (
+        "without its row the lost entry would be denied, and a recovery could close before it"
+    )
 
 
 # --- swaps ----------------------------------------------------------------------------------------------------

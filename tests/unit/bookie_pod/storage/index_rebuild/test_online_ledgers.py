@@ -11,7 +11,7 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode
 from bookie_pod.storage.journal.directory import journal_path
-from bookie_pod.storage.journal.format import explicit_lac_record, header_bytes, key_record
+from bookie_pod.storage.journal.format import deletion_record, explicit_lac_record, header_bytes, key_record
 from bookie_protocol.errors import LedgerStateUnknown, MetadataDamaged, MetadataUnavailable, NoSuchLedger
 from tests.support.rebuild_rig import JOURNAL, RebuildRig
 from tests.support.storage_engine import KEY, entry, put
@@ -56,12 +56,24 @@ def test_a_lost_ledger_comes_back_fenced_with_what_journals_know() -> None:
         rig.storage.read(2, 99)
     state = rig.rebuild(**LEDGERS)
     assert (state.ledgers, state.ledgers_restored, state.ledgers_without_key) == (3, 2, 1)
-    expected = {1: LedgerRecord(KEY), 2: LedgerRecord(KEY, True, False, LAC), 3: LedgerRecord(b"", True)}
+    expected = {1: LedgerRecord(KEY), 2: LedgerRecord(KEY, True, True, LAC), 3: LedgerRecord(b"", True, True)}
     assert stored(rig) == expected
     assert rig.storage.read(2, 4) == entry(2, 4, 100)
     assert rig.storage.read(3, 4) == entry(3, 4, 100)
     rig.restart()
     assert {each: rig.storage.ledger(each) for each in expected} == expected
+
+
+def test_what_journals_say_before_a_deletion_is_of_an_earlier_life() -> None:
+    rig = RebuildRig()
+    rig.write([1, 2, 3], 5)
+    forget(rig, 2, 3)
+    both = [key_record(2, b"1" * 20), explicit_lac_record(2, LAC), key_record(3, b"1" * 20)]
+    journal(rig, *both, deletion_record(2, 7), deletion_record(3, 7), key_record(2, KEY))
+    assert rig.rebuild(**LEDGERS).ledgers_restored == 2
+    assert stored(rig)[2] == LedgerRecord(KEY, True, True)
+    assert stored(rig)[3] == LedgerRecord(b"", True, True)
+    assert [stored(rig)[each].first_log for each in (2, 3)] == [7, 7]
 
 
 def test_what_memory_has_is_kept_whatever_the_database_and_the_journals_say() -> None:

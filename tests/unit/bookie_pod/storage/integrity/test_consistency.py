@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.node.storage_start import check_consistency
-from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.entry_log import logger
+from bookie_pod.storage.entry_log.format import encode_header, split_location
+from bookie_pod.storage.files import File
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.index.locations import LocationIndex, LocationRun
@@ -108,6 +111,37 @@ def test_damage_in_a_log(tmp_path: Path) -> None:
     report = _check(layout)
     assert report.counts == {FindingKind.WRONG_ENTRY: 1, FindingKind.DAMAGED_LOG: 1}
     assert _check(layout, logs=False).counts == {FindingKind.WRONG_ENTRY: 1}
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_what_a_failed_write_has_left_at_the_end_of_a_log_is_no_damage(engine: str, tmp_path: Path) -> None:
+    layout = write_disk(engine, tmp_path, {1: 5})
+    rest = struct.pack(">i", 2_002_598_472) + b"\x77" * 5000
+    (Path(layout.ledgers[0]) / "1f.log").write_bytes(encode_header() + rest)
+    report = _check(layout)
+    assert (report.sound, report.torn_logs) == (True, 1)
+
+
+def test_a_log_whose_header_cannot_be_read_any_more_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = GcRig()
+    log_id = rig.write([1, 2], 3)
+    rig.restart()
+    position = split_location(rig.parts.location_of(2, 2))[1]
+    rig.forget_map(log_id)
+    rig.bookie.files.corrupt(rig.path(log_id), position - 4, b"\x7f" * 4)
+    rig.drop_row(2, 2)
+    heads = logger.synced_end
+
+    def fails(file: File) -> int | None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(logger, "synced_end", fails)
+    report = ConsistencyCheck(collected(rig.storage)).run()
+    assert report.counts == {FindingKind.DAMAGED_LOG: 1}
+    monkeypatch.setattr(logger, "synced_end", heads)
+    report = ConsistencyCheck(collected(rig.storage)).run()
+    assert (report.counts, report.torn_logs) == ({}, 1)
+    rig.storage.close()
 
 
 def test_entries_without_a_row_are_no_damage_by_themselves(tmp_path: Path) -> None:

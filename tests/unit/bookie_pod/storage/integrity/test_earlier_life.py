@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.gc.schedule import GcConfig
 from bookie_pod.storage.gc.storage import collected
 from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
-from bookie_pod.storage.index_rebuild.locations import LocationRebuild, put_all
+from bookie_pod.storage.index_rebuild.locations import LocationRebuild, put_chosen
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
-from tests.support.gc_rig import GcRig
+from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_store import MemoryStores
 from tests.support.scrub_rig import FixedDigests, signed
 from tests.support.storage_engine import put
@@ -60,6 +62,38 @@ def test_a_scrub_gives_it_none(engine: str, restarted: bool) -> None:
 
 
 @pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_nor_where_an_earlier_release_made_the_second(engine: str) -> None:
+    rig = _made_by_an_earlier_release(engine)
+    _scrub(rig)
+    _assert_second_life(rig)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_nor_does_a_compaction(engine: str, transactional: bool) -> None:
+    rig = _made_by_an_earlier_release(engine, replace(FAST, transactional_compaction=transactional))
+    rig.delete(2)
+    assert rig.force().logs_compacted == 1
+    assert list(rig.storage.entry_ids(1)) == list(range(SECOND))
+
+
+def _made_by_an_earlier_release(engine: str, options: GcConfig = FAST) -> GcRig:
+    """Its record does not say in which log its life begins, the list of the deleted does."""
+    rig = _two_lives(engine)
+    rig.gc.run_pass()
+    records = rig.storage.cache.records if isinstance(rig.storage, MemTableStorage) else rig.parts._owner.ledgers  # type: ignore[union-attr]
+    records._ledgers[1] = replace(records._ledgers[1], first_log=0)
+    records._dirty.add(1)
+    rig.storage.flush()
+    rig.options = options
+    rig.restart()
+    record = rig.storage.ledger(1)
+    assert record is not None
+    assert record.first_log == 0
+    return rig
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
 def test_a_log_that_collection_no_longer_looks_at_is_not_forgotten(engine: str) -> None:
     rig = _two_lives(engine)
     rig.gc._usages.quarantine(rig.flushed[0], "as if its end were damaged")
@@ -75,7 +109,6 @@ def _scrub(rig: GcRig) -> LedgerScrub:
         rig.bookie.directories[0],
         ScrubPace(threading.Event(), entries_per_second=0, bytes_per_second=0),
         FixedDigests(),
-        may_be_earlier_life=rig.gc.may_be_earlier_life,
         now_ms=lambda: 1,
     )
     assert scrub.run()
@@ -83,29 +116,15 @@ def _scrub(rig: GcRig) -> LedgerScrub:
     return scrub
 
 
-@pytest.mark.parametrize("old_index", [True, False])
-def test_an_offline_rebuild_of_the_locations_gives_it_none_if_the_old_index_tells(old_index: bool) -> None:
+def test_an_offline_rebuild_of_the_locations_gives_it_none() -> None:
     rig = _two_lives("db")
     new = LocationIndex(MemoryStores(rig.bookie.faults).open("/new/locations", StoreKind.LOCATIONS))
-    deleted = DeletedLedgers(rig.bookie.files, rig.bookie.directories[0])
 
-    class Old:
-        rows = rig.locations.rows
-        location_of = rig.locations.get
+    def is_living(ledger_id: int, log_id: int) -> bool:
+        return rig.parts.has_ledger(ledger_id) and not rig.parts.is_earlier_life(ledger_id, log_id)
 
-        def ledger_ids(self) -> list[int]:
-            return [1, 2]
-
-    LocationRebuild(
-        rig.logs,
-        rig.parts.has_ledger,
-        put_all(new),
-        old=Old() if old_index else None,
-        location_of=new.get,
-        may_be_earlier_life=deleted.may_be_earlier_life,
-    ).run()
-    # Without an old index nobody can tell, and an entry that may be the ledger's is never denied.
-    assert list(new.entry_ids(1)) == list(range(SECOND if old_index else FIRST))
+    LocationRebuild(rig.logs, is_living, put_chosen(new)).run()
+    assert list(new.entry_ids(1)) == list(range(SECOND))
     assert list(new.entry_ids(2)) == list(range(FIRST))
 
 
@@ -115,9 +134,8 @@ def test_a_rebuild_of_index_files_gives_it_none(engine: str) -> None:
     rig.storage.close()
     folders = rig.bookie.directories
     logs = StoredLogs(rig.bookie.files, folders)
-    deleted = DeletedLedgers(rig.bookie.files, folders[0])
     old = FileIndex(rig.bookie.files, folders)
-    rebuilding = IndexFilesRebuild(rig.bookie.files, logs, old, folders[0], {1, 2}, {}, deleted.may_be_earlier_life)
+    rebuilding = IndexFilesRebuild(rig.bookie.files, logs, old, folders[0], {1, 2}, {})
     rebuilding.run()
     rebuilding.commit(".BACKUP-1")
     rebuilding.close()

@@ -121,7 +121,7 @@ class CountedDigests:
 
 def make(digests: CountedDigests) -> tuple[ReadCheck, list[Damage]]:
     found: list[Damage] = []
-    return ReadCheck(digests, found.append, clock=lambda: 0.0), found
+    return ReadCheck(digests, lambda damage, asked: found.append(damage), clock=lambda: 0.0), found
 
 
 def flipped(entry: bytes) -> bytes:
@@ -132,10 +132,10 @@ def flipped(entry: bytes) -> bytes:
 def test_an_id_that_is_used_again_with_another_digest_is_no_damage(before: str, now: str) -> None:
     digests = CountedDigests(DigestType[before])
     check, found = make(digests)
-    assert check.problem(1, 3, 2, signed(3, 2, digest=DigestType[before])) is None
+    assert check.served(1, 3, 2, signed(3, 2, digest=DigestType[before])) is None
     digests.digest = DigestType[now]
     for entry_id in range(3):
-        assert check.problem(1, 3, entry_id, signed(3, entry_id, digest=DigestType[now])) is None
+        assert check.served(1, 3, entry_id, signed(3, entry_id, digest=DigestType[now])) is None
 
     class Late(CountedDigests):
         def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
@@ -146,16 +146,16 @@ def test_an_id_that_is_used_again_with_another_digest_is_no_damage(before: str, 
     assert found == []
     if now != "MAC":
         assert scrubbed.problem(3, 2, flipped(signed(3, 2, digest=DigestType[now])))
-        assert check.problem(1, 3, 2, flipped(signed(3, 2, digest=DigestType[now])))
+        assert check.served(1, 3, 2, flipped(signed(3, 2, digest=DigestType[now])))
         assert len(found) == 1
 
 
 def test_a_sound_entry_asks_nobody() -> None:
     digests = CountedDigests(DigestType.CRC32C)
     check, found = make(digests)
-    assert check.problem(1, 3, 2, signed(3, 2)) is None
+    assert check.served(1, 3, 2, signed(3, 2)) is None
     assert (digests.asked, found) == ([], [])
-    assert "CRC32C" in str(check.problem(1, 3, 2, flipped(signed(3, 2))))
+    assert "CRC32C" in str(check.served(1, 3, 2, flipped(signed(3, 2))))
     assert digests.asked == [3]
     assert [(each.ledger_id, each.entry_id, each.location) for each in found] == [(3, 2, 1)]
 
@@ -165,16 +165,16 @@ def test_other_types_are_asked_for_once(digest: DigestType) -> None:
     digests = CountedDigests(digest)
     check, found = make(digests)
     for _ in range(3):
-        assert check.problem(1, 3, 2, signed(3, 2, digest=digest)) is None
+        assert check.served(1, 3, 2, signed(3, 2, digest=digest)) is None
     assert digests.asked == [3]
-    assert bool(check.problem(1, 3, 2, flipped(signed(3, 2, digest=digest)))) is (digest is DigestType.CRC32)
+    assert bool(check.served(1, 3, 2, flipped(signed(3, 2, digest=digest)))) is (digest is DigestType.CRC32)
     assert len(digests.asked) == (2 if digest is DigestType.CRC32 else 1), "what is damaged is asked for anew"
     assert len(found) == (digest is DigestType.CRC32)
 
 
 def test_an_entry_too_short_for_its_digest_is_damaged() -> None:
     check, _ = make(CountedDigests(DigestType.CRC32C))
-    assert check.problem(1, 3, 2, signed(3, 2)[:34]) is not None
+    assert check.served(1, 3, 2, signed(3, 2)[:34]) is not None
 
 
 def test_reads_go_on_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_reads_go_on_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     digests.silent = True
     check, found = make(digests)
     for ledger_id in (3, 4, 5):
-        assert check.problem(1, ledger_id, 2, flipped(signed(ledger_id, 2))) is None
+        assert check.served(1, ledger_id, 2, flipped(signed(ledger_id, 2))) is None
     assert digests.asked == [3], "after one silence nobody is asked for a while"
     assert found == []
     digests.speak.set()
@@ -192,12 +192,12 @@ def test_reads_go_on_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ledger_that_nobody_knows_is_served_and_asked_about_now_and_then() -> None:
     digests = CountedDigests(None)
     now = [0.0]
-    check = ReadCheck(digests, lambda damage: pytest.fail(str(damage)), clock=lambda: now[0])
+    check = ReadCheck(digests, lambda damage, asked: pytest.fail(str(damage)), clock=lambda: now[0])
     for _ in range(3):
-        assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
+        assert check.served(1, 3, 2, flipped(signed(3, 2))) is None
     assert digests.asked == [3]
     now[0] = entry_check.PAUSE_S
-    assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
+    assert check.served(1, 3, 2, flipped(signed(3, 2))) is None
     assert digests.asked == [3, 3]
 
 
@@ -207,7 +207,7 @@ def test_what_is_kept_of_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     check, _ = make(digests)
     for ledger_id in range(25):
         digests.digest = DigestType.MAC if ledger_id % 2 else None
-        assert check.problem(1, ledger_id, 0, signed(ledger_id, 0, digest=DigestType.MAC)) is None
+        assert check.served(1, ledger_id, 0, signed(ledger_id, 0, digest=DigestType.MAC)) is None
     assert len(check._others) <= 10
     assert len(check._unknown_until) <= 10
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import random
 import struct
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from bookie_pod.storage.entry_log import EntryLogOptions
+from bookie_pod.storage.entry_log.format import HEADER_SIZE, encode_header, make_location
+from bookie_pod.storage.entry_log.scan import LogScan
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc import index_check
+from bookie_pod.storage.gc.throttle import ScrubStopped
 from bookie_pod.storage.index.index_file import slot_offset
 from bookie_pod.storage.index.locations import KEY as ROW_KEY
 from bookie_pod.storage.index.locations import VALUE
+from bookie_pod.storage.integrity import scrub_part
 from bookie_pod.storage.integrity.journal_scrub import check_journal
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.journal.format import HEADER_LENGTH
@@ -22,26 +27,17 @@ from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
 from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, small_options
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import Checkpoints, MemTableBookie
-from tests.support.scrub_rig import ScrubRig, signed
+from tests.support.scrub_rig import RIGS, ScrubRig, rig_of, signed
 from tests.support.storage_engine import MemoryBookie, put
-from tests.support.storage_engine import small_options as db_options
 
 LEDGERS = [3, 4]
 ENTRIES = 5
 ENTRY_SIZE = len(signed(3, 0))
 
 
-RIGS = ("db", "past the page cache", "sorted", "interleaved")
-
-
 @pytest.fixture(params=RIGS)
 def rig(request: pytest.FixtureRequest) -> ScrubRig:
-    if request.param in ("sorted", "interleaved"):
-        bookie: MemoryBookie | MemTableBookie = MemTableBookie(request.param)
-    else:
-        entry_log = EntryLogOptions(preallocate=False, direct_io=request.param != "db")
-        bookie = MemoryBookie(options=replace(db_options(), entry_log=entry_log))
-    rig = ScrubRig(bookie)
+    rig = rig_of(request.param)
     rig.write(LEDGERS, ENTRIES)
     return rig
 
@@ -223,6 +219,9 @@ def test_a_log_that_is_gone_damages_its_entries(rig: ScrubRig) -> None:
     rig.files.unlink(path)
     found = rig.run()
     assert len([each for each in found if each.kind is DamageKind.ENTRY]) == len(LEDGERS) * ENTRIES
+    rig.scrub.tidy()
+    rig.scrub.look_again()
+    assert rig.scrub.register.damages() == found, "their rows lead there still"
     assert_truth(rig)
     rig.storage.close()
 
@@ -235,7 +234,13 @@ def test_a_log_that_cannot_be_read_is_a_finding_and_ends_nothing(rig: ScrubRig) 
     damages = rig.run()
     assert DamageKind.LOG in kinds(damages)
     assert {each.ledger_id for each in damages if each.kind is DamageKind.ENTRY} == {3, 4}
+    rig.scrub.look_again()
+    assert rig.scrub.register.damages() == damages
     rig.files.faults.clear()
+    for entry_id in range(ENTRIES):
+        assert rig.storage.read(3, entry_id) == signed(3, entry_id), "the disk reads it again"
+    rig.scrub.look_again()
+    assert kinds(rig.scrub.register.damages()) == {DamageKind.LOG}
     assert rig.run() == []
     rig.storage.close()
 
@@ -280,6 +285,174 @@ def test_what_a_power_cut_took_before_it_was_acknowledged_is_no_damage(engine: s
     rig.storage.close()
 
 
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_a_whole_record_with_other_bytes_ends_a_log_that_a_power_cut_left(rig: ScrubRig, acknowledged: bool) -> None:
+    folder, files = rig.bookie.directories[0], rig.files
+    rig.storage.close()
+    log_id = max(rig.part.logs.log_ids()) + 1
+    entries = [signed(3, entry_id) for entry_id in range(ENTRIES, ENTRIES + 3)]
+    entries[1] = entries[1][:-1] + b"\0"
+    framed = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
+    files.write_bytes_synced(f"{folder}/{log_id:x}.log", encode_header() + framed)
+    rig.open()
+    if acknowledged:  # so its log had been synced up to its end
+        last = make_location(log_id, HEADER_SIZE + len(framed) - len(entries[-1]))
+        assert rig.part.restore(3, ENTRIES + 2, last)
+    for _ in range(2):
+        assert [(each.ledger_id, each.entry_id) for each in rig.run()] == [(3, ENTRIES + 1)] * acknowledged
+    assert rig.storage.read(3, ENTRIES) == entries[0]
+    with pytest.raises(EntryDamaged if acknowledged else NotThere):
+        rig.storage.read(3, ENTRIES + 1)
+    rig.storage.close()
+
+
+def torn_log(rig: ScrubRig) -> None:
+    """Behind what is there, a log that a power cut has left: of the second of three entries parts are missing."""
+    rig.storage.close()
+    log_id = max(rig.part.logs.log_ids()) + 1
+    entries = [signed(3, entry_id) for entry_id in range(ENTRIES, ENTRIES + 3)]
+    entries[1] = entries[1][:-1] + b"\0"
+    framed = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
+    rig.files.write_bytes_synced(f"{rig.bookie.directories[0]}/{log_id:x}.log", encode_header() + framed)
+    rig.open()
+
+
+def assert_only_the_torn_one_is_denied(rig: ScrubRig) -> None:
+    for _ in range(2):
+        assert rig.run() == []
+        for entry_id in (ENTRIES, ENTRIES + 2):
+            assert rig.storage.read(3, entry_id) == signed(3, entry_id)
+        with pytest.raises(NotThere):
+            rig.storage.read(3, ENTRIES + 1)
+        rig.restart()
+
+
+def test_what_lies_sound_behind_the_rest_of_a_power_cut_is_served_and_proves_nothing(rig: ScrubRig) -> None:
+    torn_log(rig)
+    assert_only_the_torn_one_is_denied(rig)
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("stop_after", range(10, 20))
+def test_a_pass_that_goes_on_behind_the_rest_of_a_power_cut_knows_it(stop_after: int) -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    torn_log(rig)
+    rig.stop_after = stop_after
+    with pytest.raises(ScrubStopped):
+        rig.run()
+    rig.stop_after = None
+    rig.restart()
+    assert_only_the_torn_one_is_denied(rig)
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("stop_after", [None, *range(10, 20)])
+def test_nothing_gets_a_row_behind_an_entry_of_which_nobody_can_tell(stop_after: int | None) -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    torn_log(rig)
+    rig.digests.default, rig.stop_after = None, stop_after
+    with suppress(ScrubStopped):
+        rig.run()
+        assert rig.scrub.state().errors
+    for entry_id in (ENTRIES + 1, ENTRIES + 2):
+        with pytest.raises(NotThere):
+            rig.storage.read(3, entry_id)
+    rig.digests.default, rig.stop_after = DigestType.CRC32C, None
+    rig.restart()
+    assert rig.run() == []
+    assert_only_the_torn_one_is_denied(rig)
+    rig.storage.close()
+
+
+def test_damage_whose_row_is_missing_for_a_while_stays_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = ScrubRig(MemoryBookie.without_read_cache())
+    rig.write(LEDGERS, ENTRIES)
+    rig.restart()
+    path, position = rig.place(3, 2)
+    rig.flip(path, position + 60)
+    location_of = rig.part.location_of
+
+    def silent(ledger_id: int, entry_id: int) -> int:
+        raise StorageFault("the index cannot be read")
+
+    for missing in (silent, lambda ledger_id, entry_id: 0):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                rig.part, "location_of", lambda *key, of=missing: of(*key) if key == (3, 2) else location_of(*key)
+            )
+            with pytest.raises(EntryDamaged):
+                rig.storage.read(3, 2)
+            assert [each.entry_id for each in rig.scrub.register.damages()] == [2], "no place is no other copy"
+            rig.scrub.tidy()
+            rig.scrub.look_again()
+        (damage,) = rig.scrub.register.damages()
+        assert rig.scrub.register.held_logs()
+        rig.scrub.register.end_pass(99, lambda damage: False)
+    rig.scrub.register.add(damage)
+    rig.write([3], 1, first=2)
+    rig.scrub.look_again()
+    assert rig.scrub.register.damages() == []
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted"])
+def test_damage_of_an_earlier_ledger_of_the_id_is_forgotten(engine: str) -> None:
+    rig = ScrubRig(MemoryBookie() if engine == "db" else MemTableBookie(engine))
+    rig.write(LEDGERS, ENTRIES)
+    path, position = rig.place(3, 2)
+    rig.restart()
+    rig.flip(path, position + 60)
+    assert len(rig.run()) == 1
+    rig.storage.delete_ledger(3)
+    rig.storage.flush()
+    rig.write([3], 1)
+    rig.scrub.look_again()
+    assert rig.scrub.register.damages() == []
+    rig.storage.close()
+
+
+def test_a_bounded_number_of_damages_is_looked_at_again_and_what_fails_is_paid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scrub_part, "LOOKS", 3)
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    path, _ = rig.place(3, 0)
+    rig.restart()
+    rig.files.faults.fail("pread", path=path)
+    count = sum(each.kind is DamageKind.ENTRY for each in rig.run())
+    assert count == len(LEDGERS) * ENTRIES
+    rig.paid = 0
+    rig.scrub.look_again()
+    assert rig.paid == 3
+    rig.files.faults.clear()
+    for _ in range(3 * count):
+        rig.scrub.look_again()
+    assert kinds(rig.scrub.register.damages()) == {DamageKind.LOG}, "each has its turn"
+    rig.storage.close()
+
+
+def test_a_log_that_was_never_closed_is_read_once() -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    torn_log(rig)
+    path = rig.part.logs.path(max(rig.part.logs.log_ids()))
+    scans: list[str] = []
+    scan = LogScan.__iter__
+
+    def noted(self: LogScan[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
+        scans.append(self._path)
+        return scan(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogScan, "__iter__", noted)
+        rig.run()
+    assert scans.count(path) == 1
+    rig.storage.close()
+
+
 def test_a_log_that_was_made_ahead_is_no_damage(rig: ScrubRig) -> None:
     folder, files = rig.bookie.directories[0], rig.files
     rig.storage.close()
@@ -291,6 +464,24 @@ def test_a_log_that_was_made_ahead_is_no_damage(rig: ScrubRig) -> None:
     rig.open()
     assert rig.run() == []
     assert len(rig.part.logs.log_ids()) == newest + 3
+    rig.storage.close()
+
+
+def test_one_look_through_the_index_does_for_all_logs_that_a_crash_left(
+    rig: ScrubRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, files = rig.bookie.directories[0], rig.files
+    rig.storage.close()
+    newest = max(rig.part.logs.log_ids())
+    for log_id in range(newest + 1, newest + 4):
+        cut = struct.pack(">iqq", 100, 3, 0)
+        files.write_bytes_synced(f"{folder}/{log_id:x}.log", encode_header() + cut)
+    rig.open()
+    looks = []
+    look = index_check._all_rows
+    monkeypatch.setattr(index_check, "_all_rows", lambda *arguments: looks.append(1) or look(*arguments))
+    assert rig.run() == []
+    assert len(looks) == 1
     rig.storage.close()
 
 
@@ -324,6 +515,20 @@ def test_a_copy_that_is_written_anew_is_served_at_once_and_forgotten_by_the_next
         rig.storage.read(3, 1)  # reads ahead over the place of the damaged copy
         assert rig.storage.read(3, 2) == signed(3, 2)
         assert rig.run() == []
+    rig.storage.close()
+
+
+def test_what_lies_behind_an_entry_and_has_no_row_is_no_finding_of_a_read() -> None:
+    rig = ScrubRig(MemoryBookie.without_read_cache())
+    rig.write([3], ENTRIES)
+    path, position = rig.place(3, 2)
+    rig.flip(path, position + 60)
+    batch = rig.storage.directories[0].locations._store.batch()  # type: ignore[union-attr]
+    batch.delete(ROW_KEY.pack(3, 2))
+    batch.commit()
+    assert list(rig.storage.read_each(3, range(2))) == [signed(3, 0), signed(3, 1)]
+    rig.storage.directories[0]._log_reads.read_apart(3, 1, 2, 1000)  # type: ignore[union-attr]
+    assert rig.scrub.register.damages() == []
     rig.storage.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from bookie_pod.storage.gc.throttle import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.journal_scrub import JournalScrub
+from bookie_pod.storage.integrity.ledger_scrub import ROWS_AT_ONCE
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister, from_json, to_json
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_part import (
@@ -28,7 +29,7 @@ from bookie_protocol.errors import EntryDamaged
 from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, small_options
 from tests.support.memory_files import Died, MemoryFiles
 from tests.support.scrub_rig import ScrubRig, signed
-from tests.support.storage_engine import MemoryBookie
+from tests.support.storage_engine import MemoryBookie, put
 
 DAMAGE = Damage(DamageKind.ENTRY, "broken", 7, 3, 4, (7 << 32) | 1028, 5, 1)
 
@@ -193,7 +194,7 @@ def test_a_crash_anywhere_in_a_pass_loses_no_damage_for_long() -> None:
 
 class TestJournals:
     def test_only_files_below_the_mark_are_read(self) -> None:
-        with JournalRig(options=small_options(max_file_bytes=4096)) as rig:
+        with JournalRig(options=small_options(max_size_bytes=4096)) as rig:
             for entry_id in range(40):
                 rig.add(an_add(1, entry_id, b"x" * 400))
         ids = sorted(int(name.split(".")[0], 16) for name in rig.journals())
@@ -246,6 +247,25 @@ class TestScrubber:
         assert [each.entry_id for each in told] == [1]
         state = scrubber.state()
         assert (state.enabled, len(state.damages), state.parts[0].number) == (False, 1, 1)
+        rig.storage.close()
+
+    def test_what_is_damaged_is_handed_on_before_anything_of_it_is_read_again(self) -> None:
+        rig = ScrubRig()
+        rig.write([1], 3)
+        path, _ = rig.place(1, 1)
+        rig.restart()
+        rig.files.faults.fail("pread", path=path)
+        reads: list[int] = []
+
+        def after(found: Sequence[tuple[ScrubPart, Damage]]) -> None:
+            told.extend(damage.entry_id for _, damage in found if damage.kind is DamageKind.ENTRY)
+            reads.append(rig.files.faults.counts["pread"])
+
+        told: list[int] = []
+        scrubber = self.make(rig, 0, after_pass=after)
+        scrubber.run_pass()
+        assert told == [0, 1, 2]
+        assert rig.files.faults.counts["pread"] > reads[0]
         rig.storage.close()
 
     @pytest.mark.parametrize("seed", range(5))
@@ -340,3 +360,15 @@ class TestPace:
         for _ in range(640):
             pace.pay(1, 1)
         assert len(waits) == 10
+
+
+@pytest.mark.parametrize("count", [ROWS_AT_ONCE, 2 * ROWS_AT_ONCE, 3])
+def test_a_ledger_that_has_the_last_entry_id_there_is_ends(count: int) -> None:
+    """Its rows fill the lists in which they are read, so that somebody asks for what is behind it."""
+    rig = ScrubRig()
+    last = (1 << 63) - 1
+    put(rig.storage, *(signed(5, entry_id) for entry_id in range(last - count + 1, last + 1)))
+    put(rig.storage, signed(6, 0))
+    rig.storage.flush()
+    assert rig.scrub.run()
+    assert rig.scrub.counts.rows == count + 1

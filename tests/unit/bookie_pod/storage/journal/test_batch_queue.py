@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.journal import batch_queue
@@ -22,7 +24,6 @@ from bookie_pod.storage.journal.batch_queue import (
     flush_reason,
     slices,
 )
-from bookie_pod.storage.journal.options import JournalOptions
 from tests.support.journal_rig import FOREVER, JournalRig, an_add, records_of, small_options
 from tests.support.memory_files import MemoryFiles
 
@@ -30,7 +31,7 @@ BUSY_MS = 1.5
 IDLE_MS = 0.1
 
 
-def paced(options: JournalOptions, *late_ms: float) -> float:
+def paced(options: JournalConfig, *late_ms: float) -> float:
     pace = GroupPace(options)
     for each in late_ms:
         pace.woke(each)
@@ -38,18 +39,18 @@ def paced(options: JournalOptions, *late_ms: float) -> float:
 
 
 def test_beside_a_loop_with_time_to_spare_groups_are_as_configured() -> None:
-    assert paced(JournalOptions(), *[IDLE_MS] * 1000) == 1
+    assert paced(JournalConfig(), *[IDLE_MS] * 1000) == 1
 
 
 def test_beside_a_loop_that_is_always_busy_they_wait_longer() -> None:
-    stretch = paced(JournalOptions(), *[BUSY_MS] * 100)
-    assert stretch * JournalOptions().max_group_wait_ms == pytest.approx(8 * BUSY_MS, rel=0.01)
+    stretch = paced(JournalConfig(), *[BUSY_MS] * 100)
+    assert stretch * JournalConfig().max_group_wait_ms == pytest.approx(8 * BUSY_MS, rel=0.01)
 
 
 @pytest.mark.parametrize("late_ms", [BUSY_MS, 10_000.0])
 def test_beside_a_loop_that_is_busy_half_of_the_time_they_are_as_configured(late_ms: float) -> None:
     """However late the thread was when it was: its clients would wait longer, and nothing would be gained."""
-    pace = GroupPace(JournalOptions())
+    pace = GroupPace(JournalConfig())
     for number in range(1000):
         pace.woke(late_ms if number % 5 < 2 else IDLE_MS)
         assert pace.stretch == 1
@@ -59,11 +60,11 @@ def test_beside_a_loop_that_is_busy_half_of_the_time_they_are_as_configured(late
 
 
 def test_they_shrink_when_there_is_time_again() -> None:
-    assert paced(JournalOptions(), *[BUSY_MS] * 100, *[IDLE_MS] * 60) == 1
+    assert paced(JournalConfig(), *[BUSY_MS] * 100, *[IDLE_MS] * 60) == 1
 
 
 def test_one_late_wake_up_changes_little() -> None:
-    assert paced(JournalOptions(), *[IDLE_MS] * 100, 10_000) < 1.5
+    assert paced(JournalConfig(), *[IDLE_MS] * 100, 10_000) < 1.5
 
 
 @given(
@@ -73,7 +74,7 @@ def test_one_late_wake_up_changes_little() -> None:
     at_once=st.booleans(),
 )
 def test_the_wait_stays_within_its_bounds(late: list[float], wait: float, adapts: bool, at_once: bool) -> None:
-    options = JournalOptions(max_group_wait_ms=wait, adaptive_groups=adapts, flush_when_queue_empty=at_once)
+    options = JournalConfig(max_group_wait_ms=wait, adaptive_group_writes=adapts, flush_when_queue_empty=at_once)
     stretch = paced(options, *late)
     assert stretch >= 1
     assert wait * stretch <= max(wait, LONGEST_WAIT_MS)
@@ -82,15 +83,16 @@ def test_the_wait_stays_within_its_bounds(late: list[float], wait: float, adapts
 
 
 def test_wait_and_thresholds_grow_together() -> None:
-    options = JournalOptions(group_entries=100)
-    for entries, nbytes, age_ms in ((101, 1, 0.0), (1, options.group_bytes + 1, 0.0), (MANY_ENTRIES, 1, 2.0)):
+    options = JournalConfig(buffered_entries_threshold=100)
+    too_much = options.buffered_writes_threshold_bytes + 1
+    for entries, nbytes, age_ms in ((101, 1, 0.0), (1, too_much, 0.0), (MANY_ENTRIES, 1, 2.0)):
         assert flush_reason(options, entries, nbytes, age_ms) is not None
         assert flush_reason(options, entries, nbytes, age_ms, 4.0) is None
         assert flush_reason(options, 4 * entries, 4 * nbytes, 4 * age_ms, 4.0) is not None
 
 
 def test_few_records_wait_no_longer_than_ever() -> None:
-    assert flush_reason(JournalOptions(), MANY_ENTRIES - 1, 1, 2.0, 8.0) is FlushReason.MAX_WAIT
+    assert flush_reason(JournalConfig(), MANY_ENTRIES - 1, 1, 2.0, 8.0) is FlushReason.MAX_WAIT
 
 
 class _LateWaits:
@@ -124,7 +126,7 @@ def test_the_queue_waits_as_long_as_its_thread_is_late(
 ) -> None:
     late = _LateWaits(late_ms / 1000)
     monkeypatch.setattr(batch_queue, "time", late)
-    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
+    queue = BatchQueue(JournalConfig(), JournalMetrics(Registry(), 0))
     monkeypatch.setattr(queue, "_wake", late)
     for _ in range(200):
         queue.append(JournalBatch([b"x"], entries, 1, True, None))
@@ -137,7 +139,7 @@ def test_the_queue_waits_as_long_as_its_thread_is_late(
 def test_who_comes_alone_does_not_wait_and_groups_are_no_more_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
     late = _LateWaits(1e-6)
     monkeypatch.setattr(batch_queue, "time", late)
-    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
+    queue = BatchQueue(JournalConfig(), JournalMetrics(Registry(), 0))
     monkeypatch.setattr(queue, "_wake", late)
     left: list[float] = []
     for pause_ms in (0.0, 0.5, 1.9, 2.1, 10.0, 0.0, 0.0):
@@ -154,7 +156,7 @@ def test_who_comes_alone_does_not_wait_and_groups_are_no_more_than_before(monkey
 def test_a_thread_that_a_threshold_woke_is_late_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     late = _LateWaits(0.0)
     monkeypatch.setattr(batch_queue, "time", late)
-    options = JournalOptions(group_bytes=10)
+    options = JournalConfig(buffered_writes_threshold_bytes=10)
     queue = BatchQueue(options, JournalMetrics(Registry(), 0))
 
     def woken_by_a_large_batch(seconds: float) -> None:
@@ -189,7 +191,7 @@ class _Wakes:
 
 
 def test_a_busy_journal_is_woken_once_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = BatchQueue(JournalOptions(group_bytes=10), JournalMetrics(Registry(), 0))
+    queue = BatchQueue(JournalConfig(buffered_writes_threshold_bytes=10), JournalMetrics(Registry(), 0))
     wakes = _Wakes()
     monkeypatch.setattr(queue, "_wake", wakes)
     sets = []
@@ -201,7 +203,7 @@ def test_a_busy_journal_is_woken_once_for_each_group(monkeypatch: pytest.MonkeyP
 
 def test_nobody_sleeps_who_has_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was there, or the end was, before the queue knew that its thread sleeps: nobody wakes it then."""
-    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
+    queue = BatchQueue(JournalConfig(), JournalMetrics(Registry(), 0))
     wakes = _Wakes()
     monkeypatch.setattr(queue, "_wake", wakes)
     queue._sleep_while_empty(lambda: True, 5.0)
@@ -216,14 +218,15 @@ def test_nobody_sleeps_who_has_something_to_do(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_empty_queue_is_left_as_soon_as_something_is_to_be_synced() -> None:
-    queue = BatchQueue(JournalOptions(), JournalMetrics(Registry(), 0))
+    queue = BatchQueue(JournalConfig(), JournalMetrics(Registry(), 0))
     for seconds in (0.0, -1.0):
         limits = iter([seconds])
         assert queue.wait_for_group(lambda: False, lambda: next(limits)) is None  # noqa: B023 -- asked at once
     assert queue.wait_for_group(lambda: True, lambda: next(iter(()))) is None
 
 
-DEFAULT = JournalOptions()
+DEFAULT = JournalConfig()
+FEW = JournalConfig(buffered_entries_threshold=10)
 
 
 @pytest.mark.parametrize(
@@ -236,19 +239,19 @@ DEFAULT = JournalOptions()
         (DEFAULT, 1, 524_289, 0, FlushReason.MAX_OUTSTANDING),
         (DEFAULT, 1, 524_289, 5, FlushReason.MAX_WAIT),
         (DEFAULT, 1 << 20, 1, 0, None),
-        (JournalOptions(group_entries=10), 10, 1, 0, None),
-        (JournalOptions(group_entries=10), 11, 1, 0, FlushReason.MAX_OUTSTANDING),
-        (JournalOptions(group_bytes=0), 1, 1 << 30, 0, None),
-        (JournalOptions(group_bytes=0, group_entries=10), 11, 1, 0, FlushReason.MAX_OUTSTANDING),
-        (JournalOptions(flush_when_queue_empty=True), 1, 1, 0, FlushReason.EMPTY_QUEUE),
-        (JournalOptions(flush_when_queue_empty=True), 0, 0, 9, None),
-        (JournalOptions(flush_when_queue_empty=True), 1, 600_000, 0, FlushReason.MAX_OUTSTANDING),
-        (JournalOptions(max_group_wait_ms=0), 1, 1, 0, FlushReason.EMPTY_QUEUE),
-        (JournalOptions(max_group_wait_ms=-1), 1, 1, 0, FlushReason.EMPTY_QUEUE),
+        (FEW, 10, 1, 0, None),
+        (FEW, 11, 1, 0, FlushReason.MAX_OUTSTANDING),
+        (JournalConfig(buffered_writes_threshold_bytes=0), 1, 1 << 30, 0, None),
+        (replace(FEW, buffered_writes_threshold_bytes=0), 11, 1, 0, FlushReason.MAX_OUTSTANDING),
+        (JournalConfig(flush_when_queue_empty=True), 1, 1, 0, FlushReason.EMPTY_QUEUE),
+        (JournalConfig(flush_when_queue_empty=True), 0, 0, 9, None),
+        (JournalConfig(flush_when_queue_empty=True), 1, 600_000, 0, FlushReason.MAX_OUTSTANDING),
+        (JournalConfig(max_group_wait_ms=0), 1, 1, 0, FlushReason.EMPTY_QUEUE),
+        (JournalConfig(max_group_wait_ms=-1), 1, 1, 0, FlushReason.EMPTY_QUEUE),
     ],
 )
 def test_triggers(
-    options: JournalOptions, entries: int, nbytes: int, age_ms: float, expected: FlushReason | None
+    options: JournalConfig, entries: int, nbytes: int, age_ms: float, expected: FlushReason | None
 ) -> None:
     assert flush_reason(options, entries, nbytes, age_ms) is expected
 
@@ -271,26 +274,6 @@ def test_slices_leave_the_pieces_of_a_batch_alone() -> None:
     assert pieces == [b"a", b"b"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"version": 3}, "journalFormatVersionToWrite is 3"),
-        ({"version": 7}, "journalFormatVersionToWrite is 7"),
-        ({"alignment": 256}, "journalAlignmentSize is 256"),
-        ({"alignment": 1000}, "journalAlignmentSize is 1000"),
-        ({"alignment": 4096, "preallocate_bytes": 2048}, "journalPreAllocSizeMB is 2048 bytes"),
-        ({"max_file_bytes": 0}, "max_file_bytes is 0"),
-    ],
-)
-def test_options_that_cannot_work(changes: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        JournalOptions(**changes)  # type: ignore[arg-type]
-
-
-def test_preallocation_is_rounded_down_to_the_alignment() -> None:
-    assert JournalOptions(preallocate_bytes=10_000, alignment=4096).preallocation_step == 8192
-
-
 def test_a_group_leaves_no_sooner_behind_another_than_the_group_wait() -> None:
     metrics = JournalMetrics(Registry(), 0)
     with JournalRig(options=small_options(max_group_wait_ms=40.0), metrics=metrics) as rig:
@@ -305,13 +288,13 @@ def test_records_within_the_group_wait_share_a_write() -> None:
     with JournalRig(options=small_options(max_group_wait_ms=200.0)) as rig:
         rig.add(an_add(7, 0))
         rig.add(*[an_add(7, i) for i in range(1, 51)])
-        assert rig.files.faults.counts["writev"] == 2  # type: ignore[attr-defined]
+        assert rig.files.faults.counts["pwrite"] == 3  # type: ignore[attr-defined]
         assert len(rig.acknowledged.calls) == 2
 
 
 def test_too_many_bytes_are_written_at_once() -> None:
     metrics = JournalMetrics(Registry(), 0)
-    options = small_options(max_group_wait_ms=FOREVER, group_bytes=1000)
+    options = small_options(max_group_wait_ms=FOREVER, buffered_writes_threshold_bytes=1000)
     with JournalRig(options=options, metrics=metrics) as rig:
         rig.add(an_add(7, 0))
         rig.add(an_add(7, 1, bytes(900)), an_add(7, 2, bytes(900)))
@@ -319,23 +302,23 @@ def test_too_many_bytes_are_written_at_once() -> None:
 
 
 def test_too_many_records_are_written_at_once() -> None:
-    with JournalRig(options=small_options(max_group_wait_ms=FOREVER, group_entries=3)) as rig:
+    with JournalRig(options=small_options(max_group_wait_ms=FOREVER, buffered_entries_threshold=3)) as rig:
         rig.add(an_add(7, 0))
         rig.add(*[an_add(7, i) for i in range(1, 5)])
 
 
 def test_a_large_backlog_is_cut_into_groups() -> None:
     files = MemoryFiles()
-    options = small_options(max_group_wait_ms=FOREVER, group_bytes=1000)
+    options = small_options(max_group_wait_ms=FOREVER, buffered_writes_threshold_bytes=1000)
     with JournalRig(files, options) as rig:
-        gate = files.faults.hold("writev")
+        gate = files.faults.hold("pwrite")
         rig.journal.append(an_add(7, 0, bytes(2000)))  # alone: it does not wait
         gate.reached()
         for i in range(1, 11):
             rig.journal.append(an_add(7, i, bytes(476)))
         gate.open()
         rig.acknowledged.wait_for(10)
-    assert files.faults.counts["writev"] >= 5
+    assert files.faults.counts["pwrite"] >= 6
     assert records_of(rig) == [(7, i) for i in range(11)]
 
 

@@ -27,10 +27,10 @@ from tests.support.journal_rig import (
 from tests.support.memory_files import MemoryFiles
 
 
-@pytest.mark.parametrize("operation", ["writev", "datasync"])
-def test_an_io_error_ends_the_journal_and_acknowledges_nothing_more(operation: str) -> None:
+@pytest.mark.parametrize(("direct", "operation"), [(True, "pwrite"), (True, "datasync"), (False, "writev")])
+def test_an_io_error_ends_the_journal_and_acknowledges_nothing_more(direct: bool, operation: str) -> None:
     files = MemoryFiles()
-    rig = JournalRig(files)
+    rig = JournalRig(files, small_options(direct_io=direct))
     with rig:
         rig.add(an_add(7, 0))
         files.faults.fail(operation)
@@ -52,7 +52,7 @@ def test_an_io_error_ends_the_journal_and_acknowledges_nothing_more(operation: s
 def test_what_waits_for_its_sync_when_a_write_fails_is_not_acknowledged() -> None:
     files = MemoryFiles()
     with in_its_sync(files) as (rig, gate):
-        files.faults.fail("writev")
+        files.faults.fail("pwrite")
         rig.journal.append(an_add(7, 2))
         rig.acknowledged.wait_for_failure()
         gate.open()
@@ -61,12 +61,12 @@ def test_what_waits_for_its_sync_when_a_write_fails_is_not_acknowledged() -> Non
 
 def test_a_failed_journal_ends_though_it_cannot_tidy_up() -> None:
     files = MemoryFiles()
-    with JournalRig(files, small_options(max_file_bytes=8192)) as rig:
+    with JournalRig(files, small_options(max_size_bytes=8192)) as rig:
         for i in range(9):
             rig.add(an_add(7, i, bytes(400)))
         while len(rig.journals()) < 2:
             time.sleep(0.0005)
-        files.faults.fail("writev")
+        files.faults.fail("pwrite")
         files.faults.fail("unlink")
         rig.journal.append(an_add(7, 9))
         rig.acknowledged.wait_for_failure()
@@ -76,14 +76,14 @@ def test_a_failed_journal_ends_though_it_cannot_tidy_up() -> None:
 
 def test_nothing_follows_a_file_whose_sync_failed() -> None:
     files = MemoryFiles()
-    with JournalRig(files, small_options(max_file_bytes=2048)) as rig:
+    with JournalRig(files, small_options(max_size_bytes=2048)) as rig:
         rig.add(an_add(7, 0))
         files.faults.fail("datasync")
         rig.journal.append(an_add(7, 1, bytes(2000)))
         assert isinstance(rig.acknowledged.wait_for_failure().__cause__, OSError)
         files.faults.clear()
     assert len(rig.journals()) == 1
-    assert files.faults.counts["writev"] == 2, "not even a group that says what was synced"
+    assert files.faults.counts["pwrite"] == 3, "not even a group that says what was synced"
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
@@ -104,7 +104,7 @@ def test_a_disk_without_room_for_a_whole_step_takes_what_still_fits(error: int) 
 
 def test_a_next_file_that_cannot_be_made_at_all_ends_the_journal() -> None:
     files = MemoryFiles()
-    with JournalRig(files, small_options(max_file_bytes=4096)) as rig:
+    with JournalRig(files, small_options(max_size_bytes=4096)) as rig:
         files.faults.fail("create")
         for i in range(40):
             try:
@@ -162,7 +162,7 @@ def test_a_start_on_a_full_disk_deletes_what_no_replay_needs(kept: int) -> None:
     files.makedirs(DIRECTORY)
     for journal_id in range(3, 9):
         files.write_bytes(journal_path(DIRECTORY, journal_id), b"")
-    files.faults.fail("write", path=f"{DIRECTORY}/9.txn", errno=errno.ENOSPC, times=1)
+    files.faults.fail("pwrite", path=f"{DIRECTORY}/9.txn", errno=errno.ENOSPC, times=1)
     rig = JournalRig(files, small_options(max_backups=kept))
     if kept:
         rig.journal.start(LogMark(8, 512), written=LogMark(8, 512))
@@ -177,7 +177,7 @@ def test_a_start_on_a_full_disk_deletes_what_no_replay_needs(kept: int) -> None:
 def test_closing_a_direct_file_is_possible_while_a_traceback_holds_its_buffer() -> None:
     files = MemoryFiles()
     files.makedirs(DIRECTORY)
-    file = DirectFile(files.create_direct(f"{DIRECTORY}/9.txn"))
+    file = DirectFile(files, f"{DIRECTORY}/9.txn")
     files.faults.fail("pwrite", errno=errno.ENOSPC)
     with pytest.raises(OSError, match="space") as caught:
         file.write(b"x" * 100)
@@ -190,7 +190,7 @@ def test_closing_a_direct_file_is_possible_while_a_traceback_holds_its_buffer() 
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("operation", ["writev", "datasync"])
+@pytest.mark.parametrize("operation", ["pwrite", "datasync"])
 def test_a_failure_is_told_though_nobody_can_log_it(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(*_: object, **__: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")

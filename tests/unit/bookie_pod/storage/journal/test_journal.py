@@ -48,10 +48,10 @@ def test_one_sync_acknowledges_all_groups_that_waited() -> None:
     with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
         rig.journal.append(an_add(7, 0))
         gate.reached()
-        writes = files.faults.counts["writev"]
+        writes = files.faults.counts["pwrite"]
         for i in range(1, 6):
             rig.journal.append(an_add(7, i))
-            while files.faults.counts["writev"] < writes + i:
+            while files.faults.counts["pwrite"] < writes + i:
                 time.sleep(0.0005)
         rig.wait_for_written(5)
         gate.open()

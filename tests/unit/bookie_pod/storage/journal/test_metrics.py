@@ -20,7 +20,7 @@ from tests.support.memory_files import MemoryFiles
 def test_room_is_what_was_not_acknowledged() -> None:
     files = MemoryFiles()
     gate = files.faults.hold("datasync")
-    with JournalRig(files, small_options(queue_entries=3, queue_bytes=1000)) as rig:
+    with JournalRig(files, small_options(queue_size=3, max_memory_bytes=1000)) as rig:
         assert rig.journal.has_room()
         for i in range(3):
             rig.journal.append(an_add(7, i))

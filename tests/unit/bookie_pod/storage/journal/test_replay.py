@@ -40,28 +40,61 @@ def test_every_kind_of_record_reaches_the_sink_in_order() -> None:
     with JournalRig() as rig:
         rig.add(
             JournalBatch.of(
+                fmt.deletion_record(7, 3),
                 fmt.key_record(7, b"k" * 20),
                 fmt.entry_record(an_entry(7, 0)),
                 fmt.fence_record(7),
                 fmt.explicit_lac_record(7, b"packet"),
                 [fmt.LENGTH.pack(16), fmt.IDS.pack(7, -3)],
-                fmt.deletion_record(7),
                 [fmt.LENGTH.pack(16), fmt.IDS.pack(7, fmt.FORCE_ENTRY_ID)],
                 fmt.entry_record(an_entry(7, 1)),
             )
         )
     assert replayed(rig.files)[0].events == [
+        ("deletion", 7, 3, b""),
         ("key", 7, 0, b"k" * 20),
         ("entry", 7, 0, an_entry(7, 0)),
         ("fence", 7, 0, b""),
         ("lac", 7, 0, b"packet"),
-        ("deletion", 7, 0, b""),
         ("entry", 7, 1, an_entry(7, 1)),
     ]
 
 
+@pytest.mark.parametrize("checks", [True, False])
+def test_what_lies_before_the_last_deletion_of_its_ledger_is_left_out(checks: bool) -> None:
+    """In whichever file that is."""
+    with JournalRig(options=small_options(max_size_bytes=4096, group_checks=checks)) as rig:
+        for life in range(3):
+            rig.add(JournalBatch.of(fmt.key_record(7, b"k" * 20)))
+            for entry_id in range(10):
+                rig.add(an_add(7, entry_id, bytes(400)))
+                rig.add(an_add(8, 10 * life + entry_id))
+            rig.add(JournalBatch.of(fmt.fence_record(7)))
+            if life < 2:
+                rig.add(JournalBatch.of(fmt.deletion_record(7, life + 1)))
+    assert len(rig.files.listdir(DIRECTORY)) > 3
+    found = replayed(rig.files)[0].events
+    assert [event[:3] for event in found if event[1] == 7] == [
+        ("deletion", 7, 2),
+        ("key", 7, 0),
+        *(("entry", 7, entry_id) for entry_id in range(10)),
+        ("fence", 7, 0),
+    ]
+    assert [event[2] for event in found if event[1] == 8] == list(range(30))
+
+
+def test_a_deletion_that_was_never_acknowledged_hides_nothing() -> None:
+    """It stands in a group whose end was not written."""
+    torn = b"".join(fmt.deletion_record(7, 1)) + record(8, 0, b"p" * 1500)
+    data = checked_file(9, record(7, 0), torn)
+    files = files_with((9, zeroed(data, 2048, 512)))
+    found, end = replayed(files)
+    assert (found.entries(), end) == ([(7, 0)], LogMark(9, SIZE))
+    assert replayed(files_with((9, data)))[0].events[0] == ("deletion", 7, 1, b"")
+
+
 def test_replay_starts_at_the_mark_and_ends_in_the_next_one() -> None:
-    with JournalRig(options=small_options(max_file_bytes=4096)) as rig:
+    with JournalRig(options=small_options(max_size_bytes=4096)) as rig:
         marks = []
         for i in range(30):
             rig.add(an_add(7, i, bytes(400)))
@@ -143,7 +176,7 @@ def test_a_mark_may_stand_where_a_reader_without_checks_stopped_in_a_torn_tail()
 
 
 def test_progress_is_told_in_bytes() -> None:
-    with JournalRig(options=small_options(preallocate_bytes=1 << 25)) as rig:
+    with JournalRig(options=small_options(pre_alloc_size_bytes=1 << 25)) as rig:
         for i in range(20):
             rig.add(an_add(7, i, b"x" * (1 << 20)))
     told: list[tuple[int, int]] = []
@@ -169,7 +202,7 @@ def test_an_entry_longer_than_a_chunk() -> None:
 
 
 def test_replay_reads_in_chunks() -> None:
-    with JournalRig(options=small_options(preallocate_bytes=1 << 24)) as rig:
+    with JournalRig(options=small_options(pre_alloc_size_bytes=1 << 24)) as rig:
         for i in range(8):
             rig.add(an_add(7, i, b"x" * (1 << 19)))
     longest: list[int] = []

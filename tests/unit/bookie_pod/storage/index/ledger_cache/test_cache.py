@@ -17,9 +17,10 @@ from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
 from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
 from bookie_pod.storage.index.ledger_cache.cache import default_page_limit
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
+from bookie_pod.storage.index.ledger_cache.flusher import TOGETHER
 from bookie_pod.storage.index.ledger_cache.page_table import IndexPage
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
-from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
 from tests.unit.bookie_pod.storage.index.ledger_cache.rig import KEY, Rig
 
@@ -145,19 +146,20 @@ def test_adjacent_pages_are_one_write_behind_the_header() -> None:
     assert writes == [("pwrite", HEADER_BYTES), ("pwrite", 128), ("pwrite", 64), ("datasync", 0)]
 
 
-def test_a_location_that_replaces_another_goes_to_disk_only_behind_its_log() -> None:
+def test_locations_go_to_disk_only_behind_their_logs_which_are_synced_once_for_many() -> None:
     rig = Rig()
-    rig.add(1)
-    rig.cache.put(1, [0, 1], [11, 12])
+    for ledger_id in range(1, TOGETHER + 2):
+        rig.add(ledger_id)
+        rig.cache.put(ledger_id, [0], [11])
+    rig.files.faults.fail("pwrite", times=1)
+    with pytest.raises(StorageFault):
+        rig.flush()
+    assert rig.syncs == 1, "before the first write"
     rig.flush()
-    assert rig.syncs == 0
-    rig.cache.put(1, [2], [13])
+    assert rig.syncs == 1 + 2
+    rig.cache.records.put(1, replace(_record(rig, 1), fenced=True))
     rig.flush()
-    assert rig.syncs == 0
-    rig.cache.put(1, [1], [99])
-    rig.flush()
-    assert rig.syncs == 1
-    assert rig.reopen().get(1, 1) == 99
+    assert rig.syncs == 3, "no page is written"
 
 
 @pytest.mark.parametrize("operation", ["pwrite", "datasync", "create", "sync_directory"])
@@ -296,11 +298,59 @@ def test_a_file_without_a_header_waits_for_its_key_and_stays_in_limbo_without() 
     rig.reopen()
     assert _record(rig, 1).limbo
     rig.add(1)  # the replay brings it
-    rig.cache.records.end_replay()
+    rig.cache.end_replay()
     rig.flush()
     rig.reopen()
     assert (_record(rig, 1).key, _record(rig, 1).limbo) == (KEY, False)
     assert _record(rig, 2).limbo
+
+
+def test_a_file_without_a_header_that_no_seal_knows_goes_behind_the_replay() -> None:
+    """Its key record was not durable either, so nothing of it was ever acknowledged."""
+    rig = Rig()
+    rig.add(1)
+    rig.flush()
+    rig.cache.seal()
+    for ledger_id in (2, 3):
+        rig.files.makedirs(f"/a/0/{ledger_id}")
+        rig.files.write_bytes_synced(f"/a/0/{ledger_id}/{ledger_id}.idx", b"")
+    rig.reopen()
+    assert _record(rig, 2).limbo
+    rig.add(3)
+    rig.cache.end_replay()
+    assert rig.cache.records.get(2) is None
+    rig.flush()
+    rig.cache.seal()
+    rig.reopen()
+    assert sorted(rig.cache.records.ledger_ids()) == [1, 3]
+    assert not _record(rig, 3).limbo
+
+
+@pytest.mark.parametrize("key", [b"", bytes(20)], ids=["empty", "zeros"])
+def test_one_that_was_begun_without_a_key_stays_though_its_header_was_lost(key: bytes) -> None:
+    """The journal has its key record, and behind it entries that were acknowledged."""
+    rig = Rig()
+    rig.add(1)
+    rig.flush()
+    rig.cache.seal()
+    rig.files.makedirs("/a/0/2")
+    rig.files.write_bytes_synced("/a/0/2/2.idx", b"")
+    rig.reopen()
+    rig.cache.records.set_master_key(2, key)
+    rig.cache.put(2, [0], [11])
+    rig.cache.end_replay()
+    assert rig.cache.get(2, 0) == 11
+    assert _record(rig, 2).limbo
+
+
+def test_entries_of_one_of_which_nobody_knows_the_header_may_lie_in_any_log() -> None:
+    rig = Rig()
+    rig.files.makedirs("/a/0/2")
+    rig.files.write_bytes_synced("/a/0/2/2.idx", b"")  # and there is no seal
+    rig.reopen()
+    rig.cache.records.name_logs(FirstLogs(lambda: 7, lambda: 7))
+    rig.cache.end_replay()
+    assert (_record(rig, 2).limbo, rig.cache.records.first_log(2)) == (True, 0)
 
 
 def test_a_damaged_header_leaves_limbo_and_a_newer_one_is_refused() -> None:

@@ -96,7 +96,7 @@ def test_a_disk_is_given_up_between_flushes_and_not_in_the_middle_of_one(monkeyp
     def flush_first_if_possible(path: str) -> None:
         monkeypatch.undo()
         if not flusher._lock.locked():
-            flusher.flush_pages(1)
+            flusher.flush([1])
         unlink(path)
 
     monkeypatch.setattr(rig.files, "unlink", flush_first_if_possible)
