@@ -1,5 +1,6 @@
-"""The audit trail: one line for each change through HTTP, gRPC or a command, and for each refusal, on the bookie's own
-port too.
+"""The audit trail: one line for each change through HTTP, gRPC or a command, and for each refusal.
+
+Refusals on the bookie's own port have lines too.
 
     {"time": "2026-01-01T12:00:00.000Z", "via": "http", "who": "ci", "from": "10.0.0.7", "request": "9f2c...",
      "what": "DELETE /api/v1/ledger/delete", "of": {"ledger_id": 5}, "outcome": "done"}
@@ -7,13 +8,13 @@ port too.
 `outcome` is `done`, `failed` (and why not: `reason`), or `refused`.
 
 Invariants
-- Nothing secret stands in a line: what a request names is told by those who know that it is none (`audited`); never a
-  body, a token, a password.
-- It stands in the file that was asked for, else in the ordinary log. A line is one write to a file that is opened anew,
-  so that it may be moved away meanwhile, and several processes may share it. One that the disk took only in part is
-  ended before the next one, whoever wrote it.
+- A line holds no secret: the code that knows that a name is not secret adds it (`audited`); never a body, a token, a
+  password.
+- It goes to the configured file, else to the ordinary log. A line is one write to a file that is opened each time, so
+  that it may be moved away meanwhile, and several processes may share it. A line that the disk took only in part is
+  ended before the next one, whichever process wrote it.
 - It never raises: a line that cannot be written is a line in the ordinary log. Refusals are a few lines a minute and
-  the number of all others (`FewLines`): of each who is known (`MOST_KNOWN` of them), and of strangers together. The
+  the number of all others (`FewLines`): of each known caller (`MOST_KNOWN` of them), and of strangers together. The
   metric counts all.
 
 Threads: event loop, or a command's own.
@@ -21,6 +22,7 @@ Threads: event loop, or a command's own.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -28,10 +30,11 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
@@ -43,18 +46,26 @@ from bookie_protocol.errors import InvalidConfiguration, Unauthorized
 MAX_TEXT: Final = 200
 """Characters of any value."""
 MAX_VALUES: Final = 32
-"""Of what a request names, and of each list in it."""
+"""Number of values of a request, and of each list in it."""
 MOST_KNOWN: Final = 64
-"""Whose refusals are counted singly. Names stand in tokens' files, but also in certificates."""
+"""Number of callers whose refusals are counted singly. Names come from tokens' files, but also from certificates."""
 _MODE: Final = 0o640
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+"""The header `traceparent` of W3C; the group is the trace id."""
 
 _log = structlog.get_logger(__name__)
+_CURRENT: ContextVar[Act | None] = ContextVar("act", default=None)
+_ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
 
 
-def request_id(given: str | None) -> str:
-    """The id of the client's request if it sent one, else a new one."""
-    return given if given is not None and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+def request_id(given: str | None, trace_parent: str | None = None) -> str:
+    """Return the id of the client's request if it sent one, else its trace id, else a new one. What is not a valid id
+    counts as not sent."""
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given
+    trace = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent is not None else None
+    return trace[1] if trace is not None else secrets.token_hex(8)
 
 
 class Act:
@@ -74,33 +85,33 @@ class Act:
         self.outcome, self.reason = "refused", reason
 
 
-_CURRENT: ContextVar[Act | None] = ContextVar("act", default=None)
-
-
 def audited(**values: object) -> None:
-    """What the change that goes on is about, for its line; nothing secret. Without effect where none goes on."""
+    """Note what the change under way is about, for its line; nothing secret.
+
+    Without effect where no change is under way.
+    """
     act = _CURRENT.get()
     if act is not None:
         act.of.update(values)
 
 
-def audited_failure(reason: str, *, refused: bool = False) -> None:
-    """The change that goes on came to nothing; `refused`: because its caller may not."""
+def audited_failure(reason: str) -> None:
+    """Note that the change under way came to nothing."""
     act = _CURRENT.get()
     if act is not None:
-        (act.refused if refused else act.failed)(reason)
+        act.failed(reason)
 
 
-class Asked(NamedTuple):
-    """Who asks for what."""
+@dataclass(slots=True)
+class Asked:
+    """The request under way and its caller."""
 
     audit: Audit
     caller: Caller
     what: str
     request: str
-
-
-_ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
+    has_line: bool = False
+    """True if it turned out to be a change, whose line also reports its refusal."""
 
 
 @contextmanager
@@ -113,6 +124,27 @@ def asking(asked: Asked) -> Iterator[None]:
         _ASKED.reset(token)
 
 
+def asked_by() -> Caller:
+    """The caller of the call that goes on."""
+    asked = _ASKED.get()
+    return NOBODY if asked is None else asked.caller
+
+
+def asked_request() -> tuple[str, str]:
+    """Return the name of the present call, and the id of its request; empty texts outside of a call."""
+    asked = _ASKED.get()
+    return ("", "") if asked is None else (asked.what, asked.request)
+
+
+def audited_refusal(reason: str) -> None:
+    """The call that goes on is refused, whether it changes something or only looks."""
+    act, asked = _CURRENT.get(), _ASKED.get()
+    if act is not None:
+        act.refused(reason)
+    elif asked is not None and not asked.has_line:
+        asked.audit.refused(asked.caller, reason, asked.what, asked.request)
+
+
 @contextmanager
 def changing(role: Role, what: str, **of: object) -> Iterator[None]:
     """Round `what` a call does that else only looks, where it changes something: `Unauthorized` unless its caller has
@@ -121,6 +153,7 @@ def changing(role: Role, what: str, **of: object) -> Iterator[None]:
     if asked is None:
         NOBODY.demand(role, what)
         return
+    asked.has_line = True
     with asked.audit.act(asked.caller, role, asked.what, asked.request) as act:
         act.of.update(of)
         if not asked.caller.may(role):
@@ -141,7 +174,9 @@ class Audit:
             for outcome in ("done", "failed", "refused", "lost")
         )
         self._refusals: dict[str, FewLines] = {"": FewLines(_Trail(self, "strangers"))}
-        """By the name of who is known; of all others."""
+        """Refusals by the name of a known caller; those of all others under ""."""
+        self._telling: dict[str, asyncio.TimerHandle] = {}
+        """Timers, by the name whose refusals were left out."""
         self._faults = FewLines(_log)
         if path is not None:
             try:
@@ -171,14 +206,15 @@ class Audit:
                 else:
                     self.write(fields)
 
-    def refused(self, caller: Caller, role: Role, what: str, request: str) -> None:
-        """The caller lacks the role."""
+    def refused(self, caller: Caller, why: Role | str, what: str, request: str) -> None:
+        """The caller lacks the role, or may not for another reason."""
         self._refused.add(1)
-        fields = line(self.via, caller, what, request, "refused", {}, f"it needs the role {role.value}")
+        reason = f"it needs the role {why.value}" if isinstance(why, Role) else why
+        fields = line(self.via, caller, what, request, "refused", {}, reason)
         self._write_refusal(caller, fields)
 
     def kept_out(self, address: str, what: str, reason: str) -> None:
-        """Somebody was refused on the bookie's own port, whose log has told it already."""
+        """Note a refusal on the bookie's own port, which is in the log already."""
         self._refused.add(1)
         if self._path is not None:
             stranger = Caller("a stranger", address, frozenset(), is_known=False)
@@ -192,6 +228,18 @@ class Audit:
             else:
                 self._refusals[name] = FewLines(_Trail(self, name))
         self._refusals[name].warning("refused", line=fields)
+        self._tell_later(name)
+
+    def _tell_later(self, name: str) -> None:
+        if name not in self._telling and (seconds := self._refusals[name].tells_in) is not None:
+            with suppress(RuntimeError):  # a command has no event loop, and ends soon
+                self._telling[name] = asyncio.get_running_loop().call_later(seconds, self._tell, name)
+
+    def _tell(self, name: str) -> None:
+        """Write the number of lines that were left out, even if no refusal follows."""
+        del self._telling[name]
+        self._refusals[name].look()
+        self._tell_later(name)  # an event loop may call a little before its time
 
     def write(self, fields: dict[str, Any]) -> None:
         """Never raises."""
@@ -253,7 +301,7 @@ def _shown(value: object) -> object:
 
 def append(path: str, text: str) -> None:
     """One write. Raises OSError."""
-    # Not blocking: a pipe that nobody reads must not hold up who writes.
+    # Not blocking: a pipe without a reader must not hold up the writer.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
     try:
         data = text.encode("utf-8", "replace")
@@ -266,7 +314,7 @@ def append(path: str, text: str) -> None:
 
 
 def _is_torn(descriptor: int, path: str) -> bool:
-    """Whether the last line of the file has no end: the disk was full."""
+    """Return whether the last line of the file has no end: the disk was full."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or not found.st_size:
         return False

@@ -1,17 +1,17 @@
-"""Who calls over gRPC, and what each caller makes the process hold.
+"""The callers over gRPC, and what each makes the process hold.
 
 A caller is a connection, however many calls it has under way, and has one share of the process's `MemoryGovernor`.
 
-gRPC tells nobody of its connections, and has no call that ends one, so `connections` looks for them among the
+gRPC does not expose its connections, and has no call that ends one, so `connections` looks for them among the
 descriptors of the process; gRPC takes a shut-down for the client's end. Where descriptors cannot be listed, nothing is
 found.
 
 Invariants
-- Whoever waits for room goes on when there is some. Room that others keep without moving may be taken from them (see
-  `MemoryGovernor`): all calls of such a caller end as `was_cut`.
+- A call that waits for room goes on when there is some. Room that others keep without moving may be taken from them
+  (see `MemoryGovernor`): all calls of such a caller end as `was_cut`.
 - A call that has ended holds nothing; what came for it in gRPC's memory is freed (`to_its_end`).
 - `cut_receivers` ends callers into whose calls messages may be coming in, those with most of them first, and shuts
-  their connections: what gRPC has of a message is seen by nobody before it is complete, and before it has told hundreds
+  their connections: what gRPC has of a message is invisible before it is complete, and before it has notified hundreds
   of calls that they have ended more comes in than there is room for.
 - A descriptor may be closed, and its number be a file's or another socket's, between two calls: so each looks again at
   what it is, and none is copied. (The end of a copy would give up the locks of a locked file.)
@@ -22,8 +22,11 @@ Event loop only; what looks at descriptors (`address_of`, `connections`, `shut_d
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import socket
+import struct
+import sys
 import time
 import urllib.parse
 from collections.abc import Collection, Coroutine, Iterator
@@ -35,8 +38,21 @@ from bookie_pod.client_memory import MemoryGovernor, Share
 from bookie_protocol.lasting import heard
 
 T = TypeVar("T")
+FIRST_SHARE: Final = 8
+"""Divisor of all memory that bounds the room for a first message, so that silent callers hold up no others for long."""
 TAKES_S: Final = 0.1
-"""So long a client may take for what it is given, and is in nobody's way, in seconds."""
+"""Seconds that a client may take for what it is given without being in the way."""
+_CURRENT: ContextVar[Call] = ContextVar("call")
+Address = tuple[str, int]
+"""IP address and port."""
+_FOLDER: Final = "/dev/fd"
+_NOBODY: Final = struct.pack("=H14x", socket.AF_UNSPEC)
+"""Address of no family: connecting to it disconnects, on Linux."""
+_connect: Final = getattr(ctypes.CDLL(None), "connect", None) if sys.platform == "linux" else None
+_MAPPED: Final = "::ffff:"
+_BYTES_RECEIVED_SIZE: Final = 8
+_TCP_INFO_BYTES: Final = 128 + _BYTES_RECEIVED_SIZE
+"""Bytes of Linux' information on a connection, up to the number of bytes received."""
 
 
 class Callers:
@@ -47,7 +63,7 @@ class Callers:
         self.memory = memory
         self.apart = self._beside = apart
         self.anybody = asyncio.Event()
-        """Set as long as somebody calls."""
+        """Event that is set as long as there are callers."""
         if apart is not None:
             apart._beside, self.anybody = self, apart.anybody
         self._callers: dict[str, Caller] = {}
@@ -103,7 +119,7 @@ class Caller:
     def __init__(self, memory: MemoryGovernor) -> None:
         self.calls: set[Call] = set()
         self.streams = 0
-        """Of the gateway's streaming calls: that many."""
+        """Number of the gateway's streaming calls."""
         self.memory = memory
         self.share = self._new_share()
 
@@ -120,7 +136,7 @@ class Caller:
 
     @property
     def receivers(self) -> int:
-        """Of its calls, those into which a message may be coming in."""
+        """Return the number of its calls into which a message may be coming in."""
         return sum(call.receives for call in self.calls)
 
     def look(self) -> None:
@@ -130,14 +146,14 @@ class Caller:
 
 
 class Call:
-    """What one call holds. Belongs to the task that makes it."""
+    """The memory that one call holds. It belongs to the task that makes it."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.receives = False
         """A message may be coming in."""
         self.waits_since: float | None = None
-        """Since when its client has not taken what it was given, or not sent what it has to."""
+        """Time since which its client has not taken what it was given, or not sent what it has to."""
         self.was_cut = False
         self._task = asyncio.current_task()
         self._share = caller.share
@@ -158,7 +174,7 @@ class Call:
         self._share.make(nbytes)
 
     def fits(self, nbytes: int) -> bool:
-        """Whether there is room for so many bytes that have come already, more than its part or not."""
+        """Return True if there is room for bytes that have come already, even beyond the caller's part."""
         memory = self.caller.memory
         return memory.total + nbytes <= memory.limit or self._share.fits(nbytes)
 
@@ -217,7 +233,7 @@ class Call:
             self._task.cancel()
 
     def forget(self) -> None:
-        """What was held is not counted any more."""
+        """Stop counting what was held."""
         self._held = 0
 
     def end(self) -> None:
@@ -227,8 +243,8 @@ class Call:
 
 
 async def to_its_end(operation: Coroutine[Any, Any, T]) -> T:
-    """What this operation of gRPC gives, which receives a message. Who is cancelled leaves it to go on: where nobody
-    awaits it any more gRPC never frees what came."""
+    """Return the result of this operation of gRPC, which receives a message. On cancellation the operation
+    continues: gRPC never frees a message that is not awaited."""
     going = asyncio.ensure_future(operation)
     try:
         await asyncio.wait((going,))
@@ -251,23 +267,14 @@ def shut(peers: Collection[str]) -> None:
                 shut_down(descriptor, address)
 
 
-_CURRENT: ContextVar[Call] = ContextVar("call")
-
-
 def current_call() -> Call:
     """The call that this task serves."""
     return _CURRENT.get()
 
 
-Address = tuple[str, int]
-"""IP address and port."""
-
-_FOLDER: Final = "/dev/fd"
-_MAPPED: Final = "::ffff:"
-
-
 def address_of(peer: str) -> Address | None:
-    """Of a peer as gRPC names it: `ipv4:10.0.0.7:4711`, `ipv6:%5B::1%5D:4711`; None for what is none of these."""
+    """Return the address of a peer as gRPC names it: `ipv4:10.0.0.7:4711`, `ipv6:%5B::1%5D:4711`; None for any
+    other form."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdecimal():
@@ -280,7 +287,7 @@ def connections(port: int | None = None) -> Iterator[tuple[Address, int]]:
     descriptor is left to look with."""
     for number in map(int, os.listdir(_FOLDER)):
         address = None
-        with suppress(OSError), _socket(number) as found:  # closed meanwhile, no socket, or nobody at the other end
+        with suppress(OSError), _socket(number) as found:  # closed meanwhile, not a socket, or not connected
             if found.family in (socket.AF_INET, socket.AF_INET6) and port in (None, found.getsockname()[1]):
                 address = _peer_of(found)
         if address is not None:
@@ -292,6 +299,25 @@ def shut_down(descriptor: int, address: Address) -> None:
     with suppress(OSError), _socket(descriptor) as found:
         if _peer_of(found) == address:
             found.shutdown(socket.SHUT_RDWR)
+
+
+def reset(descriptor: int, address: Address) -> None:
+    """Reset the connection, if this address is still its other end, which also drops what the kernel holds unread,
+    some megabytes. If the kernel cannot, shut it down."""
+    with suppress(OSError), _socket(descriptor) as found:
+        if _peer_of(found) == address and (_connect is None or _connect(descriptor, _NOBODY, len(_NOBODY)) != 0):
+            found.shutdown(socket.SHUT_RDWR)
+
+
+def received(descriptor: int, address: Address) -> int | None:
+    """Return the bytes that have ever come over the connection, if this address is still its other end; None:
+    unknown, as off Linux."""
+    with suppress(OSError), _socket(descriptor) as found:
+        if sys.platform == "linux" and _peer_of(found) == address:
+            told = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            if len(told) == _TCP_INFO_BYTES:
+                return int.from_bytes(told[-_BYTES_RECEIVED_SIZE:], sys.byteorder)
+    return None
 
 
 @contextmanager

@@ -1,20 +1,26 @@
-"""How much memory clients may make this process hold: one governor, which everything that serves clients asks.
+"""The memory that clients may make this process hold: one governor, which all parts that serve clients ask.
 
 What is counted: frames, messages and HTTP requests that are not complete or not dealt with, answers that are being
 made, and answers that wait for their client. Not what has a bound of its own (caches, journals' queues, answers over
 HTTP), and nothing of a single add.
 
 Invariants
-- Nobody has more than what is left for all others: one client alone gets a half, each of two a third. `SMALL` is left
-  to everybody, whatever the others hold, so that a modest client goes on beside greedy ones.
-- Room is given to those who wait for it in the order in which they asked, as soon as somebody gives some back. Who has
-  its part already is passed over. Who asks for little waits for nobody, and who holds what it can only give back when
-  it has gone on waits for no newcomer.
-- Those who hold room until they are told what they asked other connections for (`Waiter.has_begun`) leave a part of
-  all there is to such connections, and while they wait, whoever holds nothing is still given some: else both would wait
-  for each other.
+- No client has more than what is left for all others: one client alone gets a half, each of two a third. `SMALL` is
+  left to every client, whatever the others hold, so that a modest client goes on beside greedy ones.
+- Room is given to those who wait for it in the order in which they asked, as soon as some is given back. A client that
+  has its part already is passed over. A client that asks for little does not wait, and one that holds what it can only
+  give back when it has gone on does not wait for newcomers.
+- Clients that hold room until other connections have answered them (`Waiter.has_begun`) leave a part of the limit to
+  such connections, and while they wait, a client that holds nothing is still given some: else both would wait for each
+  other.
 - When more is held than there is, those lose their connection for whom nothing has moved for longest: a frame that has
-  not come to its end, or answers that are not taken, however few of them.
+  not come to its end, or answers that are not taken, however few of them. Those who hold little come last, and
+  only where they hold more than a half together: it is the sum that counts, and there may be very many of them. They go
+  in lots, since to find them is to look at all.
+- What is kept back for a reason of the server's (`Share.is_kept_back`) is not the fault of its clients, but they may be
+  very many. If more is held than there is, and they hold more than their part (`LEAVES`), the newest of them go first:
+  the end of any other client would not help. The same part is the bound of what they hold together with those that
+  hold little.
 
 Threads: event loop, but for `Share.make`, `Share.take` and `Share.is_full`, which any thread may call.
 """
@@ -32,15 +38,19 @@ from typing import Final
 SMALL: Final = 64 * 1024
 """Bytes that a client may hold in any case, as long as something moves."""
 UNGOVERNED_BYTES: Final = 256 * 1024 * 1024
-"""What clients may hold where nobody says how much."""
+"""Bytes that clients may hold if no limit is set."""
 STUCK_S: Final = 1.0
-"""For how long nothing moves until a client is in the way of one that waits for room."""
+"""Seconds without progress until a client is in the way of one that waits for room."""
 URGE_S: Final = 0.1
-"""Between two looks whether somebody is kept waiting for too long."""
+"""Seconds between two checks for a client that is kept waiting for too long."""
 BEGUN_LEAVES: Final = 4
-"""Those who have begun leave such a part to others."""
+"""Divisor of the limit that those who have begun leave to others."""
+LOT: Final = 16
+"""Such a part of all there is goes together of those who hold little."""
+LEAVES: Final = 4
+"""Large frames, and all that is kept back, leave such a part of the limit to all else."""
 LONG_S: Final = 10.0
-"""For how long nothing moves until a client is in the way even if it holds little: there may be very many of them."""
+"""Seconds without progress until a client is in the way even if it holds little: there may be very many of them."""
 
 
 class MemoryGovernor:
@@ -55,25 +65,31 @@ class MemoryGovernor:
         self.cut_off = 0
         """Clients that lost their connection, since the start."""
         self.lock = threading.Lock()
-        self._shares: set[Share] = set()
+        self._shares: dict[Share, None] = {}
+        """This has the shares in the order in which their clients came."""
         self._waiting: deque[Waiter] = deque()
         self.kept_waiting: Waiter | None = None
-        """Who waits because others hold too much: nobody else is given what would do for it."""
+        """The waiter that waits because others hold too much: no other one is given what would suffice for it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._grants = False
         """`_grant` will be called."""
         self._urging: asyncio.TimerHandle | None = None
 
     def share(self, cut_off: Callable[[], None], recount: Callable[[], None] = lambda: None) -> Share:
-        """Make the share of a new client; `cut_off` ends it. `recount` is called when memory is short, and holds
-        what is held then: that something was taken may not have been told."""
+        """Make the share of a new client; `cut_off` ends it. `recount` is called when memory is short, and sets
+        what is held then: the taking of data may not have been reported."""
         share = Share(self, cut_off, recount)
-        self._shares.add(share)
+        self._shares[share] = None
         return share
 
     @property
     def total(self) -> int:
         return self.held + self.making
+
+    @property
+    def most_kept(self) -> int:
+        """Return the bytes that large frames may take, and what is kept back. See `LEAVES`."""
+        return self.limit - self.limit // LEAVES
 
     def wait(self, waiter: Waiter) -> None:
         """Let it go on when there is room for it."""
@@ -115,16 +131,17 @@ class MemoryGovernor:
             waiter.go_on()
 
     def _is_kept_waiting(self, waiter: Waiter) -> bool:
-        """Whether it waits for what others hold, not for what it holds itself."""
+        """Return True if it waits for what others hold, not for what it holds itself."""
         share, wanted = waiter.share, self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
         return self.limit - self.total < wanted <= self.limit - 2 * (share.held + share.making)
 
     def to_be_free(self, nbytes: int, *, has_begun: bool) -> int:
-        """How much has to be free before so many bytes are made: who wants more than a half waits for that."""
+        """Return the bytes that have to be free before `nbytes` are made: a client that wants more than a half
+        waits for a half."""
         return min(nbytes, self.limit // 2) + (self.limit // BEGUN_LEAVES if has_begun else 0)
 
     def _urge(self) -> None:
-        """Whoever is kept waiting for too long gets the room of those for whom nothing moves."""
+        """Give the first waiter that waits too long the room of clients without progress."""
         self._urging = None
         self._recount()
         waiter = next(filter(self._is_kept_waiting, self._waiting), None)
@@ -135,40 +152,62 @@ class MemoryGovernor:
             self._urging = self._waiting[0].loop.call_later(URGE_S, self._urge)
 
     def relieve(self, now: float, wanted: int = 0) -> None:
-        """Cut off those who have moved nothing for longest, until no more is held than there is. `now`: as
-        `time.perf_counter` has it. `wanted`: so many bytes have to be free too, for somebody who waits; who moved
-        something a moment ago makes way for nobody."""
+        """Cut off the clients without progress for longest, until no more is held than the limit. `now`: as
+        `time.perf_counter` has it.
+
+        `wanted`: these bytes have to be free too, for a waiter; a client with recent progress makes way for none.
+        """
         if self.total + wanted <= self.limit:
             return
         self._recount()
-        excess = self.total + wanted - self.limit
-        if excess <= 0:
+        if self.total + wanted <= self.limit:
             return
+        newest = [share for share in reversed(self._shares) if share.is_kept_back]
+        if not wanted:
+            self._cut_part(newest, self.most_kept)
         latest = now - STUCK_S if wanted else now
-        stuck = [
-            (since, share)
-            for share in self._shares
-            if (since := share.stuck_since) is not None and since <= (latest if share.held > SMALL else now - LONG_S)
+        stuck = [(since, share) for share in self._shares if (since := share.stuck_since) is not None]
+        stuck.sort(key=lambda each: each[0])
+        oldest = [
+            share
+            for since, share in stuck
+            if since <= (latest if share.held > SMALL else now - LONG_S) and not (wanted and share.waits)
         ]
-        for _, share in sorted(stuck, key=lambda each: each[0]):
+        self._cut(oldest, self.total + wanted - self.limit)
+        if not wanted:
+            rest = [share for _, share in stuck]
+            self._cut_part(rest, self.limit // 2)
+            self._cut_part(rest + newest, self.most_kept)
+
+    def _cut_part(self, shares: list[Share], most: int) -> None:
+        """Cut off some of those that are left of these if together they hold more than `most`, and there is not memory
+        enough for all. They go in this order, but first those that hold more than `SMALL`, and a lot of them."""
+        shares = [share for share in shares if share in self._shares]
+        excess = min(self.total - self.limit, sum(share.held for share in shares) - most)
+        if excess > 0:
+            self._cut(sorted(shares, key=lambda share: share.held <= SMALL), excess + self.limit // LOT)
+
+    def _cut(self, shares: list[Share], excess: int) -> None:
+        """Cut off in this order until so much is given back."""
+        for share in shares:
+            if excess <= 0:
+                break
             excess -= share.held
             self.cut_off += 1
             share.end()
-            if excess <= 0:
-                return
 
     def _recount(self) -> None:
         for share in tuple(self._shares):
             share.recount()
 
     def forget(self, share: Share) -> None:
-        self._shares.discard(share)
+        self._shares.pop(share, None)
 
 
 class Share:
-    """What one client makes the process hold."""
+    """The memory that one client makes the process hold."""
 
-    __slots__ = ("_cut_off", "_governor", "held", "making", "recount", "stuck_since")
+    __slots__ = ("_cut_off", "_governor", "held", "is_kept_back", "making", "recount", "stuck_since", "waits")
 
     def __init__(self, governor: MemoryGovernor, cut_off: Callable[[], None], recount: Callable[[], None]) -> None:
         self._governor = governor
@@ -177,7 +216,11 @@ class Share:
         self.held = 0
         self.making = 0
         self.stuck_since: float | None = None
-        """Since when nothing has moved though it is the client's turn; None: it does its part."""
+        """Time since which nothing has moved though it is the client's turn; None: it does its part."""
+        self.is_kept_back = False
+        """All that is held waits here for a reason of ours."""
+        self.waits = False
+        """The client would go on if it had room: it makes way only where more is held than there is."""
 
     def hold(self, nbytes: int) -> None:
         """Count so many bytes more, or less, as held."""
@@ -219,29 +262,29 @@ class Share:
 
     @property
     def _small(self) -> int:
-        """How much it may have in any case."""
+        """Return the bytes that it may have in any case."""
         return SMALL - self.held - self.making
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be made for this client now."""
+        """Return True if no more may be made for this client now."""
         governor = self._governor
         return self.held + self.making > max(governor.limit - governor.total, SMALL)
 
     def fits(self, nbytes: int, *, has_begun: bool = False) -> bool:
-        """Whether so many bytes may be made for this client now: not more than is left for the others, unless nobody
-        holds anything, or it has no more than `SMALL` then."""
+        """Return True if these bytes may be made for this client now: not more than is left for the others, unless
+        nothing is held at all, or it has no more than `SMALL` then."""
         governor = self._governor
         wanted = governor.to_be_free(nbytes, has_begun=has_begun)
         return wanted <= self.left or nbytes <= self._small or governor.total == 0
 
     @property
     def left(self) -> int:
-        """How much may be made for this client now without it having more than is left for the others."""
+        """Return the bytes that may be made for this client now without it having more than is left for the others."""
         return self._governor.limit - self._governor.total - self.held - self.making
 
     def relieve(self) -> None:
-        """More may be held than there is. See `MemoryGovernor.relieve`."""
+        """Relieve the governor if more is held than its limit. See `MemoryGovernor.relieve`."""
         self._governor.relieve(time.perf_counter())
 
     def end(self) -> None:
@@ -272,4 +315,4 @@ class Waiter:
 
 
 def _gone() -> None:
-    """It was told already."""
+    """Do nothing: the client was notified already."""

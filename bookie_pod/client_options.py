@@ -1,13 +1,14 @@
-"""Options of the clients that a pod has of its own (gateway, administration, repair), from its configuration: how they
-reach bookies, where they put ledgers and copies, and how they copy.
+"""Options of the clients that a pod itself has (gateway, administration, repair), from its configuration.
+
+They are the access to bookies, the placement of ledgers and copies, and the limits of copying.
 
 A bookie's clients go by the bookie's own keys: frames of its size, and TLS with its certificate where bookies serve
-TLS; and by the keys that the reference has for clients, where they are set. Keys of placement that nobody set are left
+TLS; and by the keys that the reference has for clients, where they are set. Keys of placement that are not set are left
 to the client's own defaults. Copies are made alike by replication workers, decommissions and recoveries.
 
 For processes with a configuration; any thread, but throttles are made on the event loop that copies.
 
-Source: reference client protocol, section 16.
+Source: docs/internals/client-protocol.md, section 16.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bookie_protocol.auth.sasl import AUDITOR_SECTION, JaasAuth
 from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
 from bookie_protocol.tls import PEM
-from bookie_protocol.wire.auth import ClientAuthProvider
+from bookie_protocol.wire.auth import ClientAuthProvider, OptionalLogin
 
 
 def client_options(config: BookieConfig, *, repairs: bool = False, **others: Any) -> ClientOptions:
@@ -41,8 +42,13 @@ def client_options(config: BookieConfig, *, repairs: bool = False, **others: Any
 
 
 def client_authentication(config: AuthConfig, *, repairs: bool = False) -> ClientAuthProvider | None:
-    """How to log in to bookies of this configuration, as auto-recovery if it `repairs`; None: not at all. The
+    """Return the login to bookies of this configuration, as auto-recovery if it `repairs`; None: no login. The
     configuration keeps its rules. Raises InvalidConfiguration for files that cannot be used."""
+    found = _login(config, repairs)
+    return OptionalLogin(found) if found is not None and config.client_optional else found
+
+
+def _login(config: AuthConfig, repairs: bool) -> ClientAuthProvider | None:
     if config.client_provider_class == SASL_CLIENT:
         return JaasAuth(str(config.jaas_file), *_sections(config, repairs))
     if config.client_provider_class == SHARED_TOKEN:
@@ -54,7 +60,7 @@ def client_authentication(config: AuthConfig, *, repairs: bool = False) -> Clien
 
 
 def _sections(config: AuthConfig, repairs: bool) -> tuple[str, ...]:
-    """Of the JAAS file: the first that there is counts."""
+    """Return names of sections of the JAAS file: the first existing one is used."""
     if not repairs:
         return (config.jaas_client_section,)
     if config.jaas_auditor_section is not None:
@@ -63,7 +69,7 @@ def _sections(config: AuthConfig, repairs: bool) -> tuple[str, ...]:
 
 
 def tls_options(config: TlsConfig) -> TlsOptions | None:
-    """How to connect to bookies of this configuration; None: plain."""
+    """Return the TLS options for bookies of this configuration; None: plain."""
     if config.provider_factory_class is None:
         return None
     key, key_type, key_password = config.key_store, config.key_store_type, config.key_store_password_path

@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open.
+"""The number of files and connections that this process may have open.
 
 Shells and container runtimes hand out a soft limit of 1024 for the sake of old programs, and a hard one that is what
 the administrator means. Nothing here has such a program's trouble, so every process raises its soft limit to the hard
@@ -13,7 +13,7 @@ import resource
 from typing import Final
 
 MOST: Final = 1 << 20
-"""Where there is no hard limit. Some programs walk through all descriptors when they start a child."""
+"""Maximum descriptors if there is no hard limit. Some programs walk through all descriptors when they start a child."""
 
 
 FILES: Final = 32_768
@@ -27,17 +27,17 @@ SIDE_SHARE: Final = 8
 
 
 def side_connections() -> int:
-    """How many connections each of `SIDE_PORTS` may have: an eighth of all, if those are few."""
+    """Return the maximum connections of each of `SIDE_PORTS`: an eighth of all, if those are few."""
     return min(SIDE_MOST, _connections() // SIDE_SHARE)
 
 
 def bookie_connections() -> int:
-    """How many connections the bookie's own port may have: what files and the other ports leave."""
+    """Return the maximum connections of the bookie's own port: what files and the other ports leave."""
     return _connections() - SIDE_PORTS * side_connections()
 
 
 def _connections() -> int:
-    """How many of all ports leave enough descriptors for files."""
+    """Return the connections of all ports that leave enough descriptors for files."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     limit = MOST if soft == resource.RLIM_INFINITY else soft
     return limit - min(limit // 2, FILES)

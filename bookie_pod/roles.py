@@ -1,4 +1,4 @@
-"""What those who use the HTTP and the gRPC port may do: roles, and a caller who has some.
+"""The roles of callers of the HTTP and the gRPC port, and a caller who has some.
 
 Frozen; any thread.
 """
@@ -14,7 +14,7 @@ from bookie_protocol.errors import Unauthorized
 
 
 class Role(Enum):
-    """Each route and each call names the one that it needs."""
+    """The roles; each route and each call names the one that it needs."""
 
     VIEWER = "viewer"
     """Looks at states and lists: no password of a ledger, no payload."""
@@ -25,12 +25,12 @@ class Role(Enum):
     OPERATOR = "operator"
     """Runs the cluster: modes, garbage collection, scrubs, recovery, decommission. Gives no data up."""
     ADMIN = "admin"
-    """Everything: deletes ledgers, reads them without their passwords, changes cookies and settings."""
+    """All rights: deletes ledgers, reads them without their passwords, changes cookies and settings."""
 
 
 EVERYTHING: Final = frozenset(Role)
 CHANGES: Final = frozenset({Role.WRITER, Role.OPERATOR, Role.ADMIN})
-"""Whatever needs one of these stands in the audit trail."""
+"""Roles whose operations are in the audit trail."""
 _CONTAINED: Final = {
     Role.VIEWER: frozenset({Role.VIEWER}),
     Role.READER: frozenset({Role.VIEWER, Role.READER}),
@@ -41,7 +41,7 @@ _CONTAINED: Final = {
 
 
 def with_contained(roles: Iterable[Role]) -> frozenset[Role]:
-    """These, and those that they contain: whoever writes may read, whoever is admin may do everything."""
+    """Return these roles, and those that they contain: a writer may read, an admin may do everything."""
     return frozenset[Role]().union(*(_CONTAINED[role] for role in roles))
 
 
@@ -58,10 +58,10 @@ ROLE_NAMES: Final = tuple(role.value for role in Role)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as far as it is known."""
+    """The caller of a request, as far as it is known."""
 
     name: str
-    """For the audit trail; never a secret."""
+    """Name for the audit trail; never a secret."""
     address: str
     roles: frozenset[Role]
     is_known: bool = True

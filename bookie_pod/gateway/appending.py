@@ -26,16 +26,19 @@ from bookie_protocol.errors import BadRequest, LedgerClosed, fresh
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 
 MAX_ENTRIES: Final = 100_000
-"""In one message."""
+"""Maximum entries of one message."""
 ENTRY_BYTES: Final = 512
-"""What an entry takes on its way besides its payload, about."""
+"""Approximate bytes that an entry takes on its way besides its payload."""
 
 Respond = Callable[[messages.AppendResponse], Awaitable[None]]
 
 
 class AppendCall:
-    """Run it once. `budget`: of the bytes that are under way, of all calls together; `appended` is told entries and
-    bytes of each batch that was sent."""
+    """One call of Append; run it once.
+
+    `budget`: of the bytes under way of all calls together; `appended` gets entries and bytes of each batch that was
+    sent; `before_a_password` is awaited before a password is compared.
+    """
 
     def __init__(
         self,
@@ -43,11 +46,13 @@ class AppendCall:
         budget: Window,
         respond: Respond,
         appended: Callable[[int, int], None],
+        before_a_password: Callable[[], Awaitable[None]],
     ) -> None:
         self._writers = writers
         self._budget = budget
         self._respond = respond
         self._appended = appended
+        self._before_a_password = before_a_password
         self._writer: OpenWriter
         self._keep_open = False
         self._acknowledged = -1
@@ -57,7 +62,8 @@ class AppendCall:
         self._all_sent = False
 
     async def run(self, requests: AsyncIterator[messages.AppendRequest]) -> None:
-        """Until the client ends its side. Raises what ended it before; the writer is ended then."""
+        """Serve the call until the client ends its side. Raises the error that ended it before; the writer is
+        ended then."""
         try:
             first = await anext(requests)
         except StopAsyncIteration:
@@ -82,6 +88,7 @@ class AppendCall:
                 writer = await self._writers.create(creation(first.create))
             case "existing":
                 existing = first.existing
+                await self._before_a_password()
                 writer = self._writers.take(check_ledger_id(existing.ledger_id), existing.password)
                 self._keep_open = existing.keep_open
             case _:

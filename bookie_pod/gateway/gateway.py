@@ -1,8 +1,7 @@
 """The gateway as the node composes it.
 
 Invariants
-- It shares the node's metadata service, and has connections of its own to the bookies, this one among them; how they
-  are made is the node's business (`connector`).
+- It shares the process's metadata service, and has connections of its own to the bookies.
 - Stopping refuses new calls, closes the ledgers that are being written, and ends within `STOP_SECONDS`.
 
 Event loop only.
@@ -12,12 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
 from bookie_client import Client
-from bookie_client.connection.pool import Connector, tcp_connector
 from bookie_client.writing.window import Window
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.client_options import client_options, client_placement
@@ -32,6 +30,9 @@ from bookie_protocol.ledger_service.ledger_service_pb2 import DESCRIPTOR
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import add_LedgerServiceServicer_to_server
 from bookie_protocol.metadata_service.interface import MetadataService
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
 SERVICE_NAME: Final[str] = DESCRIPTOR.services_by_name["LedgerService"].full_name
 ROLES: Final = {
     "Create": Role.WRITER,
@@ -44,7 +45,7 @@ ROLES: Final = {
     "GetMetadata": Role.READER,
     "Delete": Role.ADMIN,
 }
-"""Who may, by call."""
+"""Role that each call needs."""
 STOP_SECONDS: Final = 5.0
 UNARY_CALLS: Final = 128
 """Calls with one answer that run at a time; gRPC refuses more."""
@@ -62,8 +63,9 @@ class Gateway:
         metadata: MetadataService,
         registry: Registry,
         memory: MemoryGovernor,
-        connector: Connector = tcp_connector,
+        tracer: Tracer | None = None,
     ) -> None:
+        """`tracer`: of its client."""
         gateway = config.gateway
         self.max_message_bytes = gateway.max_message_bytes
         self.max_calls = gateway.max_streams + UNARY_CALLS
@@ -73,8 +75,9 @@ class Gateway:
             read_window_bytes=LARGEST_WINDOW_BYTES,
             add_quorum_timeout=float(patience) if patience > 0 else None,
             enforce_fault_domains=gateway.enforce_fault_domains,
+            tracer=tracer,
         )
-        self._client = Client(metadata, options, placement=client_placement(config), connector=connector)
+        self._client = Client(metadata, options, placement=client_placement(config))
         self._writers = OpenWriters(
             self._client,
             memory,
@@ -92,7 +95,7 @@ class Gateway:
         self._writers.start()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve the calls there, and export levels: only now, since one that cannot be served is made anew."""
+        """Serve the calls there, and export levels: only now, since one that cannot be served is made again."""
         add_LedgerServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         self._metrics.bind_levels(
             writers=lambda: self._writers.count,

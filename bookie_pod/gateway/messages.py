@@ -89,7 +89,7 @@ _CODES: Final[tuple[tuple[type[PodkeeperError], grpc.StatusCode], ...]] = (
 
 
 def creation(request: messages.CreateRequest) -> NewLedger:
-    """What the request asks for. Raises `BadRequest`."""
+    """Return the ledger that the request asks for. Raises `BadRequest`."""
     for name in ("ensemble_size", "write_quorum", "ack_quorum"):
         if getattr(request, name) < 0:
             raise BadRequest(f"{name} {getattr(request, name)} is negative")
@@ -128,11 +128,13 @@ def digest_of(number: int) -> DigestType:
     try:
         return DigestType(number)
     except ValueError:
-        raise BadRequest(f"digest type {number} is none of {', '.join(kind.name for kind in DigestType)}") from None
+        raise BadRequest(
+            f"digest type {number} is not valid; use one of {', '.join(kind.name for kind in DigestType)}"
+        ) from None
 
 
 def metadata_message(metadata: LedgerMetadata) -> messages.LedgerMetadata:
-    """What clients see of a ledger's metadata; never the password."""
+    """Return a ledger's metadata as clients see them, without the password."""
     segments = [
         messages.LedgerMetadata.Segment(first_entry_id=first, bookies=bookies)
         for first, bookies in metadata.ensembles.items()

@@ -30,10 +30,11 @@ LARGEST_WINDOW_BYTES: Final = 4 * 1024 * 1024
 WINDOW_SHARE: Final = 48
 """A Read reads ahead at most such a part of what is left to its caller."""
 RESPONSES: Final = 12
-"""So many times the size of a response is held besides what is read ahead, as measured: entries that arrived, those of
-the response, the message, what it looks like on the wire, what gRPC makes of that, and what they leave behind."""
+"""Measured factor of a response's size that is held besides what is read ahead: entries that arrived, those of the
+response, the message, its bytes on the wire, gRPC's copies, and what they leave behind.
+"""
 ENTRIES_AHEAD: Final = 4
-"""So many are read ahead, however large they are."""
+"""Entries that are read ahead, however large they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class BatchLimits:
 
     @staticmethod
     def of(request: messages.ReadRequest | messages.TailRequest, max_bytes: int) -> BatchLimits:
-        """What the request asks for, within what is allowed. Raises `BadRequest`."""
+        """Return the limits that the request asks for, within what is allowed. Raises `BadRequest`."""
         if request.max_batch_entries < 0 or request.max_batch_bytes < 0:
             raise BadRequest("max_batch_entries and max_batch_bytes must not be negative")
         return BatchLimits(
@@ -87,7 +88,7 @@ class CountedResponse(NamedTuple):
 async def responses(
     reader: LedgerReader, entries: AsyncIterator[LedgerEntry], limits: BatchLimits
 ) -> AsyncIterator[CountedResponse]:
-    """What is to be sent, in order. Raises what reading raises."""
+    """Yield the responses to send, in order. Raises what reading raises."""
     batches = Batches(entries, _size_of, max_items=limits.entries, max_bytes=limits.nbytes)
     empty = True
     try:

@@ -1,10 +1,10 @@
-"""Starting the gateway without holding up the bookie: what it needs takes long to load."""
+"""Starting the gateway without holding up its process: what it needs takes long to load."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bookie_pod.client_memory import MemoryGovernor
@@ -13,7 +13,8 @@ from bookie_pod.metrics.registry import Registry
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
-    from bookie_client.connection.pool import Connector
+    from opentelemetry.trace import Tracer
+
     from bookie_pod.gateway.gateway import Gateway
 
 
@@ -22,15 +23,14 @@ async def start_gateway(
     metadata: MetadataService,
     registry: Registry,
     memory: MemoryGovernor,
-    connector: Callable[[], Connector],
+    tracer: Tracer | None = None,
 ) -> Sequence[Gateway]:
-    """The started gateway, or nothing if the configuration asks for none. `connector` is called once the client is
-    loaded."""
+    """The started gateway, or nothing if the configuration asks for none. `tracer`: of its client."""
     if not config.gateway.enabled:
         return ()
     await asyncio.to_thread(importlib.import_module, "bookie_pod.gateway.gateway")
     from bookie_pod.gateway.gateway import Gateway
 
-    gateway = Gateway(config, metadata, registry, memory, connector())
+    gateway = Gateway(config, metadata, registry, memory, tracer)
     await gateway.start()
     return (gateway,)

@@ -1,4 +1,4 @@
-"""The writers that the gateway keeps, and how each of them ends.
+"""The writers that the gateway keeps, and their ends.
 
 Invariants
 - At most `max_open` writers are open, those that are being made included, and what clients gave with their creation is
@@ -7,7 +7,7 @@ Invariants
 - Every writer ends: its client closes it, the call that made it ends, nothing was appended for `idle_seconds`, or the
   gateway stops. It ends with its ledger closed behind the last entry that was acknowledged; if the metadata service
   cannot tell, the ledger stays open, for a recovery to close.
-- Idleness is counted in looks of this process, not in time: while it did not run, nobody could append.
+- Idleness is counted in looks of this process, not in time: while it did not run, no client could append.
 - A writer whose creation was cancelled half-way is ended too, once it exists.
 
 Event loop only.
@@ -37,7 +37,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.lasting import heard, lasting_task
 
 GIVEN_SHARE: Final = 8
-"""What clients gave with all writers is at most such a part of the memory that clients may have."""
+"""Divisor of the clients' memory that bounds what clients gave with all writers."""
 LOOKS_PER_PERIOD: Final = 4
 """An idle writer is found at most a quarter of the period late."""
 
@@ -136,7 +136,7 @@ class OpenWriters:
         return writer
 
     def holds(self, ledger_id: int) -> bool:
-        """Whether this gateway keeps the ledger's writer."""
+        """Return True if this gateway keeps the ledger's writer."""
         return ledger_id in self._writers
 
     def used(self, writer: OpenWriter) -> None:
@@ -157,7 +157,7 @@ class OpenWriters:
         await asyncio.shield(self._ends(writer.handle.close(), f"close ledger {writer.ledger_id}"))
 
     def end(self, writer: OpenWriter) -> None:
-        """Close the ledger in the background: nobody waits for it."""
+        """Close the ledger in the background, without a waiting caller."""
         if self._forget(writer):
             self._ends(self._end(writer), f"end ledger {writer.ledger_id}")
 

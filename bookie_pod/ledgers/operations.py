@@ -1,4 +1,4 @@
-"""What a request does to a ledger: add, fence, explicit LAC, force. Wire-neutral.
+"""The effect of a request on a ledger: add, fence, explicit LAC, force. Wire-neutral.
 
 What the requests of one socket read hand to the journals gathers in lanes, one for each journal: journal records and
 answers of all adds of the read that belong to it, so that the journal acknowledges them as one batch and the connection
@@ -13,7 +13,8 @@ Invariants
 
 Threads: event loop only. Call-backs come on the event loop.
 
-Source: reference wire protocol, sections 8.1, 8.3, 8.5 to 8.7 and 10.2; on-disk formats, section 2.3.
+Source: docs/internals/wire-protocol.md, sections 8.1, 8.3, 8.5 to 8.7 and 10.2; docs/internals/on-disk-formats.md,
+section 2.3.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from bookie_pod.storage.journal.format import (
     fence_record,
     key_record,
 )
+from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.entry import is_possible_lac, read_lac_packet
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized
 from bookie_protocol.keys import is_unknown_key
@@ -44,7 +46,7 @@ Done = Callable[[BaseException | None], None]
 class WriteLane:
     """Records for one journal, and the answers to send when they are durable."""
 
-    __slots__ = ("answers", "counted", "data", "journal", "specials")
+    __slots__ = ("answers", "counted", "data", "joined", "journal", "specials")
 
     def __init__(self, journal: int) -> None:
         self.journal = journal
@@ -56,11 +58,14 @@ class WriteLane:
         """Pieces of the answers, in the order of the adds."""
         self.counted = 0
         """Adds of this batch that count as in progress already, because they were admitted one by one."""
+        self.joined: tuple[JoinedRequest, ...] = ()
+        """Adds of this batch that are traced because their clients trace them."""
 
     def clear(self) -> None:
         """Start the next batch; the lists handed over before are never touched again."""
         self.specials, self.data, self.answers = [], [], []
         self.counted = 0
+        self.joined = ()
 
 
 class JournalAppender(Protocol):
@@ -84,9 +89,9 @@ class LedgerOperations:
         self.write_data = write_data
         self._journals = journals
         self.on_full: Callable[[int], None] = self.storage.request_flush
-        """Told when an add has filled the write cache of its ledger's directory."""
+        """Called when an add has filled the write cache of its ledger's directory."""
         self.on_acknowledged: Callable[[], None] = _nobody
-        """Told when a journal has acknowledged what is no add of a client, and so has room for those."""
+        """Called when a journal has acknowledged a record that is not a client's add, and so has room for adds."""
 
     def lanes(self) -> list[WriteLane]:
         return [WriteLane(index) for index in range(len(self._journals))]
@@ -106,7 +111,7 @@ class LedgerOperations:
 
         Returns the lane, to which the caller adds its answer, and which it submits before this ledger's next fence,
         explicit LAC or force: the lane may hold the ledger's key record. An entry whose LAC cannot be right is stored
-        (its digest is the reader's to judge), and its LAC is told to nobody. Raises LedgerFenced, Unauthorized, or
+        (its digest is the reader's to judge), and its LAC is not passed on. Raises LedgerFenced, Unauthorized, or
         BadRequest for what the storage cannot hold; then nothing happened.
         """
         if entry_id < 0:
@@ -116,14 +121,12 @@ class LedgerOperations:
             most = self.storage.max_entry_id
             raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is beyond {most}, the most that is stored here")
         state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
-        if not recovery:
-            if state.fenced:
-                raise LedgerFenced(f"ledger {ledger_id} is fenced")
-            if state.limbo:
-                raise Unauthorized(f"ledger {ledger_id} is in limbo: this bookie cannot tell whether it is fenced")
+        if state.fenced and not recovery:
+            raise LedgerFenced(f"ledger {ledger_id} is fenced")
         lane = lanes[state.journal]
+        entries = self.storage.active_entries(ledger_id)  # first: what it refuses brings no key record to the journal
         self._journal_key(state, lane.specials)
-        self.storage.active_entries(ledger_id)[entry_id] = entry
+        entries[entry_id] = entry
         if self.storage.account(ledger_id, len(entry), 1):
             self.on_full(ledger_id)
         lane.data += entry_record(entry)
@@ -135,15 +138,15 @@ class LedgerOperations:
         self.ledgers.heat(state)
         return lane
 
-    def forget(self, ledger_id: int, fenced: bool) -> None:
-        """The storage deleted this ledger. A replay must not bring it back into a later ledger of the same id, so the
-        deletion is journaled, before whatever that ledger journals."""
+    def forget(self, ledger_id: int, fenced: bool, next_log: int) -> None:
+        """The storage deleted this ledger. A replay must not bring it back into a later ledger of the same id, nor its
+        key or fence, so the deletion is journaled, before whatever that ledger journals."""
         self.ledgers.forget(ledger_id, fenced)
-        if self.write_data:
-            with suppress(StorageFault):  # the journal has failed and the bookie is about to stop
-                self._journals[self.ledgers.journal_of(ledger_id)].append(
-                    JournalBatch.of(deletion_record(ledger_id), sync=False, on_done=self._then(_nothing))
-                )
+        record = deletion_record(ledger_id, next_log)
+        with suppress(StorageFault):  # the journal has failed and the bookie is about to stop
+            self._journals[self.ledgers.journal_of(ledger_id)].append(
+                JournalBatch.of(record, sync=False, on_done=self._then(_nothing))
+            )
 
     def submit(self, lane: WriteLane, entries: int, done: Done, *, sync: bool = True) -> int:
         """Hand a lane to its journal and empty it; `done` follows when its records are as durable as configured.
@@ -175,7 +178,7 @@ class LedgerOperations:
         written a moment ago, and be in memory only.
 
         Raises Unauthorized without a key or with another one, NoSuchLedger if it was fenced and deleted lately. A key
-        of zeros counts as none, unless it is this very ledger's own: else nobody could ever close that.
+        of zeros counts as none, unless it is this very ledger's own: else that ledger could never be closed.
         """
         if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
@@ -193,7 +196,7 @@ class LedgerOperations:
         try:
             self._journal_special(state, record, 1, lambda error: resolve(durable, error))
         except StorageFault as error:
-            # The journal has failed: whoever waits for this fence is told, the ledger stays fenced.
+            # The journal has failed: those that wait for this fence get the error, the ledger stays fenced.
             resolve(durable, error)
         return durable
 
@@ -242,7 +245,7 @@ class LedgerOperations:
 
 
 def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
-    """What the journal tells of a batch, handed to whoever waits, if anybody still does."""
+    """Hand the journal's result for a batch to the future, unless its owner has given up."""
     if future.done():
         return
     if error is None:
@@ -252,8 +255,8 @@ def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 def _nobody() -> None:
-    """Nobody waits for room in the journals."""
+    """Do nothing: no request waits for room in the journals."""
 
 
 def _nothing(error: BaseException | None) -> None:
-    """A record nobody waits for: a journal that fails ends the bookie by itself."""
+    """Do nothing: no request waits for this record, and a journal that fails ends the bookie by itself."""

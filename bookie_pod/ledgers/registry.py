@@ -7,14 +7,14 @@ Invariants
   every key must be equal. A client without a key presents `NO_KEY`: a ledger that it began has that one.
 - No ledger with a negative id is made: such ids mean something else in entry logs and in the ledger index.
 - That a deleted ledger was fenced is remembered for seven days (`FencedAndDeleted`), so that a late writer cannot make
-  it anew. Copies, and the adds of a recovery, can: they make it fenced. The memory must not keep a ledger from being
+  it again. Copies, and the adds of a recovery, can: they make it fenced. The memory must not keep a ledger from being
   healed here.
 - A ledger leaves limbo by `leave_limbo` alone. The storage may put one there by itself: what a state says of that never
   takes it out again.
 
 Threads: event loop only.
 
-Source: reference wire protocol, section 8; bookie behaviour, section 13.3.
+Source: docs/internals/wire-protocol.md, section 8; docs/internals/bookie-behaviour.md, section 13.3.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Ledgers:
         return ledger_id % self._journals
 
     def is_known(self, ledger_id: int) -> bool:
-        """Whether the ledger exists here."""
+        """Return whether the ledger exists here."""
         return ledger_id in self.states or self.storage.ledger(ledger_id) is not None
 
     def has_key(self, ledger_id: int, key: bytes) -> bool:
-        """Whether the ledger exists here and this is its key."""
+        """Return whether the ledger exists here and this is its key."""
         state = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return state is not None and state.key == key
 
     def create_fenced(self, ledger_id: int, key: bytes) -> None:
-        """Make a ledger that nobody writes any more, unless it exists. Raises BadRequest."""
+        """Make a ledger that no client writes any more, unless it exists. Raises BadRequest."""
         if not self.is_known(ledger_id):
             self._create(ledger_id, key, fenced=True)
 
@@ -109,7 +109,6 @@ class Ledgers:
         stored = self.storage.ledger(state.ledger_id)
         if stored is not None and stored.limbo and not state.limbo:
             state.limbo = True
-            state.cool_down()
         self._store(state)
 
     def leave_limbo(self, ledger_id: int) -> None:
@@ -126,12 +125,12 @@ class Ledgers:
     def heat(self, state: LedgerState) -> None:
         """Let the next adds of this ledger take the hot path, if nothing speaks against it."""
         if state.hot_key is None and not (
-            state.fenced or state.limbo or state.waiters or not state.key_journaled or is_unknown_key(state.key)
+            state.fenced or state.waiters or not state.key_journaled or is_unknown_key(state.key)
         ):
             state.heat(self.storage.active_entries(state.ledger_id))
             self._hot.add(state)
 
-    def forget(self, ledger_id: int, fenced: bool) -> None:
+    def forget(self, ledger_id: int, fenced: bool, next_log: int = 0) -> None:
         """The storage deleted this ledger; `fenced`: as its record said. See `LedgerOperations.forget`."""
         self._journaled_keys.discard(ledger_id)
         if fenced:

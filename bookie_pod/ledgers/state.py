@@ -3,22 +3,22 @@
 Invariants
 - There is at most one `LedgerState` per ledger in a process, so that fencing and adding take turns on it.
 - `hot_key` is the ledger's master key exactly while an ordinary add with that key may go straight into `entries`
-  without any further check: the key is known, the ledger is neither fenced nor in limbo, its key record is in this
-  process's journal, nobody waits for its LAC, and `entries` is the dict of the *active* write-cache half. In every
-  other case it is None. Whatever breaks one of these conditions must call `cool_down()`; only the add path's slow
-  branch heats a state again. That one comparison is the whole admission check of a hot add.
+  without any further check: the key is known, the ledger is not fenced, its key record is in this process's journal, no
+  client waits for its LAC, and `entries` is the dict of the *active* write-cache half. In every other case it is None.
+  Whatever breaks one of these conditions must call `cool_down()`; only the add path's slow branch heats a state again.
+  That one comparison is the whole admission check of a hot add.
 - `entries` exists exactly while `hot_key` is set: a state must not keep what the write cache has let go of.
 - `lac` only grows. It is the highest last-add-confirmed that the bookie has *seen*; the bookie never computes it.
   While `lac_known` is False the last stored entry may carry a higher one: the ledger was loaded and no ordinary add
   came since.
 - Each waiter is woken at most once, and never after it was removed.
-- A LAC that passes nobody's costs one comparison, however many wait: they stand in a heap, the lowest in front. To
-  wait, to be woken and to be removed costs the logarithm of their number.
+- A LAC that wakes no waiter costs one comparison, however many wait: they are in a heap, the lowest in front. To wait,
+  to be woken and to be removed costs the logarithm of their number.
 - A waiter that is removed may stay in the heap until it is in front, or until those outnumber the others.
 
 Threads: event loop only.
 
-Source: reference wire protocol, sections 8.1 to 8.5; bookie behaviour, sections 7 and 13.3.
+Source: docs/internals/wire-protocol.md, sections 8.1 to 8.5; docs/internals/bookie-behaviour.md, sections 7 and 13.3.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _FEW: Final = 16
 """Removed waiters that the heap may hold whatever their share."""
 LAC_UNKNOWN: Final = -2
-"""Nothing has been seen of this ledger since it was loaded."""
+"""LAC of a ledger of which nothing has been seen since it was loaded."""
 
 LAC_NONE: Final = -1
 """The ledger is known to have no confirmed entry."""
@@ -47,7 +47,7 @@ class LacWaiter(ABC):
     def __init__(self, previous_lac: int) -> None:
         self.previous_lac = previous_lac
         self.waits = False
-        """Whether it is among those of its ledger."""
+        """True while it is among the waiters of its ledger."""
 
     @abstractmethod
     def wake(self, newer: bool) -> None:
@@ -101,7 +101,7 @@ class LacWaiters:
 
     def _wake(self, waiters: list[LacWaiter], *, newer: bool) -> None:
         waiting = [waiter for waiter in waiters if waiter.waits]
-        for waiter in waiting:  # first: whoever is woken may wait anew, or take others away
+        for waiter in waiting:  # first: a waiter that is woken may wait again, or take others away
             waiter.waits = False
         self._count -= len(waiting)
         for waiter in waiting:
@@ -130,7 +130,7 @@ class LedgerState:
     def __init__(self, ledger_id: int, key: bytes, journal: int) -> None:
         self.ledger_id = ledger_id
         self.key = key
-        """The master key; empty: nobody has presented one yet. All zero: it was begun without one."""
+        """The master key; empty: no client has presented one yet. All zero: it was begun without one."""
         self.journal = journal
         """Index of the journal that owns this ledger."""
         self.hot_key: bytes | None = None
@@ -146,7 +146,7 @@ class LedgerState:
         self.fence_durable: asyncio.Future[None] | None = None
         """Set while, or after, this process journals the fence; None if the fence was loaded from storage."""
         self.waiters: LacWaiters | None = None
-        """Those who wait for its LAC; None: nobody does."""
+        """The waiters for its LAC; None: there are none."""
 
     def __repr__(self) -> str:
         return f"<LedgerState {self.ledger_id} lac={self.lac} fenced={self.fenced} limbo={self.limbo}>"
@@ -194,6 +194,6 @@ class LedgerState:
             self._forget_nobody()
 
     def _forget_nobody(self) -> None:
-        """The next adds of a ledger for which nobody waits any more are hot again."""
+        """Make the next adds hot again if no client waits for the LAC any more."""
         if not self.waiters:
             self.waiters = None

@@ -1,4 +1,4 @@
-"""What the probes of a node are asked, by HTTP and by gRPC. The node implements it."""
+"""The state that probes of a node ask for, by HTTP and by gRPC. The node implements it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class NodeStatus(Protocol):
         ...
 
     def unhealthy_reason(self) -> str | None:
-        """Why the process should be restarted, in one line; None if it should not."""
+        """Return why the process should be restarted, in one line; None if it should not."""
         ...
 
     def complaint(self) -> str | None:
-        """What does not work beside the bookie, in one line, and is no reason to restart it; None: nothing."""
+        """Return what fails beside the bookie but is no reason to restart it, in one line; None if nothing does."""
         ...
 
     def unready_reason(self) -> str | None:
-        """Why clients should not be sent here, in one line; None if the bookie serves. Read-only is ready."""
+        """Return why clients should not be sent here, in one line; None if the bookie serves. Read-only is ready."""
         ...

@@ -1,17 +1,16 @@
-"""TLS of a server's port: a context that follows its files, so that certificates are renewed without a restart; and
-whose turn it is to begin a handshake.
+"""TLS of a server's port: a context that follows its files, and the turns of handshakes.
 
-A handshake costs a millisecond or two of processor time and some 100 KB. Were all that come at once begun at once, as
-after a restart of the bookie, those that came first would make way for the others before they could end, and come
-again: nobody would get in.
+Certificates are renewed without a restart. A handshake costs a millisecond or two of processor time and some 100 KB. If
+all handshakes began at once, as after a restart of the bookie, the first would be closed for the others before they
+could end, and come again: none would succeed.
 
 Invariants
 - Files that are no good at start-up end the start; files that become so later leave the last good ones in use.
 - Connections keep the certificate that they began with; a new one counts from the next handshake on.
-- At most `UNDER_WAY` handshakes are under way that were begun less than `PATIENCE_S` ago, and no more than a half of
-  those who may have TLS without being known: whoever goes on with his is through within that, before others could make
-  him go, and who does not is in nobody's way after it.
-- Those who wait begin in turns of their addresses: whoever has many connections waits for himself.
+- At most `UNDER_WAY` handshakes are under way that were begun less than `PATIENCE_S` ago, and no more than half of
+  those who may have TLS without being known. A client that goes on with its handshake ends it within that time, before
+  others can have it closed, and one that does not delays no other after it.
+- Waiting handshakes begin in turns of their addresses: an address with many connections delays only itself.
 
 Threads: event loop; `RenewedTls` is made anywhere, once at start-up. Its files are small, and looked at only once in an
 interval.
@@ -33,10 +32,15 @@ import structlog
 from bookie_protocol.errors import InvalidConfiguration
 
 _log = structlog.get_logger(__name__)
+UNDER_WAY: Final = 64
+"""The number of handshakes under way: at two milliseconds each they take an eighth of a second, a quarter of the
+patience.
+"""
+PATIENCE_S: Final = 0.5
 
 
 class RenewedTls:
-    """What handshakes of one port use."""
+    """The TLS context of the handshakes of one port."""
 
     def __init__(
         self,
@@ -94,20 +98,15 @@ class RenewedTls:
         return tuple(found)
 
 
-UNDER_WAY: Final = 64
-"""At two milliseconds each they take an eighth of a second: a quarter of the patience."""
-PATIENCE_S: Final = 0.5
-
-
 class HandshakeTurns:
-    """Those of one port, on which so many clients at most have TLS without being known."""
+    """The turns of one port, on which at most `most` clients have TLS without being known."""
 
     def __init__(self, most: int) -> None:
         self._most = max(1, most // 2)
         self._under_way: set[asyncio.Future[None]] = set()
         """Turns that were begun a moment ago."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By address, in the order of their turns."""
+        """The waiting handshakes by address, in the order of their turns."""
 
     @asynccontextmanager
     async def one(self, address: str) -> AsyncIterator[None]:
@@ -129,7 +128,7 @@ class HandshakeTurns:
             del self._waiting[address]
             if line:
                 self._waiting[address] = line  # behind all others
-            if not turn.done():  # else whoever waited is gone
+            if not turn.done():  # else the connection that waited is gone
                 turn.set_result(None)
                 self._under_way.add(turn)
                 loop.call_later(PATIENCE_S, self._ended, turn)

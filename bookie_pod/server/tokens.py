@@ -6,9 +6,11 @@
     # a comment
 
 Invariants
-- The file is read again when it has changed, at most once in `CHECK_S` seconds, so that a mounted Kubernetes secret
-  can be rotated without a restart. It may hold several tokens: the old one and the new one meanwhile.
-- A file that cannot be read any more, is too long, or in which a line is wrong, lets nobody in.
+- The file is read again when it has changed, at most once in `CHECK_S` seconds, so that a mounted Kubernetes secret can
+  be rotated without a restart. It may hold several tokens: the old one and the new one meanwhile.
+- A file that cannot be read any more, is too long, or in which a line is wrong, lets no caller in. A line is wrong,
+  too, if its token is shorter than `SHORTEST`, or is a role's name: the token is missing, and its roles are in its
+  place.
 - Comparing takes the same time whatever a token is. No token is kept, only its digest.
 
 Threads: event loop; the file is read on a thread.
@@ -24,8 +26,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from bookie_pod.roles import Role, roles_named
-from bookie_protocol.bearer_tokens import MAX_BYTES, token_lines
+from bookie_pod.roles import ROLE_NAMES, Role, roles_named
+from bookie_protocol.bearer_tokens import MAX_BYTES, SHORTEST, token_lines, too_short
 from bookie_protocol.errors import InvalidConfiguration
 
 _log = structlog.get_logger(__name__)
@@ -35,7 +37,7 @@ _SCHEME: Final = "bearer "
 
 
 class Holder(NamedTuple):
-    """Who shows a token."""
+    """A client identified by its token."""
 
     name: str
     roles: frozenset[Role]
@@ -64,14 +66,20 @@ class Tokens:
         if path is None:
             return None
         tokens = cls(key, path)
-        try:
-            await asyncio.to_thread(tokens._read)
-        except (OSError, ValueError) as error:
-            raise InvalidConfiguration(f"{key}={path}: {_reason(error)}") from error
+        await asyncio.to_thread(tokens._begin)
         return tokens
 
+    @classmethod
+    def holders(cls, key: str, path: str) -> tuple[Holder, ...]:
+        """Return the holders of the tokens in a file, line by line. Any thread. Raises as `load`."""
+        tokens = cls(key, path)
+        tokens._begin()
+        return tuple(line.holder for line in tokens._lines)
+
     async def holder(self, authorization: str | None) -> Holder | None:
-        """Whose token this `Authorization` header (of HTTP, or of a gRPC call's metadata) carries; None: nobody's."""
+        """Return the holder of the token in this `Authorization` header (of HTTP, or of a gRPC call's metadata), or
+        None.
+        """
         await self._refresh()
         if authorization is None or not authorization.lower().startswith(_SCHEME):
             return None
@@ -93,8 +101,17 @@ class Tokens:
             except (OSError, ValueError) as error:
                 self._lines, self._seen = (), None
                 _log.error(
-                    "tokens cannot be read: nobody is let in", path=self._path, key=self._key, reason=_reason(error)
+                    "tokens cannot be read: all callers are refused",
+                    path=self._path,
+                    key=self._key,
+                    reason=_reason(error),
                 )
+
+    def _begin(self) -> None:
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            raise InvalidConfiguration(f"{self._key}={self._path}: {_reason(error)}") from error
 
     def _read(self) -> None:
         found = os.stat(self._path)
@@ -110,8 +127,12 @@ class Tokens:
 
 
 def _line(number: int, words: list[bytes]) -> _Line:
-    """Raises ValueError, in whose text no token stands."""
+    """Parse one line. The text of its ValueError contains no token."""
     token, *rest = words
+    if _is_roles(token):
+        raise ValueError(f"line {number}: the token is missing; the line begins with a list of roles")
+    if len(token) < SHORTEST:
+        raise ValueError(f"line {number}: {too_short(len(token))}")
     if len(rest) > 2:
         raise ValueError(f"line {number} has more than a token, its roles with commas between them, and a name")
     texts = [word.decode("utf-8", "replace") for word in rest]
@@ -120,6 +141,10 @@ def _line(number: int, words: list[bytes]) -> _Line:
     except ValueError:
         raise ValueError(f"line {number}: what follows the token is not a list of roles") from None
     return _Line(_digest(token), Holder(texts[1][:MAX_NAME] if len(texts) > 1 else f"token of line {number}", roles))
+
+
+def _is_roles(word: bytes) -> bool:
+    return any(name in ROLE_NAMES for name in word.decode("utf-8", "replace").lower().split(","))
 
 
 def _digest(token: bytes) -> bytes:

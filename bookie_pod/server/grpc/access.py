@@ -1,16 +1,16 @@
-"""Who may call: the roles that the calls of the gRPC server need; and who has a connection without calling.
+"""Access to the gRPC server: the roles that calls need, and the bound of connections without calls.
 
 Invariants
-- Each service of the node names the role of each of its calls; one that is named nowhere is nobody's. The health
-  service's are everybody's: they say nothing that a probe must not know. Reflection is a viewer's.
+- Each service of the node names the role of each of its calls; a call without a role is refused. The health service's
+  are open to everyone: they say nothing that a probe must not know. Reflection needs the role of a viewer.
 - A call is judged when it begins; a stream that runs goes on when its token is taken away.
-- Calls that change something stand in the audit trail where the server has one, and so does every refusal.
+- Calls that change something are recorded in the audit trail where the server has one, and so is every refusal.
 
 gRPC bounds all connections together, and ends none because its calls are refused, or because it asks for nothing but
-the health, so strangers could hold them all. Connections of which no call was let in yet are those of strangers, or of
-who has not asked yet: those go that have been there for too long, and the oldest of more than there may be, so there is
-always room for who comes next. They are found among the sockets of the process (`bookie_pod.callers`). Where it has
-many of them a look takes a while, so a thread looks, and the next look comes the later.
+the health, so strangers could hold them all. Connections without an accepted call count as those of strangers. The
+server closes them after too long, and the oldest ones when there are too many, so there is always room for the next
+client. They are found among the sockets of the process (`bookie_pod.callers`). Where it has many of them a look takes a
+while, so a thread looks, and the next look comes the later.
 
 Event loop only.
 """
@@ -21,7 +21,7 @@ import asyncio
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -33,8 +33,10 @@ from grpc_reflection.v1alpha import reflection
 from bookie_pod.audit import Asked, Audit, asking, request_id
 from bookie_pod.callers import Address, address_of, connections, shut_down
 from bookie_pod.roles import CHANGES, Role
-from bookie_pod.server.access import Access, Shown
-from bookie_pod.server.grpc.receiving import Behaviour, leaving_no_cycle
+from bookie_pod.server.access import Access, Shown, one_of
+from bookie_pod.server.grpc.receiving import REQUEST_ID, Behaviour, end_call, leaving_no_cycle
+from bookie_pod.telemetry.tracing import CallTracer
+from bookie_protocol.trace_context import TRACE_PARENT, TRACE_STATE
 from bookie_protocol.wire.auth import Subject
 
 _PUBLIC: Final = f"/{health.SERVICE_NAME}/"
@@ -43,19 +45,20 @@ _NAMES: Final = {
     x509.NameOID.COMMON_NAME: "commonName",
     x509.NameOID.ORGANIZATIONAL_UNIT_NAME: "organizationalUnitName",
 }
-_CREDENTIALS: Final = "authorization"
-_REQUEST_ID: Final = "x-request-id"
+_TRACE_CONTEXT: Final = (TRACE_PARENT, TRACE_STATE)
 LOOK_S: Final = 1.0
 CROWDED_LOOK_S: Final = 0.1
-"""After a look that had to send somebody away: strangers may fill the port until the next one."""
+"""Seconds after a look that had to close connections: strangers may fill the port until the next one."""
 _REST: Final = 100
 """Between two looks there is so many times what one took."""
 _CROWDED_REST: Final = 10
 
 
 class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses calls with UNAUTHENTICATED or PERMISSION_DENIED. It stands before `GovernedCalls`, whose handlers it
-    takes: those read the requests themselves."""
+    """An interceptor that refuses calls with UNAUTHENTICATED or PERMISSION_DENIED.
+
+    It comes before `GovernedCalls`, whose handlers it takes: those read the requests themselves.
+    """
 
     def __init__(
         self,
@@ -64,11 +67,16 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
         roles: Mapping[str, Role],
         audited: frozenset[Role] = CHANGES,
         let_in: Callable[[str], None] = lambda peer: None,
+        tracer: CallTracer | None = None,
     ) -> None:
-        """`roles`: by a call's full name, as in `/package.Service/Call`. `audited`: calls that need one of these stand
-        in the trail. `let_in` is told of the connection of each call that is not refused."""
+        """`roles`: by a call's full name, as in `/package.Service/Call`.
+
+        `audited`: calls that need one of these roles are recorded in the trail. `let_in` is called with the connection
+        of each call that is not refused.
+        """
         self._access = access
         self._audit = audit
+        self._tracer = tracer
         self._roles = roles
         self._audited = audited
         self._let_in = let_in
@@ -87,22 +95,25 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
 
         @leaving_no_cycle
         async def judged(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
-            caller = await self._access.caller(Shown(_address(context.peer()), _header(metadata), _subject(context)))
-            request = request_id(_header(metadata)(_REQUEST_ID))
+            header = _header(metadata)
+            caller = await self._access.caller(Shown(_address(context.peer()), header, _subject(context)))
+            request = request_id(header(REQUEST_ID), header(TRACE_PARENT))
             if role is None:
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this call is nobody's: no role is named for it")
+                await end_call(
+                    context, grpc.StatusCode.PERMISSION_DENIED, "this call is not allowed: no role is defined for it"
+                )
                 return None
             refusal = self._access.refusal(caller, role)
             if refusal is not None:
                 self._audit.refused(caller, role, method, request)
                 unknown = not caller.is_known
                 code = grpc.StatusCode.UNAUTHENTICATED if unknown else grpc.StatusCode.PERMISSION_DENIED
-                await context.abort(code, f"{refusal} (request {request})")
+                await end_call(context, code, f"{refusal} (request {request})")
             self._let_in(context.peer())
-            if role not in self._audited:
-                with asking(Asked(self._audit, caller, method, request)):
-                    return await serve(requests, context)
-            with self._audit.act(caller, role, method, request):
+            changes = self._audit.act(caller, role, method, request) if role in self._audited else nullcontext()
+            tracer = self._tracer
+            span = nullcontext() if tracer is None else tracer.call(method, request, _trace_context(header))
+            with asking(Asked(self._audit, caller, method, request)), changes, span:
                 return await serve(requests, context)
 
         made = (
@@ -113,6 +124,10 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
         return made(judged, response_serializer=handler.response_serializer)
 
 
+def _trace_context(header: Callable[[str], str | None]) -> dict[str, str]:
+    return {name: value for name in _TRACE_CONTEXT if (value := header(name)) is not None}
+
+
 def _address(peer: str) -> str:
     """The address in `ipv4:10.0.0.7:4711` or `ipv6:%5B::1%5D:4711`; what is none of these as it is, which is no
     address."""
@@ -121,14 +136,7 @@ def _address(peer: str) -> str:
 
 
 def _header(metadata: tuple[tuple[str, Any], ...]) -> Callable[[str], str | None]:
-    """The first one of a name; credentials that are given twice count as none: which of them is meant would be for the
-    caller to choose."""
-
-    def find(name: str) -> str | None:
-        found = [value for key, value in metadata if key == name and isinstance(value, str)]
-        return None if not found or (name == _CREDENTIALS and len(found) > 1) else found[0]
-
-    return find
+    return lambda name: one_of(name, [value for key, value in metadata if key == name and isinstance(value, str)])
 
 
 def _subject(context: grpc.aio.ServicerContext) -> Subject | None:
@@ -137,25 +145,30 @@ def _subject(context: grpc.aio.ServicerContext) -> Subject | None:
 
 
 @lru_cache(maxsize=256)
-def _subject_of(pem: bytes) -> Subject:
-    """What roles and names are read from. A certificate that cannot be read has neither: TLS has taken it."""
+def _subject_of(pem: bytes) -> Subject | None:
+    """Return the subject with roles and names; None if it cannot be read although TLS has accepted it."""
     try:
         subject = x509.load_pem_x509_certificate(pem).subject
     except ValueError:
-        return ()
+        return None
     return tuple(((_NAMES[each.oid], str(each.value)),) for each in subject if each.oid in _NAMES)
 
 
 class Strangers:
-    """Those of one server: so many at `most`, for so many `seconds` each."""
+    """The unknown connections of one server: `most` of them at most, for at most `seconds` each."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most = most
         self._seconds = seconds
         self._known: set[Address] = set()
         self._since: dict[Address, float] = {}
-        """Those that are not known, in the order in which they were seen."""
+        """The unknown connections, in the order in which they were seen, with the time of that."""
         self.sent_away = 0
+
+    @property
+    def known(self) -> frozenset[Address]:
+        """Connections of which a call was let in. Any thread."""
+        return frozenset(self._known.copy())
 
     def let_in(self, peer: str) -> None:
         """A call of this connection, as gRPC calls it, was let in."""
@@ -178,7 +191,7 @@ class Strangers:
                 shut_down(here[address], address)
 
     async def guard(self, port: int) -> None:
-        """Until cancelled."""
+        """Look at the connections until cancelled."""
         while True:
             began, before = time.monotonic(), self.sent_away
             with suppress(OSError):  # no descriptor is left to look with

@@ -1,27 +1,33 @@
-"""How messages of callers are received: with room for each, and in nobody's way.
+"""The reception of callers' messages: with room for each, and without delaying other calls.
 
-gRPC takes in a message of any size up to the server's limit as soon as somebody waits for it, and says nothing of it
-before it is complete. So whether to wait is all that can be decided.
+gRPC takes in a message of any size up to the server's limit as soon as a call waits for it, and does not report it
+before it is complete. So the server can only decide whether to wait.
 
 Invariants
-- Nobody waits for a message without room for it: as large as the call's largest one so far; for its first ones as
+- No call waits for a message without room for it: as large as the call's largest one so far; for its first ones as
   large as messages may be, or an eighth of what there is.
-- Room in which nothing of a stream comes is given back after `SILENT_S`, because a stream may be silent for hours.
-  A message that comes then, and for which there is no room any more, ends its call before anybody looks at it. Should
-  more come in than there is memory for before that, `Callers.cut_receivers` ends the calls (`guard_memory`). Who makes
-  a call with one request and does not send that is in the way of those who wait.
+- Room in which nothing of a stream comes is given back after `SILENT_S`, because a stream may be silent for hours. A
+  message that comes then, and for which there is no room any more, ends its call before the message is read. Should
+  more come in than there is memory for before that, `Callers.cut_receivers` ends the calls (`guard_memory`). A client
+  that calls with one request and does not send it delays the calls that wait for room.
 - The one request of a call is at most `ONLY_REQUEST_BYTES`, unless the services' are larger; beyond, it is dropped
   unread.
-- A message counts until the next one is asked for, or the call ends. With `large_answers` what is answered counts until
-  the client has taken it, and the one answer to a request of which that says so is made in the room that the request
-  was waited for with; else that is the services' business.
-- Whoever waits for the services keeps such room. So calls that have to go on meanwhile have some `apart`, and each of
-  them so little that nobody waits for it: `APART_BYTES`, as much as their one request may have. A call of these that is
-  silent ends after `APART_LOOKS` times `SILENT_S`; a process that stood still finds what came meanwhile before.
+- A message counts until the next one is asked for, or the call ends. With `large_answers` an answer counts until the
+  client has taken it, and the one answer to a request of such a call is made in the room of the request; else that is
+  the services' business.
+- A call that waits for the services keeps such room. So calls that have to go on meanwhile have some `apart`, and each
+  of them so little that none waits for it: `APART_BYTES`, as much as their one request may have. A call of these that
+  is silent ends after `APART_LOOKS` times `SILENT_S`; a process that stood still finds what came meanwhile before.
 - In one turn of the event loop `CALLS_PER_TURN` calls begin: gRPC hands over all that came since the last one, and a
   client may send thousands.
-- Of a message for which nobody waits yet gRPC takes `UNASKED_BYTES`, and at most `MAX_UNSEEN_CALLS` calls that nobody
-  has seen. For what comes next it has `READ_BYTES` ready for each connection (`bounds`).
+- A call with more than `MOST_HEADERS` headers, or `HEADER_BYTES` of them, is refused before anything else is done for
+  it, and its connection is shut (`FewHeaders`): a header of some kilobytes can be named thousands of times by a byte
+  each, and gRPC makes a text of each. It keeps them in a cycle, so garbage is collected after such a call.
+- gRPC's own logger is off: it would write a line, with a traceback, for each header that is not text, on the event loop
+  and before any interceptor runs; such a header may be one byte. The errors of a call are logged here instead, in few
+  lines.
+- gRPC takes `UNASKED_BYTES` of a message for which no call waits yet, and at most `MAX_UNSEEN_CALLS` calls that the
+  server has not seen. It has a buffer of `READ_BYTES` for each connection (`bounds`).
 
 Event loop only.
 """
@@ -29,47 +35,65 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, Final
 
 import grpc
+import structlog
 
-from bookie_pod.callers import Call, Callers, to_its_end
+from bookie_pod.audit import asked_request
+from bookie_pod.callers import FIRST_SHARE, Call, Callers, shut, to_its_end
+from bookie_pod.logs import FewLines
 from bookie_protocol.errors import BadRequest
 
 SILENT_S: Final = 0.2
-FIRST_SHARE: Final = 8
-"""Room for a first message is at most such a part of all there is, so that those who say nothing hold up nobody for
-long."""
 SMALL_MESSAGE_BYTES: Final = 64 * 1024
 ONLY_REQUEST_BYTES: Final = 128 * 1024
-"""What a ledger is given (`gateway.messages.MAX_GIVEN_BYTES`) is the largest part of any."""
+"""Bytes of the only request of a call, at most. The data of a ledger (`gateway.messages.MAX_GIVEN_BYTES`) is the
+largest.
+"""
 APART_BYTES: Final = 4 * 1024
 APART_LOOKS: Final = 10
 FIRST_MESSAGES: Final = 2
-"""So many of a stream tell how large the others will be: the first may say only what the stream is about."""
+"""The number of messages that show how large later ones will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
 CALLS_PER_TURN: Final = 4
-"""Each takes some 300 microseconds until it is served or refused."""
+"""The number of calls that begin in one turn: each takes some 300 microseconds until it is served or refused."""
+MOST_HEADERS: Final = 100
+HEADER_BYTES: Final = 16 * 1024
+COLLECT_S: Final = 0.01
+"""Seconds from a call with too many headers to the garbage collection of its remains."""
+FEW_STREAMS: Final = 144
+"""Streams of a connection, at most: no account has the memory that gRPC keeps for headers of calls not yet seen."""
 HANDSHAKE_MS: Final = 10_000
 UNASKED_BYTES: Final = 16 * 1024
-"""No governor sees them, and there may be some 700 calls that wait. Of a message that somebody waits for, the rest is
-let in at once, so that one that is longer takes a round trip more."""
+"""Bytes of a message that gRPC takes in before a call waits for it.
+
+No governor sees them, and there may be some 700 calls that wait. Once a call waits for the message, the rest is let in
+at once, so a longer message takes one more round trip.
+"""
 READ_BYTES: Final = 64 * 1024
 """gRPC's own limit is 4 MiB, which a connection that was fast once keeps ready as long as it lasts."""
 COPIES: Final = 2
-"""Of a message that is being dealt with: the message, and what was taken out of it."""
+"""The copies of a message in use: the message, and what was taken out of it."""
 Behaviour = Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]
-"""How a call is served that is given its messages one by one."""
+"""Serves a call that receives its messages one by one."""
+_faults: Final = FewLines(structlog.get_logger(__name__))
+logging.getLogger("grpc._cython.cygrpc").disabled = True
+REQUEST_ID: Final = "x-request-id"
+"""The metadata in which a client may send the id of its request, and gets it."""
 _CUT: Final = "memory is short, and this call is in the way: try again later, or another bookie"
 
 
 def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
-    """Options of a server that runs so many calls at a time. Of more connections, those whose handshake has not ended
-    among them, the new ones are closed at once."""
+    """Options of a server that runs so many calls at a time, at most `FEW_STREAMS` of one connection: its other
+    calls wait at its own end. Of more connections, those whose handshake has not ended among them, the new ones
+    are closed at once."""
     return (
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
@@ -77,10 +101,50 @@ def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", UNASKED_BYTES),
         ("grpc.experimental.tcp_max_read_chunk_size", READ_BYTES),
-        ("grpc.max_concurrent_streams", calls),
+        ("grpc.max_metadata_size", HEADER_BYTES // 2),
+        ("grpc.absolute_max_metadata_size", HEADER_BYTES),
+        ("grpc.max_concurrent_streams", min(calls, FEW_STREAMS)),
         ("grpc.server.max_pending_requests", MAX_UNSEEN_CALLS // 2),
         ("grpc.server.max_pending_requests_hard_limit", MAX_UNSEEN_CALLS),
     )
+
+
+class FewHeaders(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """An interceptor that refuses calls by their headers. It comes before all others."""
+
+    def __init__(self) -> None:
+        self._shut: deque[str] = deque(maxlen=MAX_UNSEEN_CALLS)
+        """Connections that were shut lately, as gRPC names them: others of their calls may still come."""
+        self._collecting: asyncio.TimerHandle | None = None
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]], handler_call_details: Any
+    ) -> grpc.RpcMethodHandler | None:
+        """The service's handler, or one that refuses the call."""
+        headers = handler_call_details.invocation_metadata
+        if (
+            len(headers) <= MOST_HEADERS
+            and sum(len(name) + len(value or "") for name, value in headers) <= HEADER_BYTES
+        ):
+            return await continuation(handler_call_details)
+        self._collect_soon()
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def _refuse(self, _: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
+        peer = context.peer()
+        if peer not in self._shut:
+            self._shut.append(peer)
+            shut((peer,))
+        self._collect_soon()
+        await end_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MOST_HEADERS} headers are possible")
+
+    def _collect_soon(self) -> None:
+        if self._collecting is None:
+            self._collecting = asyncio.get_running_loop().call_later(COLLECT_S, self._collect)
+
+    def _collect(self) -> None:
+        self._collecting = None
+        gc.collect(1)
 
 
 class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -138,11 +202,11 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                         raise BadRequest("the call ended without a request")
                     if not many and large_answers is not None and large_answers(request):
                         messages.keep_room()  # at once: others wait for it
-                    if not streams:
-                        return await serve(request, context)
                     # A call can be ended, and what waits in it dropped, while a message is being sent, but not while
                     # this is.
-                    await context.send_initial_metadata(())
+                    await context.send_initial_metadata(_own_metadata())
+                    if not streams:
+                        return await serve(request, context)
                     write = partial(_hold_and_write, call, context) if large_answers is not None else context.write
                     if inspect.isasyncgenfunction(serve):
                         async for answer in serve(request, context):
@@ -157,18 +221,24 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                 except BadRequest as error:
                     code, reason = grpc.StatusCode.INVALID_ARGUMENT, str(error)
                 except grpc.aio.InternalError:
-                    raise asyncio.CancelledError from None  # the client went while it was being told something
+                    raise asyncio.CancelledError from None  # the client went during the answer
                 except asyncio.CancelledError:
                     if not call.was_cut:
                         raise
                     code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, _CUT
                 # Only now: else the error's frames, with the message, would live as long as that of the abort, which
                 # only the collector of cycles frees.
-                await _end(context, code, reason)
+                await end_call(context, code, reason)
                 return None
 
         made = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
         return made(governed, response_serializer=handler.response_serializer)
+
+
+def _own_metadata() -> tuple[tuple[str, str], ...]:
+    """Return the id of the request, for its client; nothing for a public call, which has none."""
+    _, request = asked_request()
+    return ((REQUEST_ID, request),) if request else ()
 
 
 def leaving_no_cycle(behaviour: Behaviour) -> Behaviour:
@@ -180,6 +250,9 @@ def leaving_no_cycle(behaviour: Behaviour) -> Behaviour:
             return await behaviour(requests, context)
         except grpc.aio.AbortError as error:
             error.__traceback__ = error.__context__ = None
+            raise
+        except Exception:
+            _faults.error("unexpected error in a call over gRPC", exc_info=True)
             raise
         finally:
             del requests, context  # this frame's
@@ -216,7 +289,8 @@ class Turns:
             loop.call_soon(self._next, loop)
 
 
-async def _end(context: grpc.aio.ServicerContext, code: grpc.StatusCode, details: str) -> None:
+async def end_call(context: grpc.aio.ServicerContext, code: grpc.StatusCode, details: str) -> None:
+    """Raises: what the call ends with, or that its client is gone."""
     try:
         await context.abort(code, details)
     except grpc.aio.InternalError:
@@ -277,7 +351,7 @@ class _Messages:
             raise BadRequest(f"{size} bytes that are not a request of this call") from error
 
     def keep_room(self) -> None:
-        """Of the first message, which has just come, for an answer."""
+        """Keep the room of the first message, which has just come, for an answer."""
         self._hold(max(self._held, self._expected))
 
     def give_up_room(self) -> None:

@@ -4,8 +4,8 @@ Invariants
 - The services "" and "bookie", and those of the node, are SERVING exactly while the node has no reason to be unready; a
   change shows within `POLL_S`, at once after `refresh`. Other names are NOT_FOUND.
 - At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
-  RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can those who watch the health, of whom
-  there are at most `MAX_WATCHES`, who leave nothing behind, and for whom nobody waits.
+  RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can the watchers of the health: there are
+  at most `MAX_WATCHES`, they leave nothing behind, and nothing waits for them.
 - At most `MAX_CONNECTIONS` connections are open, fewer where descriptors are few, and one whose handshake has not ended
   after `HANDSHAKE_MS` is closed. Those of which no call was let in but of health have half of them at most, and go
   after `STRANGER_S`.
@@ -35,9 +35,11 @@ from bookie_pod.descriptors import side_connections
 from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole, Strangers
-from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
+from bookie_pod.server.grpc.receiving import FewHeaders, GovernedCalls, bounds
+from bookie_pod.server.grpc.resident import MakeBound, ResidentBound
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
+from bookie_pod.telemetry.tracing import CallTracer
 from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.lasting import lasting_task
@@ -49,7 +51,7 @@ MAX_WATCHES: Final = MAX_CONCURRENT_RPCS // 2
 MAX_CONNECTIONS: Final = 1024
 STOP_GRACE_S: Final = 1.0
 STRANGER_S: Final = 300.0
-"""Whoever watches the health is let in again at once."""
+"""Seconds for a stranger's connection. A client that watches the health is let in again at once."""
 KEEPALIVE_MS: Final = 60_000
 _MAX_MESSAGE_BYTES: Final = 1024 * 1024
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -71,7 +73,7 @@ class GrpcService(Protocol):
 
     @property
     def roles(self) -> Mapping[str, Role]:
-        """Who may: by the full name of each call, as in `/package.Service/Call`."""
+        """The roles, by the full name of each call, as in `/package.Service/Call`."""
         ...
 
     @property
@@ -89,10 +91,10 @@ class GrpcService(Protocol):
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """The health of the services, for a bounded number of those who watch it.
+    """The health of the services, for a bounded number of watchers.
 
-    Not gRPC's own servicer: there whoever watches and receives nothing holds a lock that `set` needs, so that no change
-    would be told to anybody, and the bookie could not stop.
+    This is not gRPC's own servicer: there a watcher that receives nothing holds a lock that `set` needs, so that no
+    watcher would learn of a change, and the bookie could not stop.
     """
 
     def __init__(self) -> None:
@@ -109,7 +111,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             changed.set()
 
     def shut_down(self) -> None:
-        """Nothing serves any more, whatever `set` says from now on."""
+        """Set all services to NOT_SERVING for good, whatever `set` says from now on."""
         for service in self._statuses:
             self.set(service, _NOT_SERVING)
         self._final = True
@@ -151,8 +153,14 @@ class GrpcServer:
         *,
         access: Access,
         audit: Audit,
+        resident: MakeBound | None = None,
+        tracer: CallTracer | None = None,
     ) -> None:
-        """`callers`: those whose memory is governed. `access`: who may what."""
+        """`callers`: those whose memory is governed. `access`: who may what. `resident` makes the last bound of the
+        process; without one it has none. `tracer`: traces the calls."""
+        self._tracer = tracer
+        self._make_bound = resident
+        self._bound: ResidentBound | None = None
         self._access = access
         self._audit = audit
         self._callers = callers or Callers(MemoryGovernor(UNGOVERNED_BYTES))
@@ -179,9 +187,9 @@ class GrpcServer:
         calls = MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services)
         connections = min(MAX_CONNECTIONS, side_connections())
         strangers = Strangers(connections // 2, STRANGER_S)
-        asks = DemandRole(self._access, self._audit, roles, let_in=strangers.let_in)
+        asks = DemandRole(self._access, self._audit, roles, let_in=strangers.let_in, tracer=self._tracer)
         server = grpc.aio.server(
-            interceptors=(asks, governed),
+            interceptors=(FewHeaders(), asks, governed),
             maximum_concurrent_rpcs=calls,
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
@@ -214,6 +222,9 @@ class GrpcServer:
         self._server = server
         self.refresh()
         await server.start()
+        if self._make_bound is not None:
+            self._bound = self._make_bound(lambda: strangers.known)
+            self._bound.start(self._port)
         self._tasks = (
             lasting_task(self._follow_status(), "health over gRPC"),
             lasting_task(strangers.guard(self._port), "guard of gRPC's connections"),
@@ -239,6 +250,8 @@ class GrpcServer:
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
             self._server = None
+        if self._bound is not None:
+            await asyncio.to_thread(self._bound.stop)
 
     async def _follow_status(self) -> None:
         while True:

@@ -13,9 +13,11 @@ from bookie_pod.callers import Callers
 from bookie_pod.config.sections.service import AccessConfig, GrpcConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
+from bookie_pod.telemetry.tracing import CallTracer
 from bookie_protocol.addresses import is_loopback
 
 if TYPE_CHECKING:
+    from bookie_pod.server.grpc.resident import MakeBound
     from bookie_pod.server.grpc.server import GrpcServer, GrpcService
 
 
@@ -35,9 +37,12 @@ async def start_grpc(
     *,
     registry: Registry | None = None,
     rules: AccessConfig = _STRICT,
+    resident: MakeBound | None = None,
+    tracer: CallTracer | None = None,
 ) -> GrpcServer | None:
     """The running gRPC server, or None if the configuration asks for none; `ServerStartFailed` if the port
-    cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good. `rules`: who may what."""
+    cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good. `rules`: who may what.
+    `resident`, `tracer`: as for `GrpcServer`."""
     if not config.server_enabled:
         return None
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.grpc.server")
@@ -50,7 +55,7 @@ async def start_grpc(
     access = Access(rules, _TOKEN_KEY, tokens, certificates=config.tls_enable and config.client_authentication)
     audit = Audit("grpc", registry or Registry(), rules.audit_log_file)
     services = await make_services() if make_services else ()
-    server = GrpcServer(config, status, services, callers, access=access, audit=audit)
+    server = GrpcServer(config, status, services, callers, access=access, audit=audit, resident=resident, tracer=tracer)
     try:
         await server.start()
     except BaseException:

@@ -34,7 +34,7 @@ class TlsFiles(NamedTuple):
     key: str
     trusted: str | None
     named: tuple[str, str, str] = ("grpcServerCertificatePath", "grpcServerKeyPath", "grpcServerTrustStorePath")
-    """How messages call the three of them."""
+    """The names of the three in messages."""
 
     @property
     def identity(self) -> tuple[tuple[int, int, int], ...]:
@@ -44,7 +44,7 @@ class TlsFiles(NamedTuple):
 
 
 def server_credentials(config: GrpcConfig) -> grpc.ServerCredentials | None:
-    """What the configuration describes, None without TLS. `InvalidConfiguration` names a bad file."""
+    """Return the credentials of the configuration, None without TLS. `InvalidConfiguration` names a bad file."""
     if not config.tls_enable:
         return None
     trusted = config.trust_store_path if config.client_authentication else None

@@ -8,21 +8,23 @@
     /api/v1/bookie/state        the flags of the bookie, from the first moment on
     /openapi.json               what is served, as an OpenAPI document
     /api/v1/...                 the admin API (`bookie_pod.admin`), while the bookie serves
+    /ui/...                     the console (`bookie_pod.admin.console`): pages for people, which are no API
 
-Source: reference bookie behaviour, section 10. Event loop only.
+Source: docs/internals/bookie-behaviour.md, section 10. Event loop only.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from bookie_pod.config.sections.service import HttpConfig
-from bookie_pod.metrics.registry import CONTENT_TYPE
+from bookie_pod.metrics.text import OPEN_METRICS, PLAIN, takes_open_metrics
 from bookie_pod.roles import Role
-from bookie_pod.server.http.api.call import Call, Json, Reply, Text
+from bookie_pod.server.http.api.call import JSON_TYPE, Call, Json, Reply, Text
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.openapi import openapi
 from bookie_pod.server.http.api.table import METHODS, Answer, Group, Handler, Operation, Resource
@@ -35,15 +37,17 @@ def guarded_groups(config: HttpConfig) -> frozenset[Group]:
     """The groups of which nothing is served to who shows no token."""
     if config.auth_token_file is None:
         return frozenset()
-    return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN})
+    return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN, Group.CONSOLE})
 
 
 def resources(table: Sequence[Resource], guarded: frozenset[Group]) -> tuple[Resource, ...]:
-    """What is served. `table`: the admin API; empty: probes and metrics only."""
+    """Return the resources that are served. `table` is the admin API; if it is empty, only probes and metrics are
+    served.
+    """
 
-    @cache  # once somebody asks: it takes as much time as the rest of a start
-    def content() -> dict[str, Any]:
-        return openapi(served, version=_version(), guarded=guarded)
+    @cache  # on the first request: it takes as much time as the rest of a start
+    def content() -> str:
+        return json.dumps(openapi(served, version=_version(), guarded=guarded))
 
     served = (*PROBES, STATE, *table, _document(content))
     return served
@@ -81,7 +85,8 @@ async def _state(context: Context[Any], call: Call) -> Reply:
 
 
 async def _metrics(context: Context[Any], call: Call) -> Reply:
-    return Text(await context.metrics(), content_type=CONTENT_TYPE)
+    text = OPEN_METRICS if context.registry.has_exemplars and takes_open_metrics(call.accept) else PLAIN
+    return Text(await context.metrics(text), content_type=text.content_type)
 
 
 def _get(path: str, summary: str, handler: Handler, about: str, *, own: bool = True) -> Resource:
@@ -89,9 +94,9 @@ def _get(path: str, summary: str, handler: Handler, about: str, *, own: bool = T
     return Resource((operation,), own=own, group=Group.PROBE)
 
 
-def _document(content: Callable[[], dict[str, Any]]) -> Resource:
+def _document(content: Callable[[], str]) -> Resource:
     async def show(context: Context[Any], call: Call) -> Reply:
-        return Json(await context.workers.run(content))
+        return Text(await context.workers.run(content), content_type=JSON_TYPE)
 
     route = Route("GET", "/openapi.json", dict[str, Any])
     return Resource((Operation(route, None, "This document", show, "The document."),), group=Group.PROBE)

@@ -1,18 +1,21 @@
 """The HTTP server's socket and its bounds.
 
 Invariants
-- At most `MAX_CONNECTIONS` connections are open. It is looked at what those beyond begin with. For one that has begun,
-  that makes way which has been silent, or idle after its answer, for longest; nobody who has not had `UNREAD_S` to
-  begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and whoever asks for
-  anything else is answered 503 and closed. `MOST_LOOKED_AT` may say nothing then, and go when more come: nobody's
-  connections or requests keep the probes out, however many they are. Where descriptors are few, so are all of these.
+- At most `MAX_CONNECTIONS` connections are open. Beyond that the server looks at how a connection begins. One that has
+  begun takes the place of the one that has been silent, or idle after its answer, for longest; not of one that has not
+  had `UNREAD_S` to begin. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and any
+  other request is answered 503 and closed. `MOST_LOOKED_AT` more may say nothing, and go when more come: no number of
+  connections or requests keeps the probes out. Where descriptors are few, so are all of these.
 - With TLS all this begins when the handshake is over; those in the middle of it are bounded by `Handshakes`.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
-  and not dealt with counts in the process's `MemoryGovernor`: whoever goes beyond is turned away, and it is not parsed.
-  An idle connection keeps nothing of its last request.
-  An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
-  so that silent peers cannot keep the probes out. Whoever is closed is gone, also if it does not take its answers.
+  and not dealt with counts in the process's `MemoryGovernor`: a request beyond that is refused unparsed. An idle
+  connection keeps nothing of its last request.
+- No body may be compressed: a request with a `Content-Encoding` is answered 415, and nothing is decompressed. The body
+  of a request that was refused is not read to its end: its connection is closed.
+- An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
+  so that silent peers cannot keep the probes out. A closed connection is gone, also if the client does not take its
+  answers.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
 
 Event loop only.
@@ -23,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
+import socket
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,7 +46,7 @@ from bookie_pod.server.access import Access
 from bookie_pod.server.http.api.context import Context, Workers
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource
-from bookie_pod.server.http.handshakes import Handshakes
+from bookie_pod.server.http.handshakes import Handshakes, Receiver
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
@@ -52,25 +56,30 @@ from bookie_protocol.errors import ServerStartFailed
 MAX_CONNECTIONS: Final = 256
 PROBE_CONNECTIONS: Final = 32
 MAX_HEAD_BYTES: Final = 32 * 1024
-"""Of a connection's first request; what browsers and proxies add, like cookies, is some 8 KB."""
+"""Bytes of the head of a connection's first request; what browsers and proxies add, like cookies, is some 8 KB."""
 MAX_BODY_BYTES: Final = 512 * 1024
-"""Of the admin API, which has a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
+"""The admin API takes so much, a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
 KEEPALIVE_S: Final = 30.0
 FIRST_REQUEST_S: Final = 10.0
 LINGER_S: Final = 10.0
-"""For a body that comes though its request was answered."""
+"""Seconds for a body that comes though its request was answered."""
 UNREAD_S: Final = 1.0
-"""So long what a connection begins with may lie unread while very many come at once."""
+"""Seconds for which the beginning of a connection may lie unread while very many come at once."""
 TURNED_AWAY_S: Final = 1.0
-"""For the answer to whoever is turned away; it goes at once unless earlier ones were not taken."""
+"""Seconds for the answer to a refused connection; it goes at once unless earlier ones were not taken."""
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 512
-"""Whoever comes beyond it while the event loop is busy is dropped by the kernel, and comes again after a second: too
-late for a probe."""
+"""The backlog of the socket.
+
+The kernel drops a connection beyond it while the event loop is busy, and the client comes again after a second: too
+late for a probe.
+"""
 MOST_LOOKED_AT: Final = 2 * _BACKLOG
 """A backlog of them comes at once, before anything that they sent is read."""
 MOST_HANDSHAKES: Final = 256
-"""Each has some 100 KB."""
+"""The number of handshakes under way, at most; each takes some 100 KB."""
+_NEXT_TO_NOTHING: Final = 4096
+"""Bytes that the kernel takes of data that will not be read."""
 _REASON_CHARS: Final = 200
 _PROBE: Final = re.compile(rb"(GET|HEAD) (%s)[ ?]" % "|".join(sorted(PROBE_PATHS)).encode())
 _LONGEST_METHOD: Final = len("HEAD ")
@@ -99,15 +108,20 @@ class HttpServer:
         access: Access,
         audit: Audit,
         table: Sequence[Resource] = (),
+        pages: Sequence[Resource] = (),
         memory: MemoryGovernor | None = None,
     ) -> None:
         """`find_admin`: what handlers of the admin API know, None while the bookie does not serve. `access`: who may
-        what. `table`: the admin API. `memory`: of the clients of this process."""
+        what. `table`: the admin API. `pages`: the console. `memory`: of the clients of this process."""
         self._memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self._complaints = _Complaints()
         self._listener = listener
         tls = server_context(config)
-        self._handshakes = Handshakes(tls, self._protocol, self._most_handshakes) if tls is not None else None
+        self._handshakes = (
+            Handshakes(tls, self._protocol, self._complaints.refused, self._most_handshakes)
+            if tls is not None
+            else None
+        )
         self._silent: OrderedDict[_Connection, asyncio.TimerHandle] = OrderedDict()
         """Connections without a request so far, each with the timer that will close it."""
         self._idle: OrderedDict[_Connection, None] = OrderedDict()
@@ -120,14 +134,16 @@ class HttpServer:
         self._workers = Workers()
         guarded = guarded_groups(config)
         Dispatcher(Context(status, registry, find_admin, self._workers), access, audit, guarded=guarded).add_to(
-            app, resources(table if listener.admin else (), guarded)
+            app, (*resources(table, guarded), *pages) if listener.admin else resources((), guarded)
         )
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._server: asyncio.Server | None = None
 
     @property
     def _bounds(self) -> tuple[int, int, int]:
-        """So many connections may be open, so many more looked at, and so many more taken for the probes alone."""
+        """Return how many connections may be open, how many more looked at, and how many more taken for the probes
+        alone.
+        """
         all_kinds = side_connections()
         if self._handshakes is not None:
             all_kinds -= self._most_handshakes
@@ -191,10 +207,10 @@ class HttpServer:
         timer = self._silent.pop(connection, None)
         if timer is not None:
             timer.cancel()
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return _closing(415, "a body must not be compressed: send it without Content-Encoding")
         if connection in self._for_probes and request.path not in PROBE_PATHS:
-            busy = web.Response(status=503, text="too many connections: only probes are answered")
-            busy.force_close()
-            return busy
+            return _closing(503, "too many connections: only probes are answered")
         try:
             return await handler(request)
         finally:
@@ -226,7 +242,7 @@ class HttpServer:
         del self._silent[connection]
         connection.force_close()
 
-    def _protocol(self) -> asyncio.Protocol:
+    def _protocol(self) -> Receiver:
         server = self._runner.server
         assert server is not None, "the runner was set up"
         most, looked_at, _ = self._bounds
@@ -259,10 +275,10 @@ class HttpServer:
         return True
 
 
-class _Connection(web.RequestHandler):
+class _Connection(web.RequestHandler, Receiver):
     """Reads no more than it may."""
 
-    __slots__ = ("_complaints", "_has_head", "_last", "_memory", "_received", "_share")
+    __slots__ = ("_complaints", "_has_head", "_last", "_memory", "_received", "_share", "received")
 
     def __init__(self, server: web.Server, memory: MemoryGovernor, complaints: _Complaints) -> None:
         super().__init__(
@@ -271,16 +287,17 @@ class _Connection(web.RequestHandler):
             access_log=None,  # type: ignore[arg-type]  # as the runner's
             keepalive_timeout=KEEPALIVE_S,
             logger=complaints,  # type: ignore[arg-type]  # it has what is asked of a logger
+            auto_decompress=False,
         )
         self._complaints = complaints
         self._memory = memory
         self._share: Share
-        self._received = 0
-        """Bytes of what is not dealt with."""
+        self._received = self.received = 0
+        """Bytes of what is not dealt with, and of all that came."""
         self._has_head = False
         """The first request's has come to its end."""
         self._last = b""
-        """In which the end of the head may have begun."""
+        """The last bytes received, in which the end of the head may have begun."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -289,6 +306,7 @@ class _Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         before = self._received
         self._received += len(data)
+        self.received += len(data)
         if not self._has_head:
             end = (self._last + data[: MAX_HEAD_BYTES - before]).find(_HEAD_END)
             self._has_head = end >= 0
@@ -306,12 +324,23 @@ class _Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """As aiohttp's, which keeps request and answer until the next request comes: half a megabyte and more for each
-        idle connection, which nobody counts. Their bodies are let go of."""
+        """Finish as aiohttp does, and let go of the bodies.
+
+        aiohttp keeps request and answer until the next request comes: half a megabyte and more for each idle
+        connection, which is in no account.
+        """
+        is_refused = resp.status >= 400 and not request.content.is_eof()
+        if is_refused:
+            resp.force_close()
         finished = await super().finish_response(request, resp, start_time)
         if isinstance(resp, web.Response):
             resp.body = None
         request._read_bytes = None
+        if is_refused:
+            request.content.read_nowait()  # what is there already: it would be kept as long as the connection
+            self._leave_unread()
+            self.dealt_with()
+            return finished
         try:
             async with asyncio.timeout(LINGER_S):
                 await request.release()  # what is still to come, too
@@ -321,7 +350,7 @@ class _Connection(web.RequestHandler):
         return finished
 
     def dealt_with(self) -> None:
-        """What was received is being handled, or needed no more."""
+        """Free the received bytes: they are being handled, or are not needed any more."""
         self._received = 0
         self._share.stuck_since = None
         self._share.hold(-self._share.held)
@@ -331,12 +360,24 @@ class _Connection(web.RequestHandler):
         self._share.end()
 
     def force_close(self) -> None:
-        """At once, whatever its client has not taken. aiohttp's waits until that is taken, for ever if need be, and has
-        lost sight of the connection, which keeps its place."""
+        """Close at once, even if the client has not taken its answers.
+
+        aiohttp waits until they are taken, for ever if need be, and has lost sight of the connection, which keeps its
+        place.
+        """
         transport = self.transport
         super().force_close()
         if transport is not None:
             transport.abort()
+
+    def _leave_unread(self) -> None:
+        """Close the connection, once its client had time to take the answer: what it still sends would reset it."""
+        self._force_close = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+            connection = self.transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NEXT_TO_NOTHING)
+            self._loop.call_later(TURNED_AWAY_S, self.transport.abort)
 
     def _turn_away(self, answer: bytes, reason: str) -> None:
         transport = self.transport
@@ -353,14 +394,21 @@ class _Connection(web.RequestHandler):
             self.transport.abort()
 
 
+def _closing(status: int, text: str) -> web.Response:
+    """An answer after which the connection is closed."""
+    answer = web.Response(status=status, text=text)
+    answer.force_close()
+    return answer
+
+
 class _Complaints:
-    """What aiohttp tells its logger."""
+    """The logger that aiohttp is given."""
 
     def __init__(self) -> None:
         self._lines = FewLines(_log)
 
     def debug(self, message: str, *args: object, **more: object) -> None:
-        """Nothing that anybody has to know."""
+        """Drop the message: debug messages are of no use here."""
 
     def refused(self, peer: object, reason: str) -> None:
         self._lines.warning("a request was refused", peer=peer, reason=reason)
@@ -368,14 +416,16 @@ class _Complaints:
     def exception(self, message: str, *args: object, exc_info: object = None, **more: object) -> None:
         if isinstance(exc_info, HttpProcessingError):
             reason = str(exc_info).splitlines()[0][:_REASON_CHARS]
-            self._lines.warning("a request that is no HTTP was refused", peer=args[0] if args else "?", reason=reason)
+            self._lines.warning(
+                "a request was refused that is not valid HTTP", peer=args[0] if args else "?", reason=reason
+            )
         else:
             self._lines.error("unexpected error in the HTTP server", where=message % args, exc_info=exc_info or True)
 
     warning = error = info = debug
 
 
-class _LookedAt(asyncio.Protocol):
+class _LookedAt(Receiver):
     """One connection too many, until it is known whether it is a probe's."""
 
     def __init__(
@@ -388,6 +438,7 @@ class _LookedAt(asyncio.Protocol):
         self._most = most
         self._transport: asyncio.Transport
         self._begin = b""
+        self.received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
@@ -397,6 +448,7 @@ class _LookedAt(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._begin += data
+        self.received = len(self._begin)
         is_probe = _PROBE.match(self._begin) is not None
         if is_probe or len(self._begin) >= _LONGEST_BEGIN or b" " in self._begin[_LONGEST_METHOD:]:
             self._others.pop(self, None)

@@ -31,13 +31,15 @@ async def start_http(
     find_admin: Callable[[], object | None] = lambda: None,
     *,
     table: Sequence[Resource] = (),
+    pages: Sequence[Resource] = (),
     memory: MemoryGovernor | None = None,
     rules: AccessConfig = _STRICT,
 ) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
     `find_admin`: what handlers of the admin API know, None while the bookie does not serve. `table`: the admin API;
-    empty: nothing but probes and metrics, whatever the configuration says. `memory`: of the clients of this process.
+    empty: nothing but probes and metrics, whatever the configuration says. `pages`: the console.
+    `memory`: of the clients of this process.
     `rules`: who may what.
     `ServerStartFailed` if the port cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
     """
@@ -63,6 +65,7 @@ async def start_http(
         access=access,
         audit=Audit("http", registry, rules.audit_log_file),
         table=table,
+        pages=pages,
         memory=memory,
     )
     await server.start()
@@ -79,5 +82,5 @@ async def start_http(
 
 
 def _demands_certificates(config: HttpConfig) -> bool:
-    """Whether only clients are served whose certificate the trust store signs."""
+    """Return whether only clients are served whose certificate the trust store signs."""
     return config.tls_enable and config.tls_client_authentication

@@ -1,19 +1,19 @@
-"""Whether an add may be admitted right now, and who is told when that changes.
+"""The admission of adds, and the notification of waiting connections when it changes.
 
 Invariants
 - `hot` is False whenever any reason exists to look at an add before admitting it: read-only mode, a full half of a
   write cache, a journal whose queue is at its limit, too many adds in progress.
 - Connections park their adds and register for the *place* where they wait. Ledgers of one place share their write cache
-  and their journal, so that what one of them is told holds for all. There are few places, whatever the number of
+  and their journal, so that the answer to one of them holds for all. There are few places, whatever the number of
   ledgers and connections: what an acknowledgement costs depends on what it admits, not on what waits.
-- Whoever waits longest for a place goes first, for one turn, and then stands behind the others: none waits for one that
-  has much.
+- The connection that waits longest for a place goes first, for one turn, and then queues behind the others: none waits
+  for one that has much.
 - `adds_in_progress` counts cold adds when they are admitted and hot adds when their socket read is submitted: the limit
   on adds in progress may be passed by what one socket read holds.
 
 Threads: event loop only; the storage and the journals hop to it before they call.
 
-Source: reference wire protocol, section 10.3; bookie behaviour, sections 1.4 and 3.1.
+Source: docs/internals/wire-protocol.md, section 10.3; docs/internals/bookie-behaviour.md, sections 1.4 and 3.1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JournalLoad(Protocol):
     """The load of one journal."""
 
     def has_room(self) -> bool:
-        """Whether its limits on unacknowledged records and bytes allow more."""
+        """Return whether its limits on unacknowledged records and bytes allow more."""
         ...
 
 
@@ -69,17 +69,17 @@ class WriteAdmission:
         self._full: set[int] = set()
         """The write caches whose active half is full."""
         self._waiting: dict[int, OrderedDict[WaitingAdds, None]] = {}
-        """By place, those who wait longest in front."""
+        """The waiting adds by place, those that wait longest in front."""
         self._admitting = False
         self._again = False
-        """What was admitted has made room, as without journaled data."""
+        """True if the admitted adds have made room at once, as without journaled data."""
         self.adds_in_progress = 0
         self.parked_adds = 0
         """Adds that wait in connections, over all of them."""
         self.parked_bytes = 0
         self.parked_bytes_max = parked_bytes_max
         self.hot = True
-        storage.on_space(self._on_space)
+        storage.on_space(self.refresh)
 
     # --- read-only mode -------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class WriteAdmission:
         return not self._too_many_in_progress() and self._journals[ledger_id % len(self._journals)].has_room()
 
     def place_of(self, ledger_id: int) -> int:
-        """Where an add of this ledger waits; itself the id of a ledger that would wait there."""
+        """Return the place where an add of this ledger waits; a place is the id of a ledger that would wait there."""
         return ledger_id % self._places
 
     def cache_full(self, ledger_id: int) -> bool:
@@ -168,15 +168,12 @@ class WriteAdmission:
         self._waiting.setdefault(place, OrderedDict()).setdefault(adds)
 
     def stop_waiting(self, place: int, adds: WaitingAdds) -> None:
-        """Nothing of these waits there any more; no error if nothing did."""
+        """Remove these adds from the place; no error if none of them wait there."""
         waiting = self._waiting.get(place)
         if waiting is not None:
             waiting.pop(adds, None)
             if not waiting:
                 del self._waiting[place]
-
-    def _on_space(self) -> None:
-        self.refresh()
 
     def _blocked(self) -> bool:
         return bool(self._full) or self._journals_full() or self._too_many_in_progress()

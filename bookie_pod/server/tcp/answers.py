@@ -11,7 +11,7 @@ Invariants
 
 Threads: event loop only.
 
-Source: reference wire protocol, section 10.3.
+Source: docs/internals/wire-protocol.md, section 10.3.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ TLS_PART: Final = 64 * 1024
 
 
 class Answers:
-    """Those of one connection."""
+    """The answers of one connection."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._options = conn.context.options
         self.gathers = False
-        """Whatever is sent now leaves soon, in one write with the rest."""
+        """True while everything sent leaves soon, in one write with the rest."""
         self.is_full = False
         """The transport has too much that the client does not take."""
         self.stuck_since: float | None = None
-        """Since when the client has taken nothing of what is there for it; None: nothing is. True after `held`."""
+        """The time since which the client has taken none of the bytes for it; None if there are none. True after
+        `held`.
+        """
         self._drops = False
         """The client took none for too long."""
         self._pieces: list[bytes | memoryview] = []
@@ -53,10 +55,10 @@ class Answers:
         self._large: deque[tuple[int, int]] = deque()
         """Writes of which a part may not have been taken: how many were written up to its end, and its size."""
         self._awaited = 0
-        """So many of them are waited for to be taken; then for all that were written meanwhile."""
+        """The number of bytes that have to be taken; after that, all that were written meanwhile."""
         self._awaited_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        """Of a client that takes nothing."""
+        """The timer of a client that takes nothing."""
 
     def send(self, answer: bytes) -> None:
         """Queue an answer; all answers of this turn of the loop leave together."""
@@ -65,7 +67,7 @@ class Answers:
             return
         self._pieces.append(answer)
         self._nbytes += len(answer)
-        if self._nbytes > self._options.write_high_water:
+        if self._nbytes > self._options.write_buffer_high_water_mark_bytes:
             self.flush()  # so that it counts before what it was made of does not any more
         elif not self.gathers:
             self.gathers = True
@@ -113,7 +115,7 @@ class Answers:
         self._conn.count_held()
 
     def end(self) -> None:
-        """The connection is gone: nobody waits for anything any more."""
+        """Drop everything: the connection is gone."""
         self._pieces.clear()
         self._nbytes = 0
         self._wait_no_more()
@@ -166,7 +168,7 @@ class Answers:
     def _too_slow(self) -> None:
         self._timer = None
         conn = self._conn
-        close = self._options.close_on_response_timeout
+        close = self._options.close_channel_on_response_timeout
         action = "close" if close else "drop answers"
         conn.context.complaints.warning("client reads its answers too slowly", peer=conn.peer, action=action)
         if close and conn.transport is not None:

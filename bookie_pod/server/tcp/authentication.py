@@ -1,15 +1,16 @@
-"""The provider that connections must authenticate with, as the configuration names it, and the one of our own: the role
-in the certificate that a client shows in the TLS handshake, as the reference implementation's `BookieAuthZFactory`
-has it.
+"""The authentication provider for connections, as configured, and the built-in provider of certificate roles.
 
-The role stands in the organisational unit (OU) of the certificate's subject: parts that `;` separates, each a code
-and `:` and names that `,` separates. Code 0 holds the roles, of which the first counts: `OU=0:broker;1:cluster-a` has
-the role `broker`. Of several organisational units the first one in the certificate counts. Whoever has no role of
+The built-in one takes the role from the certificate of the TLS handshake, as the reference implementation's
+`BookieAuthZFactory` does.
+
+The role is in the organisational unit (OU) of the certificate's subject: parts that `;` separates, each a code and `:`
+and names that `,` separates. Code 0 holds the roles, of which the first counts: `OU=0:broker;1:cluster-a` has the role
+`broker`. Of several organisational units the first one in the certificate counts. A client without a role of
 `authorizedRoles` is refused, and so is every request before the handshake; AUTH messages are read and change nothing.
 
 Threads: event loop only; a provider is made anywhere, once at start-up.
 
-Source: reference wire protocol, section 5.
+Source: docs/internals/wire-protocol.md, section 5.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class CertificateRoles:
         self._authorized = frozenset(authorized)
 
     def new_exchange(self, peer: Peer) -> CertificateRoles:
-        """Nothing is remembered of one connection."""
+        """Return this provider: it keeps no state of a connection."""
         return self
 
     async def process(self, token: bytes) -> AuthStep:
-        """Only the handshake counts."""
+        """Change nothing: only the handshake counts."""
         return AuthStep(None, False)
 
     async def tls_established(self, peer: Peer) -> bool:
@@ -58,16 +59,24 @@ class CertificateRoles:
 
 
 def role_of(subject: Subject) -> str | None:
-    """The role that a subject names; None: there is none."""
+    """Return the role that a subject names, or None."""
+    names = role_names_of(subject)
+    return names[0] or None if names else None
+
+
+def role_names_of(subject: Subject) -> list[str]:
+    """Return all names in the roles of a subject; the first one may be empty."""
     unit = next((value for part in subject for name, value in part if name == _UNIT), "")
     named = [match.groups() for part in unit.split(";") if (match := _PART.fullmatch(part)) is not None]
     roles = {code.strip(): names.strip() for code, names in named}.get(_ROLE_CODE, "")
-    return roles.split(",")[0].strip() or None
+    return [name.strip() for name in roles.split(",")] if roles else []
 
 
 def server_authentication(config: AuthConfig) -> ServerAuthProvider | None:
-    """None: nobody has to authenticate. The configuration keeps its rules. Raises InvalidConfiguration for files that
-    cannot be used."""
+    """Return the configured provider; None if clients need not authenticate.
+
+    The configuration keeps its rules. Raises InvalidConfiguration for files that cannot be used.
+    """
     if config.provider_class == CERTIFICATE_ROLES:
         return CertificateRoles(config.authorized_roles)
     if config.provider_class == SASL_BOOKIE:

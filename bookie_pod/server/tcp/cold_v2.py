@@ -2,7 +2,7 @@
 
 Threads: event loop only.
 
-Source: reference wire protocol, sections 3 and 5.
+Source: docs/internals/wire-protocol.md, sections 3 and 5.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from bookie_pod.server.tcp.request_log import RequestId
 from bookie_pod.server.tcp.requests import (
     AddRequest,
     BatchReadRequest,
@@ -143,7 +144,9 @@ class _AddReply(Reply):
         return self._encode(V2Code.EOK)
 
     def error(self, error: BaseException) -> None:
-        self._conn.send(self._encode(code_of(error, self._conn)))
+        request, conn = self._request, self._conn
+        conn.context.request_log.add_failed(conn.peer, RequestId(request.ledger_id, request.entry_id), error)
+        conn.send(self._encode(code_of(error, conn)))
 
     def _encode(self, code: V2Code) -> bytes:
         request = self._request
@@ -160,7 +163,7 @@ class _ReadReply(CountedRead):
         most = 0
         kind = "read"
         if isinstance(request, v2.BatchReadRequest):
-            kind, most = "batch", min(request.max_size, conn.context.options.max_batch_read_bytes)
+            kind, most = "batch", min(request.max_size, conn.context.options.max_batch_read_size_bytes)
         if request.flags & _SERVED_AS == _BATCH_CLASS:
             kind = "batch_class"
         super().__init__(conn, kind, last_entry=request.entry_id == LAST_ENTRY, most=most)
@@ -192,6 +195,9 @@ class _ReadReply(CountedRead):
             ),
             entries,
         )
+
+    def _identity(self) -> RequestId:
+        return RequestId(self._request.ledger_id, self._request.entry_id)
 
     def error(self, error: BaseException) -> None:
         request, code = self._request, code_of(error, self._conn)

@@ -1,5 +1,6 @@
-"""Protobuf frames that the hot paths leave: decoded into requests and handed to the handlers; and their answers, one
-class an operation.
+"""Protobuf frames that the hot paths leave, and their answers.
+
+They are decoded into requests and handed to the handlers. The answers are one class an operation.
 
 The outer status of an answer always equals the inner one.
 
@@ -7,7 +8,7 @@ A missing sub-message counts as one with default values, as the reference treats
 
 Threads: event loop only.
 
-Source: reference wire protocol, sections 4 to 6 and 8.
+Source: docs/internals/wire-protocol.md, sections 4 to 6 and 8.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+from bookie_pod.server.tcp.joined import add_refused, joined, read_ended
+from bookie_pod.server.tcp.request_log import RequestId
 from bookie_pod.server.tcp.requests import AddRequest, ConnectionReply, CountedRead, ReadRequest, Reply, status_of
+from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
 from bookie_protocol.keys import NO_KEY
@@ -35,6 +39,8 @@ from bookie_protocol.wire.v3 import (
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
+
+_Serve = Callable[["Connection", pb.Request, Reply], None]
 
 
 def cold_v3(conn: Connection, body: bytes) -> bool:
@@ -70,7 +76,7 @@ def cold_v3(conn: Connection, body: bytes) -> bool:
 
 def _add(conn: Connection, request: pb.Request, reply: Reply) -> None:
     add = request.addRequest
-    longest = conn.context.options.max_entry_bytes
+    longest = conn.context.max_entry_bytes
     try:
         if len(add.body) > longest:
             raise BadRequest(f"an entry of {len(add.body)} bytes: nettyMaxFrameSizeBytes lets {longest} in")
@@ -117,7 +123,7 @@ def _read(conn: Connection, request: pb.Request, reply: Reply) -> None:
 
 
 def _fence_key(read: pb.ReadRequest) -> bytes:
-    """No bytes: there is none, which is not the same as an empty one."""
+    """Return the master key; no bytes if there is none, which is not the same as an empty one."""
     return (read.masterKey or NO_KEY) if read.HasField("masterKey") else b""
 
 
@@ -184,13 +190,29 @@ class _TimedReply(_Reply):
 class _AddReply(_Reply):
     """ADD_ENTRY."""
 
-    __slots__ = ()
+    __slots__ = ("_joined",)
+
+    def __init__(self, conn: Connection, request: pb.Request) -> None:
+        super().__init__(conn, request)
+        self._joined = joined(conn, request, self._identity)
+
+    @property
+    def joined(self) -> JoinedRequest | None:
+        return self._joined
 
     def added(self) -> bytes:
         return self._encode(V3Status.EOK)
 
     def error(self, error: BaseException) -> None:
-        self._conn.send(self._encode(status_of(error, self._conn)))
+        conn = self._conn
+        conn.context.request_log.add_failed(conn.peer, self._identity(), error)
+        conn.send(self._encode(status_of(error, conn)))
+        if self._joined is not None:
+            add_refused(conn, self._joined)
+
+    def _identity(self) -> RequestId:
+        add = self._request.addRequest
+        return RequestId(add.ledgerId, add.entryId, self._request.header.txnId)
 
     def _encode(self, status: V3Status) -> bytes:
         add, response = self._request.addRequest, new_response(self._request, status)
@@ -203,10 +225,12 @@ class _AddReply(_Reply):
 class _ReadReply(CountedRead):
     """READ_ENTRY: ordinary, fencing and long-poll reads."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_joined", "_request")
 
     def __init__(self, conn: Connection, request: pb.Request) -> None:
         self._request = request
+        self._joined = joined(conn, request, self._identity)
+        # Last, because it counts the read: only a reply ends that.
         super().__init__(conn, _kind(request), last_entry=request.readRequest.entryId == LAST_ENTRY)
 
     def entry(
@@ -228,12 +252,20 @@ class _ReadReply(CountedRead):
         if lac_time_ms is not None:
             read.lacUpdateTimestamp = lac_time_ms
         frame = encode_frame(response)
-        self._done(len(frame), success=True, entries=() if body is None else (body,))
+        elapsed_ms = self._done(len(frame), success=True, entries=() if body is None else (body,))
         self._conn.send(frame)
+        if self._joined is not None:
+            read_ended(self._conn, self._joined, self._kind, elapsed_ms, None)
+
+    def _identity(self) -> RequestId:
+        read = self._request.readRequest
+        return RequestId(read.ledgerId, read.entryId, self._request.header.txnId)
 
     def error(self, error: BaseException) -> None:
-        self._done(0, success=False, error=error)
+        elapsed_ms = self._done(0, success=False, error=error)
         self._conn.send(encode_frame(self._response(status_of(error, self._conn))))
+        if self._joined is not None:
+            read_ended(self._conn, self._joined, self._kind, elapsed_ms, error)
 
     def _response(self, status: V3Status) -> pb.Response:
         read, response = self._request.readRequest, new_response(self._request, status)
@@ -357,7 +389,6 @@ def _kind(request: pb.Request) -> str:
     return "batch_class" if request.requestContext and is_batch(request) and not request.header.priority else "read"
 
 
-_Serve = Callable[["Connection", pb.Request, Reply], None]
 _OPERATIONS: dict[int, tuple[Callable[[Connection, pb.Request], Reply], _Serve]] = {
     pb.ADD_ENTRY: (_AddReply, _add),
     pb.READ_ENTRY: (_ReadReply, _read),

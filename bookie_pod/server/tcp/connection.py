@@ -6,13 +6,14 @@ Invariants
   is bounded by the largest frame plus one socket read. The reasons are independent; the last one to go resumes it.
 - Bytes that are no frame close the connection, with one log line (see `FewLines`); so does a fault of ours while a
   frame is served.
-- Frames that are not complete and answers that wait count in the process's `MemoryGovernor`; a read whose client takes
-  no answers is not begun.
+- Frames that are not complete, adds that wait and answers that wait count in the process's `MemoryGovernor`; a read
+  whose client takes no answers is not begun. A large frame is read to its end when there is room for all of it
+  (`FrameRooms`).
 - A closed connection whose client does not take the last answers is cut off after `LINGER_S`.
 
 Threads: event loop only.
 
-Source: reference wire protocol, sections 1, 2 and 10.3.
+Source: docs/internals/wire-protocol.md, sections 1, 2 and 10.3.
 """
 
 from __future__ import annotations
@@ -20,44 +21,50 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from bookie_pod.client_memory import SMALL, Waiter
+from bookie_pod.client_memory import LEAVES, SMALL, Waiter
 from bookie_pod.server.tcp.answers import Answers
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, Stall
 from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
-from bookie_pod.server.tcp.ingest import ingest_v2, ingest_v3, take_handed_adds
+from bookie_pod.server.tcp.ingest import ingest_v2, ingest_v3
 from bookie_pod.server.tcp.security import ConnectionSecurity
-from bookie_pod.server.tcp.strangers import SMALL_READ, check_frame
+from bookie_pod.server.tcp.strangers import check_frame
 from bookie_protocol.errors import ProtocolViolation
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.context import ServerContext
     from bookie_pod.server.tcp.parked_adds import ParkedAdds
-    from bookie_protocol.wire.add_frames import AddFrames
 
 _LENGTH = struct.Struct(">I")
 
 READS_IN_FLIGHT_MAX: Final = 1024
 READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 _HEADER_TAG: Final = b"\x0a"
-"""What every request of version 3 begins with."""
+"""The first byte of every request of version 3."""
 _EXPECTED_READ_BYTES: Final = 16 * 1024
 LOST_PER_TURN: Final = 1000
-"""Of `on_lost`, how many are called in one turn of the loop."""
+"""The number of `on_lost` callbacks that are called in one turn of the loop."""
 POSTPONED_MAX: Final = 1024
 """Reads that were put aside, at which no more requests are taken."""
 POSTPONED_PER_TURN: Final = 16
 """Reads that were put aside, how many are begun at once."""
 FRAME_S: Final = 60.0
-"""How long a client may take to send one frame, in seconds."""
+"""Seconds that a client may take to send one frame."""
 LINGER_S: Final = 10.0
-"""How long a connection that is closed may take to hand over its last answers, in seconds."""
+"""Seconds that a closed connection may take to hand over its last answers."""
+
+
+PIECE_BYTES: Final = 64
+"""Bytes of a piece of a frame besides its own: the object that it is."""
+UNCOUNTED_BYTES: Final = 4096
+"""Bytes of the beginning of a frame that are not counted: most reads of the socket end in one."""
+MOST_PIECES: Final = 1024
+"""The number of pieces of a frame, at most; more are joined."""
 
 
 class Connection(asyncio.Protocol):
@@ -75,17 +82,20 @@ class Connection(asyncio.Protocol):
         self.on_lost: dict[Callable[[], None], None] = {}
         """Called, each once, when the connection is gone."""
         self.received_at = time.perf_counter()
-        """When the socket was read last: the latency of adds counts from there."""
+        """The time at which the socket was last read: the latency of adds counts from there."""
         self.transport: asyncio.Transport | None = None
         self._stalls = Stall(0)
         self._stalled_at = 0.0
         self._rest: list[bytes] = []
         self._rest_bytes = 0
         self._rest_since = 0.0
-        """When the frame began whose first bytes are kept."""
+        """The time at which the frame began whose first bytes are kept."""
         self._need = 4
-        self._small_read = sys.maxsize
-        """Bytes received at once from which on TLS counts as more."""
+        self.received = 0
+        """Bytes of data, ever."""
+        self._frame = context.frame_rooms.of(self._read_on, self._give_frame_up)
+        self._copies = 1
+        """The copies of bytes that are kept and not taken: TLS has them once in plain and once encrypted."""
         self._linger_timer: asyncio.TimerHandle | None = None
         self.answers = Answers(self)
         self.send: Final = self.answers.send
@@ -94,11 +104,11 @@ class Connection(asyncio.Protocol):
         """Reads that were not begun, because there was no room for their answers, and for how many bytes they need it
         at least."""
         self._waiter: Waiter | None = None
-        """Of the first of them."""
+        """The wait for room of the first postponed read."""
         self.reads_at_once = AT_ONCE
-        """So many are looked up together: see `hot_reads`."""
+        """The number of reads that are looked up together: see `hot_reads`."""
         self._cold_bytes = 0
-        """As `COLD_BYTES` has them, since others had their turn."""
+        """The bytes that cold requests count, by `COLD_BYTES`, since others had their turn."""
         self._requests = 0
         self._reads = 0
         self._read_bytes = 0
@@ -110,10 +120,10 @@ class Connection(asyncio.Protocol):
         # uvloop's transports have the interface but not the base class.
         self.transport = transport = cast("asyncio.Transport", transport)
         if not self.context.accepting:
-            # The port is bound before the journals are replayed; until then nobody is served.
+            # The port is bound before the journals are replayed; until then no client is served.
             transport.abort()
             return
-        if len(self.context.connections) >= self.context.options.max_connections:
+        if len(self.context.connections) >= self.context.max_connections:
             self.context.connections_refused += 1
             transport.abort()
             return
@@ -123,12 +133,12 @@ class Connection(asyncio.Protocol):
         self._limit_write_buffer(transport)
         raw: socket.socket | None = transport.get_extra_info("socket")
         if raw is not None:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.keepalive))
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.sock_keepalive))
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.tcp_no_delay))
             for option, value in (
-                (socket.TCP_KEEPIDLE, options.keep_idle_s),
-                (socket.TCP_KEEPINTVL, options.keep_interval_s),
-                (socket.TCP_KEEPCNT, options.keep_count),
+                (socket.TCP_KEEPIDLE, options.tcp_keep_idle_seconds),
+                (socket.TCP_KEEPINTVL, options.tcp_keep_interval_seconds),
+                (socket.TCP_KEEPCNT, options.tcp_keep_count),
             ):
                 if value > 0:
                     raw.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -138,34 +148,38 @@ class Connection(asyncio.Protocol):
     def secured(self, transport: asyncio.Transport) -> None:
         """Let everything go through TLS from now on."""
         self.transport = transport
-        self._small_read = SMALL_READ
+        self._copies = 2
         self._limit_write_buffer(transport)
-        # The plain transport tells TLS, and nobody else, that the client took what came before it.
+        if self._stalls:
+            transport.pause_reading()  # as the plain one was, but this one is new
+        # The plain transport reports only to TLS that the client took earlier bytes.
         if self.answers.is_full:
             self.resume_writing()
 
     def _limit_write_buffer(self, transport: asyncio.Transport) -> None:
         options = self.context.options
-        transport.set_write_buffer_limits(high=options.write_high_water, low=options.write_low_water)
+        transport.set_write_buffer_limits(
+            high=options.write_buffer_high_water_mark_bytes, low=options.write_buffer_low_water_mark_bytes
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.closed:
             return
         self.closed = True
         self.context.connections.discard(self)
-        self._rest.clear()
-        self._rest_bytes = 0
+        self._forget_rest()
         self.answers.end()
         self._wait_no_more()
+        if self.parked is not None:
+            self.parked.drop_all()
         self.share.end()
         self._go_on()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        if self.parked is not None:
-            self.parked.drop_all()
         self._tell_lost()
         self.security.cancel()
         self.context.reads_in_progress.forget(self)
+        self.transport = None  # the connection is a cycle, and lives until the next collection: TLS holds much
 
     def _tell_lost(self) -> None:
         """A few at a time: a client may have hundreds of thousands of long polls, and others are waiting."""
@@ -193,37 +207,29 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received_at = time.perf_counter()
-        if len(data) > self._small_read:
-            self._small_read = sys.maxsize
-            self.context.encrypted.grew(self)
+        self.received += len(data)
         if self._rest_bytes:
             self._rest.append(data)
             self._rest_bytes += len(data)
+            if len(self._rest) >= MOST_PIECES:
+                self._rest = [b"".join(self._rest)]
             if self._rest_bytes < self._need or self._stalls:
+                if self._frame.nbytes:
+                    self._frame.came(self._copies * self._rest_bytes)
                 self.count_held()
                 self.share.relieve()  # now: others receive too in this turn of the loop
                 if self._rest_bytes > LARGE_FRAME_BYTES:
                     self._took_large(len(data))
                 return
-            data = b"".join(self._rest)
-            self._rest.clear()
-            self._rest_bytes = 0
+            data = self._take_rest()
         self.answers.gathers = True  # what is answered at once leaves below, without another turn of the loop
         self._ingest(data)
         self.answers.flush()
-        if self.share.held:
+        if self.share.held or self._rest_bytes > UNCOUNTED_BYTES:
             self.count_held()
-
-    def adds_received(self, adds: AddFrames) -> None:
-        """Take the adds of a client in this process, in the place of their frames."""
-        self.received_at = time.perf_counter()
-        try:
-            taken = take_handed_adds(self, adds)
-        except Exception as error:
-            self.broke(error)
-            return
-        if not taken:
-            self.data_received(adds.frames)
+            memory = self.context.memory
+            if memory.total > memory.limit + memory.limit // LEAVES:
+                self.share.relieve()  # others receive too in this turn of the loop, and there may be thousands of them
 
     def _ingest(self, data: bytes) -> None:
         try:
@@ -243,7 +249,7 @@ class Connection(asyncio.Protocol):
             self.broke(error)
 
     def broke(self, defect: Exception) -> None:
-        """A fault of ours, after which nobody knows what the client was answered."""
+        """Close the connection after an internal error: it is unknown what the client was answered."""
         self.context.complaints.error(
             "unexpected error while serving a frame", peer=self.peer, error=repr(defect), exc_info=defect
         )
@@ -260,12 +266,47 @@ class Connection(asyncio.Protocol):
         self._rest = [data]
         self._rest_bytes = len(data)
         self._rest_since = self.received_at
+        if self._need > LARGE_FRAME_BYTES:
+            self._begin_large()
+
+    def _take_rest(self) -> bytes:
+        """Return the kept bytes, which hold a complete frame."""
+        data = b"".join(self._rest)
+        self._forget_rest()
+        return data
+
+    def _forget_rest(self) -> None:
+        self._rest.clear()
+        self._rest_bytes = 0
+        self._frame.end()
+
+    def _begin_large(self) -> None:
+        """Read the frame to its end when there is room for it, if it is a large one. Strangers' are short."""
+        is_large = self._need > LARGE_FRAME_BYTES and self._rest_bytes < self._need
+        if is_large and self.authenticated and not self._stalls and not self._frame.nbytes:
+            if self._frame.begin(self._copies * self._need):
+                self._frame.came(self._copies * self._rest_bytes)
+            else:
+                self.stall(Stall.ROOM)
+            self.count_held()
+
+    def _read_on(self) -> None:
+        self.count_held()
+        self.unstall(Stall.ROOM)
+
+    def _give_frame_up(self) -> None:
+        """Others wait for the room of a frame that does not come."""
+        if self._stalls:  # which is for us to change; it asks again then
+            self._frame.end()
+            self.count_held()
+        else:
+            self._cut_off()
 
     def check_length(self, length: int, data: bytes, pos: int) -> None:
         """Raise ProtocolViolation for a length word, that at `pos`, which no frame may have."""
         if not self.authenticated and not self._stalls:  # else what is under way may authenticate it
             check_frame(length)
-        longest = self.context.options.max_frame_bytes - 4
+        longest = self.context.options.max_frame_size_bytes - 4
         if 0 < length <= longest:
             return
         # Before a client has said which version it speaks, the first byte of its frame does.
@@ -299,7 +340,8 @@ class Connection(asyncio.Protocol):
             return
         self._stalls &= ~reason
         if not self._stalls and not self.closed and self.transport is not None and not self.transport.is_closing():
-            self._rest_since += time.perf_counter() - self._stalled_at  # here: it may stall again before it goes on
+            now = time.perf_counter()  # here, not in `_resume`: it may stall again before it goes on
+            self._rest_since += now - max(self._stalled_at, self._rest_since)
             self.context.loop.call_soon(self._resume)
 
     def took_cold(self) -> None:
@@ -310,7 +352,7 @@ class Connection(asyncio.Protocol):
             self.stall(Stall.TURN)
 
     def _took_large(self, nbytes: int) -> None:
-        """A part of a large frame came. Whoever stalls already waits for something else, and takes nothing more."""
+        """Note a part of a large frame. A connection that stalls already takes no more."""
         if not (self._stalls or self.closed or self.context.turns.came(nbytes, self._others_had_their_turn)):
             self.stall(Stall.TURN)
 
@@ -321,10 +363,7 @@ class Connection(asyncio.Protocol):
         if self._stalls or self.closed or self.transport is None or self.transport.is_closing():
             return
         if self._rest_bytes >= self._need:
-            data = b"".join(self._rest)
-            self._rest.clear()
-            self._rest_bytes = 0
-            self._ingest(data)
+            self._ingest(self._take_rest())
             self._rest_since = time.perf_counter()  # until now it was kept back here
         elif self._rest_bytes:
             try:
@@ -333,6 +372,9 @@ class Connection(asyncio.Protocol):
             except ProtocolViolation as error:
                 self.close(error)
                 return
+            self._begin_large()
+        if self.share.held:
+            self.count_held()
         if not self._stalls and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -362,19 +404,25 @@ class Connection(asyncio.Protocol):
 
     def read_paused(self, reserved: int) -> None:
         """Give a reservation back without an answer; the connection goes on as after an answer."""
-        self._give_back(reserved)
+        self._reads -= 1
+        self._read_bytes -= reserved
+        self.context.reads_in_progress.finished()
+        if self._stalls & Stall.READS_IN_FLIGHT and (
+            self._reads <= READS_IN_FLIGHT_MAX // 2 and self._read_bytes <= READ_BYTES_IN_FLIGHT_MAX // 2
+        ):
+            self.unstall(Stall.READS_IN_FLIGHT)
 
     def read_finished(self, reserved: int, size: int) -> None:
         self._expected_read = max(size, self._expected_read * 7 // 8, 64)
-        self._give_back(reserved)
+        self.read_paused(reserved)
         if self._postponed:
             self.context.loop.call_soon(self._go_on)
 
     @property
     def must_wait(self) -> bool:
-        """Whether nothing more is to be made for this client now. Any thread."""
+        """Return whether no more answers are to be made for this client now. Any thread."""
         share = self.share
-        # Whoever holds little is never full: that is nearly everybody, for each read from a disk.
+        # A client that holds little is never full: that is nearly every client, at each read from a disk.
         return self.answers.is_full or (share.held + share.making > SMALL and share.is_full)
 
     def postpone(self, again: Callable[[], None], nbytes: int = 0) -> None:
@@ -387,7 +435,7 @@ class Connection(asyncio.Protocol):
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Begin a few of the reads that were put aside; all of them once nobody waits for them any more."""
+        """Begin a few of the reads that were put aside; after the connection closed, drop all of them."""
         if self._postponed:
             self.count_held()
         for _ in range(len(self._postponed) if self.closed else min(POSTPONED_PER_TURN, len(self._postponed))):
@@ -414,15 +462,6 @@ class Connection(asyncio.Protocol):
             self.context.memory.leave(self._waiter)
             self._waiter = None
 
-    def _give_back(self, reserved: int) -> None:
-        self._reads -= 1
-        self._read_bytes -= reserved
-        self.context.reads_in_progress.finished()
-        if self._stalls & Stall.READS_IN_FLIGHT and (
-            self._reads <= READS_IN_FLIGHT_MAX // 2 and self._read_bytes <= READ_BYTES_IN_FLIGHT_MAX // 2
-        ):
-            self.unstall(Stall.READS_IN_FLIGHT)
-
     # --- memory ---------------------------------------------------------------------------------------------
 
     def look(self, now: float, asleep: float = 0.0) -> None:
@@ -442,17 +481,21 @@ class Connection(asyncio.Protocol):
         self.share.make(-nbytes)
 
     def count_held(self) -> None:
-        """Count anew what is kept for this client."""
+        """Count again what is kept for this client."""
         self._recount()
-        if self.share.held > SMALL and self.context.memory.total > self.context.memory.limit:
+        if self.context.memory.total > self.context.memory.limit:
             self.context.loop.call_soon(self.share.relieve)
 
     def _recount(self) -> None:
         share, now = self.share, time.perf_counter()
-        share.hold(self._rest_bytes + self.answers.held(now) - share.held)
-        sends = self._rest_since if self._rest_bytes and not self._stalls else None
+        kept = max(self._copies * (self._rest_bytes + PIECE_BYTES * len(self._rest)), self._frame.nbytes)
+        parked = self.parked.nbytes if self.parked is not None else 0
+        share.hold(kept + parked + self._copies * self.answers.held(now) - share.held)
+        share.waits = self._frame.waits
+        sends = self._rest_since if self._rest_bytes and (share.waits or not self._stalls) else None
         takes = self.answers.stuck_since
         share.stuck_since = sends if takes is None else takes if sends is None else min(sends, takes)
+        share.is_kept_back = share.stuck_since is None and share.held > 0
 
     def drop(self) -> None:
         """Close at once, whatever is under way."""
@@ -468,8 +511,7 @@ class Connection(asyncio.Protocol):
             self.context.connection_errors += 1
             reason = "memory is short, and it makes no progress"
             self.context.complaints.warning("connection closed", peer=self.peer, reason=reason)
-            self._rest.clear()
-            self._rest_bytes = 0
+            self._forget_rest()
             self.drop()
 
     # --- out ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ COLD_BYTES: Final = 32 * 1024
 GO_ON_PER_TURN: Final = 8
 """Connections that go on in one turn. The event loop takes some 256 KiB from one at a time."""
 PART: Final = LARGE_PER_TURN // GO_ON_PER_TURN
-"""Of requests a connection takes so many at a time while others wait."""
+"""Bytes of requests that a connection takes at a time while others wait."""
 
 
 class Stall(IntFlag):
@@ -41,17 +41,22 @@ class Stall(IntFlag):
     LEDGER_ASKED = 128
     """An add waits for what the metadata service knows of its ledger."""
     TURN = 256
-    """So many requests were dealt with one by one, or so much of large frames came, that it is others' turn."""
+    """Enough requests were dealt with one by one, or enough of large frames came: it is others' turn."""
     REQUESTS = 512
-    """Of requests that are answered later it has as many as are left for the others."""
+    """The connection has as many requests that are answered later as are left for the others."""
+    ROOM = 1024
+    """A large frame waits until there is room for it."""
     STOPPING = 32
     """The bookie is stopping; never lifted."""
 
 
 class LoopTurns:
-    """Serves a bounded number of bytes of large frames, and of requests that are dealt with one by one, in each turn of
-    the event loop, whoever sent them, and then those who come behind in the next ones: they may want a few bytes. What
-    each brings first is taken before anybody knows that it is one of many."""
+    """The turns of connections on the event loop.
+
+    Each turn serves a bounded number of bytes of large frames, and of requests that are dealt with one by one, of all
+    connections. The connections that come after them are served in the next turns: they may want a few bytes. The first
+    bytes of each are taken before it is known that they are some of many.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""What each request does, in terms of the ledgers; neutral of the wire version.
+"""The work of each request, in terms of the ledgers; neutral of the wire version.
 
 Invariants
 - Every handler answers its reply exactly once, or leaves that to a call-back; none raises for what a client can do.
@@ -6,7 +6,7 @@ Invariants
 
 Threads: event loop only; what may touch a disk runs on a lane.
 
-Source: reference wire protocol, section 8.
+Source: docs/internals/wire-protocol.md, section 8.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
+    BadRequest,
     BookieReadOnly,
     LedgerFenced,
     LedgerStateUnknown,
@@ -119,6 +120,8 @@ class RequestHandlers:
             self._refuse_add(error, reply)
             return
         lane.answers.append(reply.added())
+        if (joined := reply.joined) is not None:
+            lane.joined += (joined,)
         lane.counted += 1
         self._admission.started(1)
         if deferred:
@@ -132,21 +135,28 @@ class RequestHandlers:
 
     def _parked_adds_of(self, conn: Connection) -> ParkedAdds:
         if conn.parked is None:
-            options = self._context.options
+            config, memory = self._context.config, self._context.memory
 
             def on_change(stop: bool) -> None:
                 conn.stall(Stall.ADDS_PARKED) if stop else conn.unstall(Stall.ADDS_PARKED)
 
+            def hold(nbytes: int) -> None:
+                conn.share.hold(nbytes)
+                if nbytes < 0:
+                    self._context.frame_rooms.given_back()
+
             conn.parked = ParkedAdds(
                 self._admission,
                 self._context.loop,
-                adds_max=options.pending_adds_max,
-                timeout_ms=options.throttle_timeout_ms,
+                adds_max=config.threads.max_pending_adds,
+                timeout_ms=config.db_storage.max_throttle_time_ms,
                 admit=lambda request, reply: self._admit(conn, request, reply),
                 refuse=self._refuse_add,
                 waited=self._context.metrics.add_waited,
                 on_change=on_change,
                 on_admitted=lambda: self._context.submit_lanes(conn),
+                hold=hold,
+                is_short=lambda: memory.total > memory.most_kept,
             )
         return conn.parked
 
@@ -188,7 +198,10 @@ class RequestHandlers:
     def _special(
         self, conn: Connection, reply: Reply, answer: Callable[[], None]
     ) -> Callable[[BaseException | None], None]:
-        """What to do when the journal has a special record. The adds that came before it go into the journal first."""
+        """Return the callback for when the journal has a special record.
+
+        The adds that came before it go into the journal first.
+        """
         self._context.submit_lanes(conn)
 
         def done(error: BaseException | None) -> None:
@@ -231,23 +244,24 @@ class RequestHandlers:
         self._on_lane(ledger_id, lambda: self.reads.on_lane_read(ledger_id, LAST_ENTRY), answer, reply)
 
     def entry_list(self, ledger_id: int, reply: Reply) -> None:
-        """The ids of all entries of the ledger that are stored here, memory included. A ledger in limbo has no such
-        list: whoever took it for whole would miss what was lost nowhere."""
+        """Answer with the ids of all entries of the ledger that are stored here, memory included.
+
+        A ledger in limbo has no such list: a reader that took it for complete would miss entries that exist.
+        """
 
         def answer(availability: Any, error: BaseException | None) -> None:
             reply.error(error) if error is not None else reply.entry_list(availability)
 
+        longest = self._context.max_entry_bytes  # a client takes no larger frame, and closes its connection
+
         def work() -> bytes:
-            availability = encode_availability(self._storage.entry_ids(ledger_id))
+            try:
+                availability = encode_availability(self._storage.entry_ids(ledger_id), longest)
+            except BadRequest as error:
+                raise StorageFault(f"ledger {ledger_id}: {error}") from None
             record = self._storage.ledger(ledger_id)
             if record is not None and record.limbo:
                 raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: entries of it may have been lost here")
-            longest = self._context.options.max_entry_bytes
-            if len(availability) > longest:  # a client takes no such frame, and would give up the connection
-                raise StorageFault(
-                    f"ledger {ledger_id}: the list of its entries has {len(availability)} bytes, more than {longest}, "
-                    "which a frame holds (nettyMaxFrameSizeBytes)"
-                )
             return availability
 
         try:
@@ -255,7 +269,7 @@ class RequestHandlers:
         except NoSuchLedger as error:
             reply.error(error)
             return
-        self._on_lane(ledger_id, work, answer, reply)
+        self._on_lane(ledger_id, work, answer, reply, 2 * longest)  # as much as its encoding may take meanwhile
 
     def bookie_info(self, *, total: bool, free: bool, reply: Reply) -> None:
         def answer(space: Any, error: BaseException | None) -> None:
@@ -267,10 +281,15 @@ class RequestHandlers:
         self._on_lane(0, self._disk_space, answer, reply)
 
     def _on_lane(
-        self, ledger_id: int, work: Callable[[], Any], answer: Callable[[Any, BaseException | None], None], reply: Reply
+        self,
+        ledger_id: int,
+        work: Callable[[], Any],
+        answer: Callable[[Any, BaseException | None], None],
+        reply: Reply,
+        most: int = 0,
     ) -> None:
         try:
-            lane_reads.run(self._lanes, ledger_id, work, answer, reply)
+            lane_reads.run(self._lanes, ledger_id, work, answer, reply, most)
         except TooManyRequests as error:
             answer(None, error)
 

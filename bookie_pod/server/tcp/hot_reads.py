@@ -1,8 +1,8 @@
 """Plain reads, as many as lie one behind the other in what the socket brought.
 
-Clients that read keep hundreds of single reads under way. What costs so and so much for each elsewhere costs it once
-for many here: the look at the caches, the hand-over to a lane and back (`lane_reads`), the write, the metrics. Whoever
-asks alone has a run of one.
+Clients that read keep hundreds of single reads under way. The costs that each read has elsewhere are shared by many
+here: the look at the caches, the hand-over to a lane and back (`lane_reads`), the write, the metrics. A client that
+sends one read has a run of one.
 
 Invariants
 - Each read gets the answer that it would get alone. Those that memory has are answered in the order in which they came.
@@ -13,7 +13,7 @@ Invariants
 
 Threads: event loop only.
 
-Source: reference wire protocol, sections 3 and 4.
+Source: docs/internals/wire-protocol.md, sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def answer_reads_v2(conn: Connection, data: bytes, pos: int) -> int:
 
 def answer_reads_v3(conn: Connection, data: bytes, pos: int) -> int:
     """Serve the plain reads of version 3 that begin at `pos`; returns where it stopped, `pos` if none does."""
-    max_length = conn.context.options.max_frame_bytes - 4
+    max_length = conn.context.options.max_frame_size_bytes - 4
     reads: list[tuple[int, int, ReadFields]] = []
     ends = [pos]
     last = len(data) - 4
@@ -89,8 +89,11 @@ def _serve(
     *,
     high_priority: bool = False,
 ) -> int:
-    """How many of the reads (ledger id, entry id, what is echoed) were answered or are under way: fewer than all when
-    the connection has to wait. `serve_alone` is given the place of one that has to be looked at by itself."""
+    """Serve the reads (ledger id, entry id, what is echoed), and return how many were answered or are under way.
+
+    These are fewer than all when the connection has to wait. `serve_alone` gets the place of a read that has to be
+    served by itself.
+    """
     context = conn.context
     states = context.operations.ledgers.states
     answer = dialect.answer
@@ -134,7 +137,7 @@ def _serve(
 
 
 def _look_up(storage: LedgerStorage, reads: Sequence[tuple[int, int, Any]]) -> list[bytes | None]:
-    """Each entry that memory holds."""
+    """Return each entry that memory holds."""
     if not reads:
         return []
     if len(reads) == 1 or len({read[0] for read in reads}) == 1:

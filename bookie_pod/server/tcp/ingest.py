@@ -11,13 +11,9 @@ where single adds go: into the ledger's entries, its journal's lane and the answ
 of their own (`hot_reads`), whether adds are taken or not. Everything else, and every doubt, goes through `cold_v2` and
 `cold_v3`.
 
-A client in the bookie's own process hands over whole runs (`take_handed_adds`), under the same conditions and with the
-same outcome as a run in one chunk of bytes has in `ingest_v3`. Everything else is not for it: then the connection
-takes the frames, like those of any client.
-
 Threads: event loop only.
 
-Source: reference wire protocol, sections 2 to 4.
+Source: docs/internals/wire-protocol.md, sections 2 to 4.
 """
 
 from __future__ import annotations
@@ -28,12 +24,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.ledgers.operations import WriteLane
-from bookie_pod.ledgers.state import LAC_UNKNOWN, LedgerState
+from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.cold_v2 import cold_v2
 from bookie_pod.server.tcp.cold_v3 import cold_v3
 from bookie_pod.server.tcp.hot_reads import answer_reads_v2, answer_reads_v3
 from bookie_protocol.entry import ENTRY_IDS
-from bookie_protocol.wire.add_frames import added_answers
 from bookie_protocol.wire.add_runs import SHORTEST_RUN, AddRun, Echo, RunShape, take_add_run
 from bookie_protocol.wire.framing import LENGTH
 from bookie_protocol.wire.v2 import PLAIN_READ_HEAD, Flag, OpCode, header_word, response_prefix
@@ -42,7 +37,6 @@ from bookie_protocol.wire.v3_hot import NO_SHAPE, READ_HEADER, add_shape, decode
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
-    from bookie_protocol.wire.add_frames import AddFrames
 
 
 def admit_run(run: AddRun, prefixes: Sequence[bytes], state: LedgerState, lane: WriteLane) -> None:
@@ -56,33 +50,6 @@ def admit_run(run: AddRun, prefixes: Sequence[bytes], state: LedgerState, lane: 
     lane.answers.append(run.answers)
     if state.lac < run.lac:
         state.lac = run.lac
-
-
-def take_handed_adds(conn: Connection, adds: AddFrames) -> bool:
-    """Whether they were taken. False, and nothing was done: somebody has to look at their frames."""
-    common = adds.common
-    context = conn.context
-    if common is None or adds.longest > context.options.max_frame_bytes:
-        return False
-    if conn.has_unread_bytes or conn.stalled or conn.speaks_v2:
-        return False
-    if not conn.authenticated or conn.parked or not context.admission.hot:
-        return False
-    state = context.operations.ledgers.states.get(common.ledger_id, context.cold_state)
-    if state.hot_key != common.master_key:
-        return False
-    entries = adds.entries(common)
-    if common.first_entry_id + len(entries) - 1 > context.storage.max_entry_id:
-        return False
-    sizes = [len(entry) for entry in entries]
-    words = {size: LENGTH.pack(size) for size in set(sizes)}
-    ids = range(common.first_entry_id, common.first_entry_id + len(entries))
-    lac = common.lac if common.lac < ids[-1] else LAC_UNKNOWN
-    answers = added_answers(common.ledger_id, common.txns, common.entry_ids)
-    admit_run(AddRun(ids, entries, lac, answers), [words[size] for size in sizes], state, conn.lanes[state.journal])
-    context.account(common.ledger_id, sum(sizes), len(entries))
-    context.submit_lanes(conn)
-    return True
 
 
 _HOT_ADD = struct.Struct(">II20sqQq")
@@ -110,7 +77,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
     context = conn.context
     states = context.operations.ledgers.states
     cold_state = context.cold_state
-    max_length = context.options.max_frame_bytes - 4
+    max_length = context.options.max_frame_size_bytes - 4
     max_entry_id = context.storage.max_entry_id
     admit_hot = conn.authenticated and not conn.parked and context.admission.hot
     lanes = conn.lanes
@@ -209,7 +176,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     cold_state = context.cold_state
     lanes = conn.lanes
     unpack_length, pack_length = LENGTH.unpack_from, LENGTH.pack
-    max_length = context.options.max_frame_bytes - 4
+    max_length = context.options.max_frame_size_bytes - 4
     max_entry_id = context.storage.max_entry_id
     pos, end = 0, len(data)
     last_state = cold_state

@@ -1,18 +1,19 @@
-"""Work on a read lane whose result is sent to a client; and plain reads of one ledger that run on its lane together and
-are answered together.
+"""Work on a read lane whose result is sent to a client, and plain reads that run together.
+
+Plain reads of one ledger run on its lane together, and are answered together.
 
 Invariants
 - A read whose client has no room, because it does not take its answers or holds its share of the memory already, is not
   begun: it is put aside, and given to its lane again when there is room. Reads that go together are put aside together.
-- What is being read counts from before it is read until its answer has been handed to the connection. If it turns out
-  to be larger than was known, and there is no room for that, it is let go, and read again when there is.
+- A read counts from before it is read until its answer has been handed to the connection. If the entry turns out to be
+  larger than was known, and there is no room for that, it is let go, and read again when there is.
 - A read that waited until its connection was closed is not made.
 - At most `TOGETHER` plain reads are one piece of work, so that a lane goes on with others, and hands its results over.
-- What is wrong with one concerns that one, and where each takes long those before it are answered meanwhile.
+- An error of one read concerns that read, and where each takes long those before it are answered meanwhile.
 
 Threads: event loop only, but for the work, and `_on_lane`, which belong to the lane.
 
-Source: reference wire protocol, sections 3.6, 8.2 and 10.1.
+Source: docs/internals/wire-protocol.md, sections 3.6, 8.2 and 10.1.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.request_log import RequestId
 from bookie_pod.server.tcp.requests import Reply, code_of, status_of
 from bookie_protocol.errors import BookieUnavailable, TooManyRequests
 from bookie_protocol.wire.v2 import RESPONSE_SIZE, OpCode, response_prefix
 from bookie_protocol.wire.v3_encode import read_error, read_response
 from bookie_protocol.wire.v3_hot import ReadFields
+from bookie_protocol.wire.varint import decode_uint64
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -37,9 +40,9 @@ WORTH_BYTES: Final = 4096
 """Smaller answers are not worth counting: a connection has a bounded number of reads under way."""
 
 HEADER_BYTES: Final = 128
-"""Of an answer, about."""
-LENGTH_BYTES: Final = 8
-"""Before each of several entries, about."""
+"""Bytes of an answer beside its entries, about."""
+LENGTH_BYTES: Final = 80
+"""Bytes of each of several entries beside its own, about: its length, and the objects of its bytes."""
 _LATER: Final = object()
 TOGETHER: Final = 32
 LONG_S: Final = 0.005
@@ -136,7 +139,7 @@ class _LaneWork:
 
 
 def _size(result: Any) -> int:
-    """Bytes of the answer with what it holds: one entry with what else is told of it, several, or one."""
+    """Return the bytes of the answer: of one entry, with or without its LAC, or of several."""
     if isinstance(result, tuple):
         result = result[0]
     if isinstance(result, bytes):
@@ -145,12 +148,14 @@ def _size(result: Any) -> int:
 
 
 class ReadDialect(NamedTuple):
-    """How one version of the protocol answers a plain read, given what is repeated of the request."""
+    """The answers of one version of the protocol to a plain read, given what is repeated of the request."""
 
     answer: Callable[[Any, bytes, LedgerState], Sequence[bytes]]
     refuse: Callable[[Any, BaseException], bytes]
     tells_lac: bool
     """The answer says how far the ledger is confirmed: that has to be known."""
+    txn_of: Callable[[Any], int | None]
+    """Returns the transaction id, of what is repeated of the request."""
 
 
 class LaneReads:
@@ -189,7 +194,7 @@ class LaneReads:
             self._answer(reads[room:], [refused] * (len(reads) - room))
 
     def _on_lane(self) -> list[bytes | BaseException]:
-        """What came of the first of them that are not answered yet; those behind were not begun."""
+        """Return the results of the first of them that are not answered yet; those behind were not begun."""
         conn, reads = self._conn, self._reads
         each = self._read_each(self._state.ledger_id, [read[0] for read in reads])
         results: list[bytes | BaseException] = []
@@ -232,11 +237,12 @@ class LaneReads:
                 self._conn.made(counted)
 
     def _answer(self, reads: Sequence[PlainRead], results: Sequence[bytes | BaseException]) -> None:
-        conn, state, (answer, refuse, _) = self._conn, self._state, self._dialect
+        conn, state, (answer, refuse, *_) = self._conn, self._state, self._dialect
         elapsed_ms = (time.perf_counter() - self._since) * 1000
         pieces: list[bytes] = []
         nbytes = total = found = 0
-        for (_, echo, reserved), result in zip(reads, results, strict=True):
+        for read, result in zip(reads, results, strict=True):
+            _, echo, reserved = read
             if isinstance(result, bytes):
                 size = len(result)
                 pieces += answer(echo, result, state)
@@ -244,7 +250,7 @@ class LaneReads:
             else:
                 size = 0
                 pieces.append(refuse(echo, result))
-                self._failed(result, elapsed_ms)
+                self._failed(read, result, elapsed_ms)
             conn.read_finished(reserved, size)
             total += size
             nbytes += size
@@ -255,12 +261,19 @@ class LaneReads:
             conn.send(b"".join(pieces))
         if found:
             conn.context.metrics.reads_done(found, total, elapsed_ms)
+        if reads and elapsed_ms >= conn.context.request_log.slow_ms:
+            conn.context.request_log.read_was_slow(conn.peer, self._identity(reads[0]), elapsed_ms)
 
-    def _failed(self, error: BaseException, elapsed_ms: float) -> None:
-        metrics = self._conn.context.metrics
-        metrics.read_done("read", elapsed_ms, False)
+    def _failed(self, read: PlainRead, error: BaseException, elapsed_ms: float) -> None:
+        conn = self._conn
+        conn.context.metrics.read_done("read", elapsed_ms, False)
         if isinstance(error, TooManyRequests):
-            metrics.read_rejected()
+            conn.context.metrics.read_rejected()
+        if not conn.closed:
+            conn.context.request_log.read_failed(conn.peer, self._identity(read), error)
+
+    def _identity(self, read: PlainRead) -> RequestId:
+        return RequestId(self._state.ledger_id, read[0], self._dialect.txn_of(read[1]))
 
 
 # --- the dialects -------------------------------------------------------------------------------------------
@@ -272,7 +285,7 @@ def _answer_v2(ids: bytes, entry: bytes, state: LedgerState) -> Sequence[bytes]:
 
 @lru_cache(maxsize=4096)
 def _prefix_v2(size: int) -> bytes:
-    """What stands before the ids in the answer with an entry of so many bytes."""
+    """Return the bytes before the ids in the answer with an entry of this size."""
     return (RESPONSE_SIZE + size).to_bytes(4) + response_prefix(2, OpCode.READENTRY, 0)[4:]
 
 
@@ -288,5 +301,13 @@ def _refuse_v3(read: ReadFields, error: BaseException) -> bytes:
     return read_error(read[0], read[1], read[2], status_of(error))
 
 
-V2_READS: Final = ReadDialect(_answer_v2, _refuse_v2, tells_lac=False)
-V3_READS: Final = ReadDialect(_answer_v3, _refuse_v3, tells_lac=True)
+def _txn_v2(ids: bytes) -> None:
+    """Return None: version 2 has no transaction ids."""
+
+
+def _txn_v3(read: ReadFields) -> int:
+    return decode_uint64(read[0])
+
+
+V2_READS: Final = ReadDialect(_answer_v2, _refuse_v2, tells_lac=False, txn_of=_txn_v2)
+V3_READS: Final = ReadDialect(_answer_v3, _refuse_v3, tells_lac=True, txn_of=_txn_v3)

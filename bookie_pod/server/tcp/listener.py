@@ -2,26 +2,24 @@
 
 Threads: event loop only.
 
-Source: reference wire protocol, section 1; on-disk formats, section 14.
+Source: docs/internals/wire-protocol.md, section 1; docs/internals/on-disk-formats.md, section 14.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
 from typing import Final, cast
 
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext
-from bookie_pod.server.tcp.in_process import connect_in_process
 from bookie_protocol.addresses import host_and_port, resolving
 from bookie_protocol.errors import ServerStartFailed
 
 BACKLOG: Final = 1024
 DRAIN_POLL_S: Final = 0.005
 LOOK_S: Final = 1.0
-"""How often connections are looked at that do nothing by themselves, in seconds."""
+"""Seconds between looks at connections that do nothing by themselves."""
 
 
 class TcpListener:
@@ -68,18 +66,11 @@ class TcpListener:
         self._timer = self._loop.call_later(LOOK_S, self._look)
         self._context.look_at_connections()
 
-    def connect(self, client: Callable[[], asyncio.BaseProtocol]) -> asyncio.Transport:
-        """A connection of this process itself, like those over the port but without the kernel between; the client's
-        transport. Without TLS. Raises `ConnectionRefusedError` while the port is not open."""
-        if self._server is None or not self._server.is_serving():
-            raise ConnectionRefusedError("this bookie's port is closed")
-        return connect_in_process(self._loop, client, self._new_connection)
-
     def _new_connection(self) -> asyncio.Protocol:
         return Connection(self._context) if self._context is not None else _Dropped()
 
     def drop(self) -> None:
-        """Close the port and all connections at once: whoever waits for an answer will not get one."""
+        """Close the port and all connections at once: pending requests get no answer."""
         if self._server is not None:
             self._server.close()
         if self._context is not None:

@@ -3,12 +3,12 @@
 Invariants
 - Each poll is answered exactly once: by a newer LAC, by a fence or deletion, or by its timer. When its connection goes,
   it is taken away and answered never.
-- The number of polls waiting at once is bounded, and nobody has more of them than are left for the others; one more
-  gets TooManyRequests. A poll that waits counts as no read in progress: nothing is being made for it.
+- The number of polls waiting at once is bounded, and no connection has more of them than are left for the others; one
+  more gets TooManyRequests. A poll that waits counts as no read in progress: nothing is being made for it.
 
 Threads: event loop only.
 
-Source: reference wire protocol, section 8.4.
+Source: docs/internals/wire-protocol.md, section 8.4.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bookie_protocol.errors import BadRequest, BookieUnavailable, NotThere, Podk
 
 WAITING_MAX: Final = 200_000
 POLL_BYTES: Final = 3584
-"""What a poll that waits costs, about: its request, its reply, its timer."""
+"""Bytes of a waiting poll, about: its request, its reply, its timer."""
 
 
 class Asker(Protocol):

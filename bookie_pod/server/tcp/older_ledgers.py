@@ -1,8 +1,8 @@
-"""Before a bookie takes the first entry of a ledger that is older than itself: is that ledger still written?
+"""The check whether a ledger that is older than the bookie is still written, before its first entry is taken.
 
-A bookie may have the id of one that is gone (`node.identity.earlier_life`). Who sends it an entry of a ledger that it
-does not hold, and that was there before it, may be a writer that never heard that its ledger was closed: without the
-one that is gone nobody here remembers the fence. The metadata service knows.
+A bookie may have the id of one that is gone (`node.identity.earlier_life`). A client that sends it an entry of an older
+ledger that it does not hold may be a writer that does not know that its ledger was closed: with the earlier bookie the
+memory of the fence is gone here. The metadata service knows.
 
     still open                     goes on: its fence would come here, as to every bookie of the last ensemble
     being recovered, closed, gone  an ordinary add gets LedgerFenced, an explicit LAC NoSuchLedger; a copy, or the add
@@ -41,7 +41,7 @@ ASK_S: Final = 5.0
 """The longest that a connection waits for the metadata service."""
 
 IsOpen = Callable[[int], Awaitable[bool]]
-"""Whether a ledger is still written, by an uncached look at its metadata. Raises MetadataError."""
+"""Returns whether a ledger is still written, by an uncached look at its metadata. Raises MetadataError."""
 
 
 class OlderLedgers:
@@ -54,7 +54,7 @@ class OlderLedgers:
         self._asking: dict[int, asyncio.Task[bool]] = {}
 
     def must_ask(self, ledger_id: int) -> bool:
-        """Whether an add of this ledger has to wait for `when_open`."""
+        """Return whether an add of this ledger has to wait for `when_open`."""
         return ledger_id <= self._newest and not self._ledgers.is_known(ledger_id)
 
     def when_open(
@@ -107,5 +107,5 @@ class OlderLedgers:
 
 
 def refused_as(kind: type[LedgerFenced] | type[NoSuchLedger], ledger_id: int) -> PodkeeperError:
-    """What a client is told of a ledger that is not written any more."""
+    """Return the error for a ledger that is not written any more."""
     return kind(f"ledger {ledger_id} is older than this bookie, and was closed, or deleted, meanwhile")

@@ -8,12 +8,14 @@ Invariants
   If the bookie turns read-only meanwhile, the add gets BookieReadOnly. No add is dropped without an answer while its
   connection lives.
 - Bounds: adds over all connections (then TooManyRequests at once), bytes per connection and over all (then the
-  connection reads nothing more). No connection parks more adds than are left for the others: it reads nothing more
-  before it would be refused, and one alone gets a half of them, each of two a third.
+  connection reads nothing more, and if memory is short as well, an add gets TooManyRequests: each of very many
+  connections would park one). Their bytes count as held by their client. No connection parks more adds than are left
+  for the others: it reads nothing more before it would be refused, and one alone gets a half of them, each of two a
+  third.
 
 Threads: event loop only.
 
-Source: reference wire protocol, section 10.3; bookie behaviour, section 3.1.
+Source: docs/internals/wire-protocol.md, section 10.3; docs/internals/bookie-behaviour.md, section 3.1.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ CONNECTION_BYTES_MAX: Final = 1024 * 1024
 TURN_BYTES: Final = 64 * 1024
 """Bytes of adds that one connection hands to a journal before it is the turn of the next."""
 LOOK_AGAIN_S: Final = 0.1
-"""For how long at least an add is left alone that has waited for too long, but not for the write cache, in seconds."""
+"""Seconds for which an add that has waited too long, but not for the write cache, is left alone at least."""
 _ADD_OVERHEAD: Final = 256
-"""What an add of no bytes counts of a turn."""
+"""Bytes that an add of no bytes counts of a turn."""
 
 _Parked = tuple[float, AddRequest, Reply, bool]
 """Deadline, add, its reply, whether it waits for the write cache."""
 
 
 class ParkedAdds:
-    """The adds of one connection, by place. `on_change` is told whether the connection should stop reading.
+    """The adds of one connection, by place. `on_change` is called with whether the connection should stop reading.
 
-    Each add that leaves is told to `waited` (ledger, seconds, whether for the write cache, whether in vain) and then
-    given to `admit` or `refuse`.
+    Each add that leaves is reported to `waited` (ledger, seconds, whether for the write cache, whether in vain) and
+    then given to `admit` or `refuse`.
     """
 
     def __init__(
@@ -59,8 +61,11 @@ class ParkedAdds:
         waited: Callable[[int, float, bool, bool], None],
         on_change: Callable[[bool], None],
         on_admitted: Callable[[], None],
+        hold: Callable[[int], None],
+        is_short: Callable[[], bool],
     ) -> None:
-        """`adds_max`: over all connections; 0: any number."""
+        """`adds_max`: over all connections; 0: any number. `hold` is called with the bytes that come, and with minus
+        those that go. `is_short` returns True if others need what is left of the memory."""
         self._admission = admission
         self._loop = loop
         self._adds_max = adds_max
@@ -70,22 +75,28 @@ class ParkedAdds:
         self._waited = waited
         self._on_change = on_change
         self._on_admitted = on_admitted
+        self._hold = hold
+        self._is_short = is_short
         self._queues: dict[int, deque[_Parked]] = {}
         self._adds = 0
-        self._bytes = 0
+        self.nbytes = 0
+        """This is the size of the entries that wait."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return self._adds
 
     def holds(self, ledger_id: int) -> bool:
-        """Whether an add of this ledger has to wait behind others."""
+        """Return whether an add of this ledger has to wait behind others."""
         return self._admission.place_of(ledger_id) in self._queues
 
     def park(self, request: AddRequest, reply: Reply) -> None:
         """Let an add wait. Raises TooManyRequests if too many wait already."""
         if 0 < self._adds_max <= self._admission.parked_adds:
             raise TooManyRequests(f"ledger {request.ledger_id}: {self._adds_max} adds are waiting for room already")
+        if self._has_too_many_bytes() and self._is_short():
+            waiting = self._admission.parked_bytes
+            raise TooManyRequests(f"ledger {request.ledger_id}: {waiting} bytes of adds are waiting for room already")
         deadline = self._loop.time() + self._timeout_s
         place = self._admission.place_of(request.ledger_id)
         self._queues.setdefault(place, deque()).append(
@@ -95,11 +106,7 @@ class ParkedAdds:
         self._admission.wait(place, self)
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
-        if (
-            self._bytes > CONNECTION_BYTES_MAX
-            or self._admission.parked_bytes > self._admission.parked_bytes_max
-            or self._adds >= self._adds_left()
-        ):
+        if self.nbytes > CONNECTION_BYTES_MAX or self._has_too_many_bytes() or self._adds >= self._adds_left():
             self._on_change(True)
 
     def drop_all(self) -> None:
@@ -159,8 +166,12 @@ class ParkedAdds:
             self._stop_timer()
         elif self._timer is None:
             self._set_timer()
-        if self._bytes <= CONNECTION_BYTES_MAX // 2 and 2 * self._adds <= self._adds_left():
+        if self.nbytes <= CONNECTION_BYTES_MAX // 2 and 2 * self._adds <= self._adds_left():
             self._on_change(False)
+
+    def _has_too_many_bytes(self) -> bool:
+        """Return True if all connections together have."""
+        return self._admission.parked_bytes > self._admission.parked_bytes_max
 
     def _adds_left(self) -> float:
         """Adds that may be parked still, over all connections."""
@@ -195,6 +206,7 @@ class ParkedAdds:
 
     def _count(self, adds: int, nbytes: int) -> None:
         self._adds += adds
-        self._bytes += nbytes
+        self.nbytes += nbytes
+        self._hold(nbytes)
         self._admission.parked_adds += adds
         self._admission.parked_bytes += nbytes

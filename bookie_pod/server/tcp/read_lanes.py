@@ -4,26 +4,26 @@ Invariants
 - Work of one ledger runs in the order in which it was given, because a ledger always has the same lane.
 - Each lane's queue is bounded by `pending_max` (0: not at all); beyond it `run` raises TooManyRequests and nothing is
   queued.
-- A call-back that raises is logged, and costs nobody else their answer.
+- A call-back that raises is logged, and costs no other client its answer.
 - Results go back to the event loop in batches: one hop for everything that a lane finished within a short slice.
 - A lane never dies: whatever the work raises is a result.
 - Lanes with a `pace` begin a piece of work when it lets them; what is done meanwhile does not wait for that.
 - `waited_s` tells for how long the work has been under way that its lane has now: waiting for its turn, or for the
   disk. It is what upkeep gives way to, so it is cheap to ask and never exact.
 
-Reads of the traffic class `batch` are those of jobs, which may wait and must not make anybody else wait.
-- They run on lanes of their own (unless there are none), never on the event loop, whatever the caches hold: they pass
-  nobody, and nobody stands behind them.
+Reads of the traffic class `batch` are those of jobs, which may wait and must not make other clients wait.
+- They run on lanes of their own (unless there are none), never on the event loop, whatever the caches hold: they
+  overtake no read, and no other read queues behind them.
 - While clients wait for the disks they go at a tenth of their speed: after a piece of work its lane rests for nine
   times as long, at most `REST_MAX_S`. The rest ends with the pressure.
-- Giving way is bounded: a read that was given `PATIENCE_S` ago or earlier waits for nobody, so that it is answered long
+- Giving way is bounded: a read that was given `PATIENCE_S` ago or earlier does not wait, so that it is answered long
   before its client gives it up. The limit in bytes per second is an operator's word and holds for it too.
 - Every wait ends at once when the lanes are stopped.
 
 Threads: `run` and the call-backs belong to the event loop, the work to `<name>-<n>`; any thread may ask `waited_s`.
 `BatchPace` belongs to the lanes' threads; any thread may read its totals and stop it.
 
-Source: reference wire protocol, section 10.1; bookie behaviour, section 1.2.
+Source: docs/internals/wire-protocol.md, section 10.1; docs/internals/bookie-behaviour.md, section 1.2.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bookie_protocol.pace import Pace
 Work = Callable[[], Any]
 Done = Callable[[Any, BaseException | None], None]
 _Item = tuple[float, Work, Done, int]
-"""When it was given (monotonic), what to run, who is told, how many reads it is."""
+"""The time at which it was given (monotonic), the work, the callback for its result, and its number of reads."""
 _Result = tuple[Done, Any, BaseException | None, int]
 
 SLICE_S: Final = 0.001
@@ -54,7 +54,7 @@ REST_MAX_S: Final = 0.25
 PATIENCE_S: Final = 1.0
 """Seconds after which a read gives way no more; the clients' time-out of reads is 5 s."""
 LOOK_S: Final = 0.01
-"""How often a lane that rests looks whether somebody waits still, in seconds."""
+"""Seconds between two looks of a resting lane at whether clients still wait."""
 BURST_S: Final = 0.1
 """Seconds' worth of bytes that may be read at once after a pause, beside one piece of work."""
 
@@ -78,7 +78,7 @@ class ReadLanes:
         self._loop = loop
         self._on_waited = on_waited
         self._since: list[float | None] = [None] * threads
-        """When the work was given that each lane is at now."""
+        """The time at which the work was given that each lane is at now."""
         self._pending_max = pending_max
         self._pending = [0] * threads
         self._queues: list[queue.SimpleQueue[_Item | None]] = [queue.SimpleQueue() for _ in range(threads)]
@@ -108,7 +108,7 @@ class ReadLanes:
             yield thread.name, since
 
     def room(self, ledger_id: int, wanted: int) -> int:
-        """How many of so many reads the ledger's lane would take now."""
+        """Return how many of `wanted` reads the ledger's lane would take now."""
         if not self._pending_max:
             return wanted
         return min(wanted, max(0, self._pending_max - self._pending[ledger_id % len(self._queues)]))
@@ -198,7 +198,7 @@ def _attempt(work: Work) -> tuple[Any, BaseException | None]:
 
 
 class BatchPace:
-    """How fast the lanes of the class go. `bytes_per_second`: of all of them together; 0: no limit."""
+    """The pace of the lanes of the class. `bytes_per_second` is for all of them together; 0: no limit."""
 
     def __init__(
         self,
@@ -224,11 +224,11 @@ class BatchPace:
         """Seconds that lanes waited for the limit in bytes, since the start."""
 
     def must_wait(self, given: float) -> bool:
-        """Whether a read that was given at `given` may not begin yet."""
+        """Return whether a read that was given at `given` may not begin yet."""
         return not self._stopped.is_set() and (self._rests(given) or self._clock() < self._bytes.free_at)
 
     def wait(self, given: float) -> None:
-        """Until that read may begin."""
+        """Wait until that read may begin."""
         began = self._clock()
         while self._rests(given) and not self._stopped.wait(LOOK_S):
             pass
@@ -251,7 +251,7 @@ class BatchPace:
             self._bytes.use(nbytes, self._clock())
 
     def stop(self) -> None:
-        """Nothing waits any more."""
+        """End all waits, now and later."""
         self._stopped.set()
 
     def _rests(self, given: float) -> bool:
@@ -260,6 +260,6 @@ class BatchPace:
 
 
 class _OfLane(threading.local):
-    """What each lane's thread has of its own."""
+    """The state of each lane's own thread."""
 
     rest_until = 0.0

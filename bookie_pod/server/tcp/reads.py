@@ -5,13 +5,13 @@ Invariants
 - Reads of the traffic class `batch` run on the lanes of that class, cached or not, and leave the caches as they are.
 - A fencing read is answered, with its entry or with the read's error, only after the fence is durable (the reference
   implementation answers a failed read without waiting; that is not copied).
-- No digest goes with the LAC of an answer, so that of an entry's header is told only if it can be right: a header that
-  names its own entry or a later one is damaged, and would lead a reader beyond what is confirmed.
+- No digest goes with the LAC of an answer, so the LAC of an entry's header is sent only if it can be right: a header
+  that names its own entry or a later one is damaged, and would lead a reader beyond what is confirmed.
 - `NoSuchEntry` and `NoSuchLedger` come from the storage alone.
 
 Threads: event loop, but for the functions that start with `_on_lane`.
 
-Source: reference wire protocol, sections 3.6, 8.2 and 8.3.
+Source: docs/internals/wire-protocol.md, sections 3.6, 8.2 and 8.3.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reads:
         max_batch_bytes: int,
         batch_class_lanes: ReadLanes | None = None,
     ) -> None:
-        """Without `batch_class_lanes` reads of that class run on `lanes`."""
+        """Make the reads; without `batch_class_lanes`, reads of that class run on `lanes`."""
         self._operations = operations
         self._ledgers = operations.ledgers
         self._storage = operations.storage
@@ -64,7 +64,7 @@ class Reads:
         self._batch_class_lanes = batch_class_lanes or lanes
         self._max_batch_bytes = max_batch_bytes
         self.batch_pace = (batch_class_lanes and batch_class_lanes.pace) or BatchPace()
-        """What reads of that class count, wherever they run."""
+        """The pace that counts reads of that class, wherever they run."""
 
     def read(self, request: ReadRequest, reply: Reply) -> None:
         """An ordinary or a fencing read."""
@@ -141,7 +141,7 @@ class Reads:
     def _read_work(
         self, request: ReadRequest, state: LedgerState | None = None, *, apart: bool = False
     ) -> Callable[[], tuple[bytes, int | None]]:
-        """What runs on the lane: the entry, and the LAC of the last one if it is asked for and not known yet."""
+        """Return work for the lane: it returns the entry, and the last entry's LAC if that is wanted and unknown."""
         ledger_id, entry_id = request.ledger_id, request.entry_id
         wants_lac = request.wants_lac and state is not None and not state.lac_known
 
@@ -156,7 +156,7 @@ class Reads:
         return work
 
     def on_lane_last_lac(self, ledger_id: int, *, apart: bool = False) -> int | None:
-        """The LAC that the last stored entry carries; None if that cannot be told now (damage, limbo)."""
+        """Return the LAC that the last stored entry carries; None if that cannot be determined now (damage, limbo)."""
         try:
             if apart:
                 return carried_lac(self._on_lane_apart(ledger_id, _ONE_LAST, 0)[0])
@@ -213,7 +213,7 @@ class Reads:
         return self._storage.read(ledger_id, entry_id)
 
     def _on_lane_run(self, ledger_id: int, ids: range, max_bytes: int) -> list[bytes]:
-        """At least the first of these entries, and those behind it that memory has, or that come with it."""
+        """Return at least the first of these entries, and those behind it that memory has, or that come with it."""
         run = self._storage.cached_run(ledger_id, ids[:RUN]) if ids.start >= 0 else []
         if run:
             return run
@@ -252,7 +252,7 @@ class Reads:
 
 
 def _is_apart(request: ReadRequest | BatchReadRequest) -> bool:
-    """Whether the read is of the class `batch`; one that others wait for is not."""
+    """Return whether the read is of the class `batch`; a read that others wait for is not."""
     return request.batch_class and request.fence_key is None and not request.high_priority
 
 

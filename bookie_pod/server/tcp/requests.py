@@ -1,9 +1,10 @@
-"""Requests as the handlers see them, whatever wire version they came in, and how they are answered; and what the
-replies of both wire versions share: their connection, error codes, and how reads are counted.
+"""Requests as the handlers see them, independent of the wire version, and their replies.
+
+The replies of both wire versions share their connection, error codes, and how reads are counted.
 
 Threads: event loop only.
 
-Source: reference wire protocol, section 9.
+Source: docs/internals/wire-protocol.md, section 9.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bookie_pod.server.tcp.request_log import RequestId
+from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.errors import (
     NoSuchEntry,
     PodkeeperError,
@@ -40,8 +43,13 @@ class Reply:
     __slots__ = ()
 
     @property
+    def joined(self) -> JoinedRequest | None:
+        """Return the request of an add that is traced because its client traces it."""
+        return None
+
+    @property
     def gone(self) -> bool:
-        """True if nobody is there any more to be answered: work that has not begun need not be done."""
+        """True if the client is gone: work that has not begun need not be done."""
         return False
 
     @property
@@ -120,7 +128,7 @@ class AddRequest:
     """An add of either version."""
 
     ledger_id: int
-    """Of the entry itself; the answer echoes what the envelope said."""
+    """The ledger id of the entry itself; the answer echoes what the envelope said."""
     entry_id: int
     lac: int
     key: bytes
@@ -148,7 +156,7 @@ class ReadRequest:
     wants_lac: bool = False
     """The answer carries the LAC known here (version 3)."""
     batch_class: bool = False
-    """Of the traffic class `batch`. Counts for an ordinary read alone."""
+    """True if the read is of the traffic class `batch`. Counts for an ordinary read alone."""
 
 
 @dataclass(slots=True)
@@ -164,7 +172,7 @@ class BatchReadRequest:
     fence_key: bytes | None = None
     high_priority: bool = False
     batch_class: bool = False
-    """As in `ReadRequest`."""
+    """True if the read is of the traffic class `batch`, as in `ReadRequest`."""
     step: int = 1
 
 
@@ -194,7 +202,7 @@ def _known(error: BaseException, conn: Connection | None) -> PodkeeperError:
 
 
 class ConnectionReply(Reply):
-    """Of a request that came over a connection, which knows how much its client may still be sent."""
+    """The reply to a request of a connection, which knows how much its client may still be sent."""
 
     __slots__ = ("_conn",)
     _conn: Connection
@@ -221,14 +229,19 @@ class ConnectionReply(Reply):
 
 
 class CountedRead(ConnectionReply):
-    """Of a read, which counts against its connection until it is answered. A long poll that waits counts nothing: it
-    holds no answer, and a connection may have any number of them."""
+    """The reply to a read, which counts against its connection until it is answered.
+
+    A long poll that waits counts nothing: it holds no answer, and a connection may have any number of them.
+    """
 
     __slots__ = ("_kind", "_last_entry", "_phase_since", "_reserved", "_since")
 
     def __init__(self, conn: Connection, kind: str, *, last_entry: bool, most: int = 0) -> None:
         """`last_entry`: it is the last entry that is asked for, whichever that is. `most`: bytes that the request
-        itself allows for its answer; 0: it does not say."""
+        itself allows for its answer; 0: it does not say.
+
+        A subclass calls this last: the read counts from here on, and if anything raised before there is a reply, it
+        would count for ever."""
         self._conn = conn
         self._kind = kind
         self._last_entry = last_entry
@@ -259,8 +272,8 @@ class CountedRead(ConnectionReply):
 
     def _done(
         self, nbytes: int, *, success: bool, error: BaseException | None = None, entries: Sequence[bytes] = ()
-    ) -> None:
-        """Answered with `nbytes`, headers included, and with these entries."""
+    ) -> float:
+        """Answered with `nbytes`, headers included, and with these entries. Returns the ms that it took."""
         self._conn.read_finished(self._reserved, nbytes)
         self._conn.request_ended()
         metrics = self._conn.context.metrics
@@ -274,3 +287,12 @@ class CountedRead(ConnectionReply):
             metrics.read_rejected()
         elif self._last_entry and isinstance(error, NoSuchEntry):
             metrics.no_last_entry()
+        log = self._conn.context.request_log
+        if error is not None and not self._conn.closed:
+            log.read_failed(self._conn.peer, self._identity(), error)
+        elif elapsed_ms >= log.slow_ms and self._kind != "long_poll":
+            log.read_was_slow(self._conn.peer, self._identity(), elapsed_ms)
+        return elapsed_ms
+
+    def _identity(self) -> RequestId:
+        raise NotImplementedError

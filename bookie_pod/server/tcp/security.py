@@ -1,21 +1,21 @@
 """Authentication and TLS of one connection.
 
 Invariants
-- While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what
-  follows is judged by the outcome. Handshakes begin in turns (`HandshakeTurns`).
-- With `tlsRequired` nobody is authenticated before the handshake, whatever a plug-in says.
+- While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what follows
+  is judged by the outcome. Handshakes begin in turns (`HandshakeTurns`).
+- With `tlsRequired` no client is authenticated before the handshake, whatever a plug-in says.
 - A plug-in that refuses a login ends the connection; a plug-in name that is not served is answered as the version
   wants. One that cannot tell, because its files cannot be used just now, ends it without an answer: a refusal would end
   writers.
-- Whose certificate a plug-in refused is never authenticated, and told so at each request: it would take a connection
-  that ends for a bookie that does not work, and ask the next one.
-- Nothing that came before the handshake is served after it: whoever can write into a plain connection could else
-  put requests in front of those of an authenticated client.
+- A client whose certificate a plug-in refused is never authenticated, and gets that answer to each request: it would
+  take a connection that ends for a bookie that does not work, and ask the next one.
+- Nothing that came before the handshake is served after it: an attacker that can write into a plain connection could
+  else put requests in front of those of an authenticated client.
 - Until it is known, and during each step, the client is one of the `Strangers`, with their limits.
 
 Threads: event loop only.
 
-Source: reference wire protocol, sections 5 and 6.
+Source: docs/internals/wire-protocol.md, sections 5 and 6.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.strangers import FRAMES, check_frame
+from bookie_pod.server.tls_reads import Told, shake_hands
 from bookie_protocol.errors import InvalidConfiguration, ProtocolViolation, Unauthorized, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionSecurity:
-    """Who the client is, and whether the bytes are encrypted."""
+    """The identity of the client, and whether the bytes are encrypted."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
@@ -49,10 +50,10 @@ class ConnectionSecurity:
         self._refused = False
         self._shut_out = False
         """Its certificate was refused."""
-        self._lacks_tls = conn.context.options.tls_required
+        self._lacks_tls = conn.context.config.tls.required
         self.encrypted = False
         self._frames = 0
-        """That came before the client was authenticated."""
+        """The number of frames that came before the client was authenticated."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -90,9 +91,10 @@ class ConnectionSecurity:
     def wrong_key(self, error: Unauthorized) -> None:
         """A request was answered so: it had another password than its ledger."""
         self._keep_out("a ledger's password", str(error))
+        self._context.complaints.warning("a request had a wrong password", peer=self._conn.peer, reason=str(error))
 
     def _keep_out(self, what: str, reason: str) -> None:
-        """For the audit trail."""
+        """Record a refusal in the audit trail."""
         self._context.audit.kept_out(self._address, what, reason)
 
     @property
@@ -143,7 +145,7 @@ class ConnectionSecurity:
             self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
             return
         except InvalidConfiguration as error:  # no word against this client, which may try again or elsewhere
-            self._conn.close(ProtocolViolation(f"nobody is let in: {error}"))
+            self._conn.close(ProtocolViolation(f"all connections are refused: {error}"))
             return
         if answer is not None:
             self._conn.send(encode(answer))
@@ -151,8 +153,11 @@ class ConnectionSecurity:
     # --- TLS ------------------------------------------------------------------------------------------------
 
     def start_tls(self, request: pb.Request) -> None:
-        """Answer in plain text, then upgrade; EBADREQ if this bookie has no TLS, or the connection has it already: each
-        layer of it costs memory that nobody counts."""
+        """Answer in plain text, then upgrade.
+
+        EBADREQ if this bookie has no TLS, or if the connection has it already: each layer of it costs memory that is in
+        no account.
+        """
         if self._context.tls is None or self.encrypted:
             self._conn.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
             return
@@ -178,7 +183,7 @@ class ConnectionSecurity:
         self._context.strangers.encrypts(conn)  # first: a stranger makes way for a stranger
         self._context.encrypted.came(conn)
         try:
-            secured = await self._context.loop.start_tls(plain, conn, context, server_side=True)
+            secured = await shake_hands(plain, conn, context, self._told())
         except (OSError, ssl.SSLError) as error:
             if isinstance(error, ssl.SSLError):
                 self._keep_out("a TLS handshake", str(error))
@@ -188,7 +193,17 @@ class ConnectionSecurity:
             return None
         if secured is None:
             conn.connection_lost(None)
+            return None
         return secured
+
+    def _told(self) -> Told:
+        conn, encrypted = self._conn, self._context.encrypted
+
+        def wasteful() -> None:
+            conn.close(ProtocolViolation("TLS without data"))
+            conn.drop()  # at once: what comes until the client takes note would cost as much
+
+        return Told(lambda: conn.received, lambda: encrypted.may_grow(conn), wasteful)
 
     async def _established(self, secured: asyncio.Transport, request: pb.Request) -> None:
         conn = self._conn
@@ -197,7 +212,7 @@ class ConnectionSecurity:
         shown = secured.get_extra_info("ssl_object")
         peer = Peer(conn.peer)
         if shown is not None:
-            verified = shown.getpeercert() or {}  # empty, if nobody verified it
+            verified = shown.getpeercert() or {}  # empty if it was not verified
             peer = Peer(conn.peer, shown.getpeercert(binary_form=True), verified.get("subject", ()))
         try:
             await self._authentication.tls_established(peer)

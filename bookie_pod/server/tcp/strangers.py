@@ -1,16 +1,17 @@
-"""What bounds connections that cost much before they ask for anything: `Strangers`, and those with TLS
-(`EncryptedConnections`).
+"""The bounds of connections that cost much before they ask for anything.
+
+They are `Strangers`, and connections with TLS (`EncryptedConnections`).
 
 Strangers are clients that are not known yet: those that have to authenticate or to use TLS first, or are in the middle
-of it. Whoever can reach the port is one of them, so what one takes is little, and what all of them take is bounded:
-frames of at most `FRAME_BYTES`, `FRAMES` of them, `SECONDS` altogether, and `MOST` connections at the same time, of
-which `MOST_ENCRYPTED` have TLS or are on the way to it, and no more than a half of all those who may. Beyond that it is
-the one that has been here for longest that goes: it has had its time, and who comes now may be somebody.
+of it. Any client that reaches the port is one of them, so each of them gets little, and all of them together are
+bounded: frames of at most `FRAME_BYTES`, `FRAMES` of them, `SECONDS` altogether, and `MOST` connections at the same
+time, of which `MOST_ENCRYPTED` have TLS or are on the way to it, and no more than half of all connections that may have
+it. Beyond that the oldest one is closed: it has had its time, and the new one may be a legitimate client.
 
-Each connection with TLS has buffers that nobody else counts, however little its client wants, so they are counted here:
-as few bytes as a handshake takes, until the client sends much at once, from then on as many as that may take. Together
-they are at most what clients may hold once more (`MemoryGovernor.limit`). Beyond, those go that have sent nothing for
-longest: who comes back is served again, and who comes now may have something to say.
+Each connection with TLS has buffers that no other account counts, however little its client wants, so they are counted
+here. A connection that uses up its receive size may receive more, as long as those that do take a quarter of all at
+most. Together they are at most half of what clients may hold (`MemoryGovernor.limit`), beside that. Beyond, those are
+closed that have sent nothing for longest: a client that comes back is served again, and a new one may have requests.
 
 Threads: event loop only.
 """
@@ -28,13 +29,31 @@ if TYPE_CHECKING:
 MOST: Final = 4096
 """Connections at the same time."""
 MOST_ENCRYPTED: Final = 512
-"""Each has some 100 KB of buffers, which clients' memory does not count."""
+"""The number of strangers with TLS, at most. Each has some 100 KB of buffers, which clients' memory does not count."""
 SECONDS: Final = 30.0
-"""Until a client is known."""
+"""Seconds until a client has to be known."""
 FRAMES: Final = 1000
-"""Of one client. Requests that it sends too early are answered, so that it learns what it lacks."""
+"""Frames of one client. Requests that it sends too early are answered, so that it learns what it lacks."""
 FRAME_BYTES: Final = 256 * 1024
-"""More than any token, and than most requests that come too early."""
+"""Bytes of a frame: more than any token, and than most requests that come too early."""
+ENCRYPTED_SHARE: Final = 2
+"""Such a part of what clients may hold there is beside it for all connections with TLS."""
+IDLE_BYTES: Final = 64 * 1024
+"""Bytes of one connection that has ended its handshake and received a little."""
+SMALL_BYTES: Final = 128 * 1024
+"""Bytes of one connection that has received `tls_reads.PART` bytes at a time."""
+LARGE_BYTES: Final = 512 * 1024
+"""Bytes of one connection that may receive more.
+
+They are 256 KiB to receive into, and as much before it is decrypted. One that takes its answers slowly needs once more
+as much (`Connection` gives TLS no more).
+"""
+GROWN_SHARE: Final = 4
+"""The divisor of the limit for connections that may receive more. All others keep their small size."""
+FEWEST: Final = 64
+"""Connections that may have received something, however little clients may hold."""
+_AT_A_TIME: Final = 16
+"""Such a part of the bytes goes together: to find whose takes a look at all."""
 
 
 class Strangers:
@@ -43,9 +62,9 @@ class Strangers:
     def __init__(self, most_encrypted: int) -> None:
         self._most_encrypted = most_encrypted
         self._since: dict[Connection, float] = {}
-        """In the order in which they came."""
+        """The strangers in the order in which they came, with the time of that."""
         self._encrypted: dict[Connection, None] = {}
-        """Those with TLS, or in the middle of its handshake, in the order in which that began."""
+        """The strangers with TLS, or in the middle of its handshake, in the order in which that began."""
         self.sent_away = 0
 
     def __len__(self) -> int:
@@ -53,11 +72,11 @@ class Strangers:
 
     @property
     def most_encrypted(self) -> int:
-        """So many have TLS, or are on the way to it."""
+        """Return how many strangers may have TLS, or be on the way to it."""
         return min(MOST_ENCRYPTED, self._most_encrypted)
 
     def came(self, conn: Connection) -> None:
-        """Somebody who is not known, or not any more."""
+        """Add a client that is not known, or not any more."""
         if conn in self._since:
             return
         if len(self._since) >= MOST:
@@ -70,8 +89,10 @@ class Strangers:
         self._encrypted.pop(conn, None)
 
     def encrypts(self, conn: Connection) -> None:
-        """A stranger begins a TLS handshake. What that takes it holds until it is known or gone: whoever ends the
-        handshake and says nothing more is no better than who does not end it."""
+        """Note that a stranger begins a TLS handshake, and holds its buffers until it is known or gone.
+
+        A client that ends the handshake and says nothing more is no better than one that does not end it.
+        """
         if len(self._encrypted) >= self.most_encrypted:
             reason = f"more than {self.most_encrypted} clients with TLS are not known yet"
             self._send_away(next(iter(self._encrypted)), reason)
@@ -102,26 +123,16 @@ def check_frame(length: int) -> None:
         )
 
 
-SMALL_BYTES: Final = 128 * 1024
-"""Of one connection that has ended its handshake and receives `SMALL_READ` bytes at a time at most."""
-SMALL_READ: Final = 32 * 1024
-LARGE_BYTES: Final = 512 * 1024
-"""Of one connection that has received more: 256 KiB to receive into, and as much before it is decrypted; of one that
-takes its answers slowly once more as much (`Connection` gives TLS no more)."""
-FEWEST: Final = 64
-"""Connections that may have received much, however little clients may hold."""
-_AT_A_TIME: Final = 16
-"""Such a part of the bytes goes together: to find whose takes a look at all."""
-
-
 class EncryptedConnections:
-    """All of a bookie's. `limit`: bytes that clients may hold."""
+    """All of a bookie's, which take `limit` bytes at most."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = max(FEWEST * LARGE_BYTES, limit)
+        self.limit = max(FEWEST * SMALL_BYTES, limit)
         self.nbytes = 0
+        self._grown = 0
+        """Bytes of those that may receive more."""
         self._connections: dict[Connection, int] = {}
-        """And the bytes that each counts as."""
+        """The connections and the bytes that each counts as."""
         self.sent_away = 0
 
     def __len__(self) -> int:
@@ -129,15 +140,26 @@ class EncryptedConnections:
 
     def came(self, conn: Connection) -> None:
         """It has TLS from now on."""
-        self._count(conn, SMALL_BYTES)
+        self._count(conn, IDLE_BYTES)
 
-    def grew(self, conn: Connection) -> None:
-        """It has received more than `SMALL_READ` at once."""
+    def may_grow(self, conn: Connection) -> bool:
+        """It uses up all that it may receive at a time. Whether it may receive more from now on."""
+        if conn not in self._connections:
+            return False
+        self._count(conn, SMALL_BYTES)
+        most = min(self.limit // GROWN_SHARE, self.limit - len(self._connections) * SMALL_BYTES)
+        if self._grown + LARGE_BYTES > most:
+            return False  # no connection is closed for that
+        self._grown += LARGE_BYTES
         self._count(conn, LARGE_BYTES)
+        return True
 
     def gone(self, conn: Connection) -> None:
         """It is closed; it may never have had TLS."""
-        self.nbytes -= self._connections.pop(conn, 0)
+        nbytes = self._connections.pop(conn, 0)
+        self.nbytes -= nbytes
+        if nbytes == LARGE_BYTES:
+            self._grown -= nbytes
 
     def _count(self, conn: Connection, nbytes: int) -> None:
         self.nbytes += nbytes - self._connections.get(conn, 0)
@@ -154,8 +176,8 @@ class EncryptedConnections:
                 continue
             self.sent_away += 1
             reason = (
-                f"connections with TLS take more than {self.limit} bytes (clientMemoryMb), and it has sent nothing for"
-                " longest"
+                f"connections with TLS take more than {self.limit} bytes (half of clientMemoryMb), and it has sent"
+                " nothing for longest"
             )
             conn.context.complaints.warning("connection closed", peer=conn.peer, reason=reason)
             conn.drop()

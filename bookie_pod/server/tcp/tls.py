@@ -4,7 +4,7 @@ It follows its files (`server.tls`), which are looked at once in `tlsCertFilesRe
 
 Threads: anywhere, once at start-up.
 
-Source: reference wire protocol, section 6; bookie behaviour, section 1.1.
+Source: docs/internals/wire-protocol.md, section 6; docs/internals/bookie-behaviour.md, section 1.1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def server_tls(config: TlsConfig, clock: Callable[[], float] = time.monotonic) -
     if config.provider_factory_class is None:
         return None
     if old := [name for name in config.protocols if name in OLD_VERSIONS]:
-        _log.warning("versions of TLS that nobody is served with any more were left out", tlsEnabledProtocols=old)
+        _log.warning("versions of TLS that are no longer supported were left out", tlsEnabledProtocols=old)
     files = (
         config.key_store,
         config.key_store_password_path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,40 @@ def test_what_was_left_out_is_told_with_whose_it_was(trail: Path, monkeypatch: p
     audit.refused(caller, Role.ADMIN, "DELETE /x", "r")
     (told,) = [each for each in lines(trail) if "lines" in each]
     assert (told["who"], told["lines"]) == ("loud", 3)
+
+
+async def test_what_was_left_out_is_told_though_nobody_comes_again(
+    trail: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[Any] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda seconds, tell, name: timers.append((seconds, tell, name)))
+    audit = Audit("http", Registry(), str(trail))
+    for _ in range(logs.MOST + 3):
+        audit.refused(Caller("loud", "10.0.0.1", VIEWER), Role.ADMIN, "DELETE /x", "r")
+    ((seconds, tell, name),) = timers
+    assert 0 < seconds <= logs.PER_S
+    audit._refusals["loud"]._until = 0.0
+    tell(name)
+    assert (lines(trail)[-1]["who"], lines(trail)[-1]["lines"]) == ("loud", 3)
+
+
+async def test_what_was_left_out_is_told_though_the_timer_fires_early(
+    trail: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loops count in milliseconds, and a clock of their own."""
+    timers: list[Any] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda seconds, tell, name: timers.append((tell, name)))
+    audit = Audit("http", Registry(), str(trail))
+    for _ in range(logs.MOST + 3):
+        audit.refused(Caller("loud", "10.0.0.1", VIEWER), Role.ADMIN, "DELETE /x", "r")
+    for until in (audit._refusals["loud"]._until, 0.0):
+        audit._refusals["loud"]._until = until
+        tell, name = timers.pop()
+        tell(name)
+    assert (lines(trail)[-1]["who"], lines(trail)[-1]["lines"]) == ("loud", 3)
+    assert not timers
 
 
 def test_the_bookies_own_port_tells_the_log_by_itself(trail: Path) -> None:

@@ -71,6 +71,90 @@ def test_many_who_hold_little_go_before_one_who_sends() -> None:
     assert sum(client.cut_off for client in many) == governor.cut_off == 56
 
 
+def test_very_many_who_hold_little_are_bounded_in_sum_and_the_oldest_go() -> None:
+    governor = MemoryGovernor(10 * MB)
+    clients = [Client(governor) for _ in range(400)]
+    for age, client in enumerate(clients):
+        client.share.hold(SMALL)
+        client.share.stuck_since = age / 1000  # all of them a moment ago
+        governor.relieve(1.0)
+        assert governor.total <= governor.limit
+    ended = [client.cut_off for client in clients]
+    assert ended == sorted(ended, reverse=True)
+    assert sum(ended) >= 400 - 10 * MB // SMALL
+
+
+def test_a_few_who_hold_little_do_not_go_for_one_who_holds_much() -> None:
+    governor = MemoryGovernor(10 * MB)
+    greedy, modest = Client(governor), Client(governor)
+    modest.share.hold(SMALL)
+    modest.share.stuck_since = 0.0
+    greedy.share.make(20 * MB)
+    governor.relieve(1.0)
+    assert modest.cut_off == 0
+
+
+def test_who_holds_much_goes_before_one_with_some_bytes_however_late_something_moved() -> None:
+    governor = MemoryGovernor(32 * MB)
+    greedy, modest = [Client(governor) for _ in range(17)], Client(governor)
+    for client in greedy:
+        client.share.hold(2 * MB)
+        client.share.stuck_since = 3.0  # when its bytes were counted again, which was after the look had begun
+    modest.share.hold(28)
+    modest.share.stuck_since = 2.0
+    governor.relieve(1.0)
+    assert governor.total <= governor.limit
+    assert (modest.cut_off, any(client.cut_off for client in greedy)) == (0, True)
+
+
+def test_what_is_kept_back_is_bounded_in_sum_and_goes_before_what_others_send() -> None:
+    """The end of others would not help. Of those whose data is kept back the newest go."""
+    governor = MemoryGovernor(16 * MB)
+    sender, modest = Client(governor), Client(governor)
+    sender.share.hold(MB)
+    sender.share.stuck_since = 0.0
+    modest.share.hold(28)
+    modest.share.is_kept_back = True
+    clients = [Client(governor) for _ in range(40)]
+    for client in clients:
+        client.share.hold(MB)
+        client.share.is_kept_back = True
+    served = Client(governor)
+    served.share.hold(MB)  # for no reason of ours, and it does its part
+    governor.relieve(1.0)
+    assert (sender.cut_off, modest.cut_off, served.cut_off) == (0, 0, 0)
+    assert 11 * MB <= governor.total - 2 * MB <= 12 * MB + 28
+    ended = [client.cut_off for client in clients]
+    assert ended == sorted(ended)
+
+
+def test_what_is_kept_back_stays_as_long_as_it_is_no_more_than_its_part() -> None:
+    governor = MemoryGovernor(16 * MB)
+    client, sender = Client(governor), Client(governor)
+    client.share.hold(12 * MB)
+    client.share.is_kept_back = True
+    sender.share.hold(5 * MB)
+    sender.share.stuck_since = 0.0
+    governor.relieve(1.0)
+    assert (client.cut_off, sender.cut_off) == (0, 1)
+
+
+def test_what_is_kept_back_and_those_who_hold_little_are_bounded_together() -> None:
+    """Each of them has less than its part."""
+    governor = MemoryGovernor(16 * MB)
+    clients = [Client(governor) for _ in range(500)]
+    for place, client in enumerate(clients):
+        client.share.hold(SMALL // 2)
+        client.share.is_kept_back = place % 3 > 0
+        client.share.stuck_since = None if client.share.is_kept_back else 1.0
+        governor.relieve(1.0)
+        assert governor.total <= governor.limit
+    for client in clients[:2]:
+        client.share.hold(12 * MB)
+    governor.relieve(1.0)
+    assert (governor.total <= governor.limit, clients[0].cut_off) == (True, 1)
+
+
 def test_who_is_gone_holds_nothing_and_hears_it_once() -> None:
     governor = MemoryGovernor(MB)
     client = Client(governor)

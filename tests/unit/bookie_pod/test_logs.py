@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from bookie_operator import main
 from bookie_pod import logs
 from bookie_pod.logs import MOST, PER_S, FewLines
 from tests.support.clock import Clock
@@ -53,6 +54,29 @@ def test_an_exception_stays_on_its_line(stream: io.StringIO) -> None:
         logs.logger("x").exception("failed")
     (event,) = events(stream)
     assert "ValueError: broken" in event["exception"]
+
+
+@pytest.mark.parametrize("configure", [logs.configure, main.configure], ids=["bookie", "operator"])
+def test_a_traceback_for_people_shows_no_local_variables(configure: Callable[..., None], stream: io.StringIO) -> None:
+    def fail(header: str) -> None:
+        raise RuntimeError("a defect")
+
+    configure("console", "info", stream)
+    try:
+        fail("-".join(("of", "a", "token")))
+    except RuntimeError:
+        structlog.get_logger().exception("failed")
+    assert ("a defect" in stream.getvalue(), "of-a-token" in stream.getvalue()) == (True, False)
+
+
+@pytest.mark.parametrize("configure", [logs.configure, main.configure], ids=["bookie", "operator"])
+def test_lines_of_libraries_with_secrets_are_not_written(configure: Callable[..., None], stream: io.StringIO) -> None:
+    configure("json", "debug", stream)
+    logging.getLogger("kazoo.client").debug("Sending request(xid=%s): %s", -4, "Auth(auth='super:s3cret')")
+    logging.getLogger("kubernetes.client.rest").debug("response body: %s", "s3cret")
+    logging.getLogger("opentelemetry.util.re").warning("Header format invalid! %s", "x-api: s3cret")
+    logging.getLogger("kazoo.client").warning("Connection dropped")
+    assert [event["event"] for event in events(stream)] == ["Connection dropped"]
 
 
 def test_levels(stream: io.StringIO) -> None:
@@ -137,3 +161,27 @@ def test_nothing_is_said_where_nothing_was_left_out() -> None:
         clock.now += PER_S
         lines.look()
     assert len(logs) == 1
+
+
+def test_a_library_writes_few_lines_and_how_many_were_left_out(stream: io.StringIO) -> None:
+    clock = Clock()
+    logs.configure("json", "info", stream)
+    (handler,) = logging.getLogger().handlers
+    handler._clock = clock  # type: ignore[attr-defined]
+    for number in range(1000):
+        logging.getLogger("grpc").error("Invalid encoding on %s", bytes([number % 256]) * 8000)
+    logging.getLogger("kazoo").warning("connection lost")
+    written = events(stream)
+    assert [event["part"] for event in written] == ["grpc"] * MOST + ["kazoo"]
+    assert max(len(event["event"]) for event in written) <= logs.MOST_CHARACTERS
+    clock.now += PER_S
+    logging.getLogger("grpc").error("once more")
+    told, again = events(stream)[MOST + 1 :]
+    assert (told["lines"], told["part"], again["event"]) == (1000 - MOST, "grpc", "once more")
+
+
+def test_names_of_loggers_are_bounded(stream: io.StringIO) -> None:
+    logs.configure("json", "info", stream)
+    for number in range(3 * logs.MOST_LOGGERS):
+        logging.getLogger(f"made.up.{number}").error("something")
+    assert len(events(stream)) == logs.MOST_LOGGERS + MOST

@@ -1,4 +1,4 @@
-"""What every HTTP path is made of, whatever it is about.
+"""The parts of every HTTP path, whatever it is about.
 
 table.py      routes with their roles and handlers, as data: the one place that says what is served
 call.py       one request, its parameters checked, and the reply that a handler hands back

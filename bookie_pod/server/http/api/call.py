@@ -1,5 +1,7 @@
-"""One request as a handler sees it, with parameters checked against the table and the body as it came, and the reply
-that it hands back. A reply is immutable, but for the source of a stream.
+"""A request as a handler sees it, and the reply that the handler returns.
+
+The parameters are checked against the table, and the body is as it came. A reply is immutable, but for the source of a
+stream.
 
 Pure; any thread.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from bookie_pod.roles import NOBODY, Caller
@@ -29,6 +31,10 @@ class Call:
     query: Query
     body: bytes = b""
     caller: Caller = NOBODY
+    token: str | None = field(default=None, repr=False)
+    """The token that the caller showed for a page, with which other bookies may be asked; None: no token counts."""
+    accept: str = ""
+    """The header `Accept`."""
 
     def asked(self, kind: type[Q]) -> Q:
         """The parameters, as the type that the route names."""
@@ -65,12 +71,12 @@ def switch(members: Mapping[str, Any], name: str) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text as it stands."""
+    """A text, sent unchanged."""
 
     body: str
     status: int = 200
     content_type: str | None = None
-    """With its parameters; None: plain text in UTF-8."""
+    """The content type with its parameters; None: plain text in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)

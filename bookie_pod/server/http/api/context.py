@@ -1,4 +1,4 @@
-"""What handlers reach, and where they do what blocks (`Workers`): on a few threads, with a bounded queue.
+"""The context of handlers, and the few threads for work that blocks (`Workers`), with a bounded queue.
 
 Invariants
 - At most `THREADS` pieces of work run and `WAITING` wait; more are refused at once.
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.text import PLAIN, TextFormat
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.errors import TooManyRequests
 from bookie_protocol.lasting import heard
@@ -25,9 +26,9 @@ THREADS: Final = 2
 WAITING: Final = 14
 R = TypeVar("R")
 RENDER_SHARE: Final = 9
-"""So many times as long as the processor was at the metrics passes until they are rendered again."""
+"""The pause between two renderings of the metrics, as a multiple of the processor time that the last one took."""
 PIECE_S: Final = 0.002
-"""So long they are rendered in one turn of the event loop."""
+"""Seconds of rendering in one turn of the event loop."""
 
 
 class Workers:
@@ -39,7 +40,7 @@ class Workers:
         self._under_way = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. `TooManyRequests` when all places are taken."""
+        """Return what `work` returns, or raise its error. Raises `TooManyRequests` when all places are taken."""
         if self._under_way >= self._limit:
             raise TooManyRequests("too many requests that read files are under way; try again later")
         self._under_way += 1
@@ -63,9 +64,9 @@ class Context(Generic[R]):
         self, status: NodeStatus, registry: Registry, find_admin: Callable[[], R | None], workers: Workers
     ) -> None:
         self.status = status
-        self._registry = registry
-        self._rendering: asyncio.Task[str] | None = None
-        """Of which nothing is made yet."""
+        self.registry = registry
+        self._rendering: dict[TextFormat, asyncio.Task[str]] = {}
+        """The renderings to which new requests are added, of which nothing is made yet."""
         self._one_renders = asyncio.Lock()
         self._may_render_at = 0.0
         self.workers = workers
@@ -73,7 +74,7 @@ class Context(Generic[R]):
 
     @property
     def is_serving(self) -> bool:
-        """Whether `admin` can be used."""
+        """Return whether `admin` can be used."""
         return self._find_admin() is not None
 
     @property
@@ -83,20 +84,23 @@ class Context(Generic[R]):
         assert found is not None, "the dispatcher asks before"
         return found
 
-    async def metrics(self) -> str:
-        """All of them, as they are after the call. Those who wait at the same time are told the same, so that however
-        many ask, a tenth of the loop goes to it, and little of any of its turns."""
-        if self._rendering is None:
-            self._rendering = asyncio.create_task(self._render(), name="metrics")
-        return await asyncio.shield(self._rendering)
+    async def metrics(self, text: TextFormat = PLAIN) -> str:
+        """Return all metrics, as they are after the call.
 
-    async def _render(self) -> str:
+        Requests that wait at the same time get the same text, so that any number of them takes a tenth of the loop, and
+        little of any of its turns.
+        """
+        if text not in self._rendering:
+            self._rendering[text] = asyncio.create_task(self._render(text), name="metrics")
+        return await asyncio.shield(self._rendering[text])
+
+    async def _render(self, text: TextFormat) -> str:
         async with self._one_renders:
             await asyncio.sleep(max(0.0, self._may_render_at - time.perf_counter()))
-            self._rendering = None
+            del self._rendering[text]
             pieces, worked = list[str](), 0.0
             began = time.thread_time()  # not while the process does not run: the next would be put off for as long
-            for piece in self._registry.pieces():
+            for piece in self.registry.pieces(text):
                 pieces.append(piece)
                 if (took := time.thread_time() - began) > PIECE_S:
                     worked += took

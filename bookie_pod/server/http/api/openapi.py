@@ -34,6 +34,7 @@ _COMMON: Final = {
     400: "A parameter or the body is wrong.",
     401: "A bearer token is needed.",
     403: "The caller lacks the role.",
+    408: "The body did not come within 10 s.",
     413: "The body is longer than 512 KiB.",
     500: "A bug; the bookie's log has it.",
     503: "The bookie does not serve, is busy, or a fault kept it from finding out.",
@@ -57,7 +58,7 @@ class Schemas:
         return schema
 
     def parameters(self, kind: type[Query]) -> list[Schema]:
-        """Each of them, with its schema; one that may be left out is never null, but not there."""
+        """Return the parameters with their schemas. An optional one is absent, never null."""
         _, found = msgspec.json.schema_components((kind,), ref_template=_PLACE)
         described = found[kind.__name__] | self._described(kind.__name__, found[kind.__name__])
         return [
@@ -163,7 +164,7 @@ def _common(resource: Resource, operation: Operation, guarded: bool) -> list[int
     if resource.group is Group.ADMIN:
         statuses += [403, 500, 503, 504]
     if operation.route.body is not None:
-        statuses += [400, 413]
+        statuses += [400, 408, 413]
     return [*statuses, 400] if fields(operation.route.query) else statuses
 
 

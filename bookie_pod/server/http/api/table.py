@@ -1,7 +1,7 @@
-"""What is served, as data: routes, who may ask for them, what handles them, and how they may end.
+"""The served routes as data: who may use them, what handles them, and how they may end.
 
 Invariants
-- Everything that the server answers on purpose stands in a table of these: the router, the checks of parameters and
+- Everything that the server answers on purpose is in a table of these: the router, the checks of parameters and
   `/openapi.json` are made from it.
 - Every path takes GET, PUT, POST and DELETE, as in the reference; a method without an operation gets the path's
   `refusal`.
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 TIMEOUT_S: Final = 30.0
-"""How long an operation may take before it is answered 504."""
+"""Seconds that an operation may take before it is answered 504."""
 
 ONLY_GET: Final = Text("Method not supported here. Should be GET method", 404)
 
 
 def should_be(methods: str) -> Text:
-    """What most paths of the reference's answer to other methods."""
+    """Return the answer of most of the reference's paths to other methods."""
     return Text(f"Not found method. Should be {methods} method", 404)
 
 
@@ -41,11 +41,13 @@ Handler = Callable[["Context[Any]", Call], Awaitable[Reply]]
 
 
 class Group(Enum):
-    """Who is served: probes and metrics may be open where the rest demands a token."""
+    """A group of callers: probes and metrics may be open where the rest demands a token."""
 
     PROBE = "probes"
     METRICS = "metrics"
     ADMIN = "administration"
+    CONSOLE = "console"
+    """Pages for people: they change nothing, and a browser logs in with a token as its password."""
 
 
 @dataclass(frozen=True, slots=True)

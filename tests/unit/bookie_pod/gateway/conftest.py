@@ -41,13 +41,13 @@ class ServedGateway:
 
 
 @asynccontextmanager
-async def serve(cluster, memory_bytes=512 << 20, *, port=None, rules=None, **keys):
+async def serve(cluster, memory_bytes=512 << 20, *, port=None, rules=None, tracer=None, **keys):
     """`port`: more of its `GrpcConfig`. `rules`: an `AccessConfig`."""
     config, registry = BookieConfig(gateway=GatewayConfig(**keys)), Registry()
     memory = MemoryGovernor(memory_bytes)
 
     async def services():
-        gateway = Gateway(config, cluster.metadata, registry, memory)
+        gateway = Gateway(config, cluster.metadata, registry, memory, None if tracer is None else tracer.client)
         await gateway.start()
         made.append(gateway)
         return made
@@ -55,7 +55,9 @@ async def serve(cluster, memory_bytes=512 << 20, *, port=None, rules=None, **key
     made = []
     local = GrpcConfig(server_port=0, server_host="127.0.0.1", **(port or {}))
     rules = rules or AccessConfig()
-    server = await start_grpc(local, FakeNode(), services, Callers(memory), registry=registry, rules=rules)
+    server = await start_grpc(
+        local, FakeNode(), services, Callers(memory), registry=registry, rules=rules, tracer=tracer
+    )
     served = ServedGateway(cluster, made[0], server, registry, memory)
     try:
         yield served

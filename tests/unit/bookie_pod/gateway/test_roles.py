@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from dataclasses import replace
 
 import grpc
 import pytest
 from grpc import StatusCode
 
 from bookie_pod.config.sections.service import AccessConfig
+from bookie_pod.gateway import service
+from bookie_pod.roles import Caller
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from tests.support.certificates import Certificates
@@ -70,25 +75,30 @@ async def test_who_means_it_lets_everybody_in(cluster):
         assert await codes(served.stub, await made(served.stub), metadata=ELSEWHERE) == [StatusCode.OK] * 5
 
 
-TOKENS = "all\nlook viewer\nread reader\nwrite writer app-7\nrun operator\n"
+TOKENS = """all-of-the-roles
+looks-and-no-more viewer
+reads-of-ledgers reader
+writes-to-ledger writer app-7
+runs-the-cluster operator
+"""
 OK, NO, WHO = StatusCode.OK, StatusCode.PERMISSION_DENIED, StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(
     ("token", "expected"),
     [
-        ("all", [OK] * 5),
-        ("write", [OK, OK, OK, OK, NO]),
-        ("read", [OK, OK, NO, NO, NO]),
-        ("look", [NO] * 5),
-        ("run", [NO] * 5),
+        ("all-of-the-roles", [OK] * 5),
+        ("writes-to-ledger", [OK, OK, OK, OK, NO]),
+        ("reads-of-ledgers", [OK, OK, NO, NO, NO]),
+        ("looks-and-no-more", [NO] * 5),
+        ("runs-the-cluster", [NO] * 5),
         ("none", [WHO] * 5),
     ],
 )
 async def test_each_token_may_what_its_roles_allow(cluster, tmp_path, token, expected):
     (tmp_path / "tokens").write_text(TOKENS)
     async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}) as served:
-        ledger_id = await made(served.stub, metadata=(("authorization", "Bearer all"),))
+        ledger_id = await made(served.stub, metadata=(("authorization", "Bearer all-of-the-roles"),))
         assert await codes(served.stub, ledger_id, metadata=(("authorization", f"Bearer {token}"),)) == expected
 
 
@@ -107,15 +117,17 @@ async def test_a_read_that_recovers_is_a_change(cluster, tmp_path):
 
         async def state():
             return (
-                await served.stub.GetMetadata(pb.GetMetadataRequest(ledger_id=ledger_id), metadata=shown("read"))
+                await served.stub.GetMetadata(
+                    pb.GetMetadataRequest(ledger_id=ledger_id), metadata=shown("reads-of-ledgers")
+                )
             ).state
 
-        ledger_id = await made(served.stub, metadata=shown("write"))
-        assert await read("read", recover=True) is NO
+        ledger_id = await made(served.stub, metadata=shown("writes-to-ledger"))
+        assert await read("reads-of-ledgers", recover=True) is NO
         assert await state() == pb.LedgerMetadata.OPEN
-        assert await read("read", recover=False) is OK
-        assert await read("write", recover=True, password=b"another") is NO
-        assert await read("write", recover=True) is OK
+        assert await read("reads-of-ledgers", recover=False) is OK
+        assert await read("writes-to-ledger", recover=True, password=b"another") is NO
+        assert await read("writes-to-ledger", recover=True) is OK
         assert await state() == pb.LedgerMetadata.CLOSED
     lines = [json.loads(line) for line in log.read_text().splitlines()][1:]
     told = [(line["what"].rpartition("/")[2], line["who"], line["outcome"], line["of"]["ledger_id"]) for line in lines]
@@ -130,15 +142,15 @@ async def test_a_read_that_recovers_is_a_change(cluster, tmp_path):
 def certificates(tmp_path_factory):
     made = Certificates(tmp_path_factory.mktemp("certificates")).make_all()
     made.make_named("server", "DNS:localhost")
-    made.make_unit("writer", "0:writer")
+    made.make_unit("writer", "0:client,writer")
+    made.make_unit("reader", "0:reader")
     return made
 
 
-@pytest.mark.parametrize(("name", "expected"), [("writer", [OK, OK, OK, OK, NO]), ("client", [OK] * 5)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("writer", [OK, OK, OK, OK, NO]), ("client", [NO] * 5), ("reader", [OK, OK, NO, NO, NO])]
+)
 async def test_a_certificate_may_what_the_role_in_its_subject_allows(cluster, certificates, tmp_path, name, expected):
-    def read(file):
-        return (certificates.folder / file).read_bytes()
-
     port = {
         "tls_enable": True,
         "client_authentication": True,
@@ -148,11 +160,18 @@ async def test_a_certificate_may_what_the_role_in_its_subject_allows(cluster, ce
     }
     log = tmp_path / "audit.log"
     async with serve(cluster, port=port, rules=AccessConfig(audit_log_file=str(log))) as served:
-        shown = grpc.ssl_channel_credentials(read("authority.pem"), read(f"{name}.key"), read(f"{name}.pem"))
-        async with grpc.aio.secure_channel(f"localhost:{served.server.port}", shown) as channel:
-            stub = LedgerServiceStub(channel)
-            assert await codes(stub, await made(stub), metadata=ELSEWHERE) == expected
-    assert {json.loads(line)["who"] for line in log.read_text().splitlines()} == {name}
+
+        def channel(of):
+            authority, key, chain = (
+                (certificates.folder / file).read_bytes() for file in ("authority.pem", f"{of}.key", f"{of}.pem")
+            )
+            shown = grpc.ssl_channel_credentials(authority, key, chain)
+            return grpc.aio.secure_channel(f"localhost:{served.server.port}", shown)
+
+        async with channel("writer") as writer, channel(name) as asks:
+            ledger_id = await made(LedgerServiceStub(writer))
+            assert await codes(LedgerServiceStub(asks), ledger_id, metadata=ELSEWHERE) == expected
+    assert {json.loads(line)["who"] for line in log.read_text().splitlines()} == {name, "writer"}
 
 
 async def test_a_password_that_is_given_must_be_that_of_the_ledger(served):
@@ -169,12 +188,76 @@ async def test_a_password_that_is_given_must_be_that_of_the_ledger(served):
     assert await delete(password=b"another") is OK  # it is not there
 
 
+async def test_a_password_deletes_no_ledger_that_was_made_again_since_it_was_compared(served, monkeypatch):
+    """The next one has another password; the caller is told about that one, and it stays."""
+    ledger_id = await made(served.stub)
+    client = served.gateway._client
+    ledgers, delete_this, second = client.metadata_service.ledgers, client.metadata_service.ledgers.delete_this, []
+
+    async def overtaken(stored, **more):
+        if not second:
+            second.append(ledgers.make(replace(stored.value, creation_token=1, password=b"of another")))
+        await delete_this(stored, **more)
+
+    monkeypatch.setattr(ledgers, "delete_this", overtaken)
+    assert await code(served.stub.Delete(pb.DeleteRequest(ledger_id=ledger_id, password=b"of-it"))) is NO
+    assert ledgers.stored[ledger_id] is second[0]
+
+
+async def test_who_guesses_a_password_is_told_slowly_and_stands_in_the_trail(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "GUESS_S", 0.05)
+    (tmp_path / "tokens").write_text(TOKENS)
+    log = tmp_path / "audit.log"
+    rules = AccessConfig(audit_log_file=str(log))
+    async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}, rules=rules) as served:
+        writer, reader = ((("authorization", f"Bearer {token}"),) for token in ("writes-to-ledger", "reads-of-ledgers"))
+        ledger_id = await made(served.stub, metadata=writer)
+        began = time.monotonic()
+        guesses = (pb.ReadRequest(ledger_id=ledger_id, password=b"guess %d" % number) for number in range(4))
+        told = await asyncio.gather(*(code(served.stub.Read(guess, metadata=reader)) for guess in guesses))
+        assert told == [NO] * 4
+        assert time.monotonic() - began >= 4 * 0.05
+        right = pb.ReadRequest(ledger_id=ledger_id, password=b"of-it")
+        assert await code(served.stub.Read(right, metadata=reader)) is OK
+    refused = [line for each in log.read_text().splitlines() if (line := json.loads(each))["outcome"] == "refused"]
+    assert [(line["who"], line["what"].rpartition("/")[2]) for line in refused] == [("token of line 3", "Read")] * 4
+    assert "guess" not in log.read_text()
+
+
+async def test_only_a_wrong_password_is_told_slowly(cluster, tmp_path, monkeypatch):
+    slowed = []
+
+    async def slow_down(self, caller):
+        slowed.append(caller.name)
+
+    monkeypatch.setattr(service.WrongPasswords, "slow_down", slow_down)
+    (tmp_path / "tokens").write_text(TOKENS)
+    async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}) as served:
+        writer, reader = ((("authorization", f"Bearer {token}"),) for token in ("writes-to-ledger", "reads-of-ledgers"))
+        ledger_id = await made(served.stub, metadata=writer)
+        may_not = pb.ReadRequest(ledger_id=ledger_id, password=b"of-it", recover=True)
+        assert await code(served.stub.Read(may_not, metadata=reader)) is NO
+        assert slowed == []
+        wrong = pb.ReadRequest(ledger_id=ledger_id, password=b"wrong")
+        for call in (served.stub.Read, served.stub.Tail):
+            assert await code(call(wrong, metadata=reader)) is NO
+        for call, request in (
+            (served.stub.Close, pb.CloseRequest(ledger_id=ledger_id, password=b"wrong")),
+            (served.stub.Recover, pb.RecoverRequest(ledger_id=ledger_id, password=b"wrong")),
+        ):
+            assert await code(call(request, metadata=writer)) is NO
+        append = served.stub.Append(metadata=writer)
+        await append.write(pb.AppendRequest(existing=pb.ExistingWriter(ledger_id=ledger_id, password=b"wrong")))
+        assert await code(append) is NO
+    assert slowed == ["token of line 3"] * 2 + ["app-7"] * 3
+
+
 async def test_each_change_is_one_line(cluster, tmp_path):
     (tmp_path / "tokens").write_text(TOKENS)
     log = tmp_path / "audit.log"
     rules = AccessConfig(audit_log_file=str(log))
     async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}, rules=rules) as served:
-        shown = (("authorization", "Bearer write"), ("x-request-id", "r-1"))
+        shown = (("authorization", "Bearer writes-to-ledger"), ("x-request-id", "r-1"))
         ledger_id = await made(served.stub, metadata=shown)
         requests = iter([pb.AppendRequest(create=NEW, entries=[b"payload"])])
         assert await code(served.stub.Append(requests, metadata=shown)) is OK
@@ -196,3 +279,86 @@ async def test_each_change_is_one_line(cluster, tmp_path):
     ]
     assert told[1][2] not in (None, ledger_id)
     assert "of-it" not in log.read_text()
+
+
+async def test_a_guess_that_is_cancelled_delays_the_next_call_of_its_caller(cluster, tmp_path, monkeypatch):
+    guessed, ended, slow_down = asyncio.Event(), asyncio.Event(), service.WrongPasswords.slow_down
+
+    async def watched(self, caller):
+        guessed.set()
+        try:
+            await slow_down(self, caller)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(service, "GUESS_S", 0.3)
+    monkeypatch.setattr(service.WrongPasswords, "slow_down", watched)
+    (tmp_path / "tokens").write_text(TOKENS)
+    async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}) as served:
+        writer, reader = ((("authorization", f"Bearer {token}"),) for token in ("writes-to-ledger", "reads-of-ledgers"))
+        ledger_id = await made(served.stub, metadata=writer)
+        began = time.monotonic()
+        guess = asyncio.ensure_future(
+            code(served.stub.Read(pb.ReadRequest(ledger_id=ledger_id, password=b"wrong"), metadata=reader))
+        )
+        await guessed.wait()
+        guess.cancel()
+        await ended.wait()
+        right = pb.ReadRequest(ledger_id=ledger_id, password=b"of-it")
+        assert await code(served.stub.Read(right, metadata=reader)) is OK
+        assert time.monotonic() - began > 0.29
+
+
+async def test_a_guess_that_is_cancelled_delays_no_call_without_a_password(cluster, tmp_path, monkeypatch):
+    guessed, ended, slow_down = asyncio.Event(), asyncio.Event(), service.WrongPasswords.slow_down
+
+    async def watched(self, caller):
+        guessed.set()
+        try:
+            await slow_down(self, caller)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(service, "GUESS_S", 3600)
+    monkeypatch.setattr(service.WrongPasswords, "slow_down", watched)
+    (tmp_path / "tokens").write_text(TOKENS)
+    async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}) as served:
+        shown = {"metadata": (("authorization", "Bearer all-of-the-roles"),)}
+        ledger_id = await made(served.stub, **shown)
+        guess = asyncio.ensure_future(
+            code(served.stub.Close(pb.CloseRequest(ledger_id=ledger_id, password=b"wrong"), **shown))
+        )
+        await guessed.wait()
+        guess.cancel()
+        await ended.wait()
+        async with asyncio.timeout(60):
+            assert await codes(served.stub, ledger_id, **shown) == [OK] * 5
+
+
+def caller(address="10.0.0.7"):
+    return Caller("app", address, frozenset())
+
+
+async def test_each_cancelled_guess_costs_its_caller_the_full_time(monkeypatch):
+    monkeypatch.setattr(service, "GUESS_S", 0.05)
+    guesses, began = service.WrongPasswords(), time.monotonic()
+    told = [asyncio.create_task(guesses.slow_down(caller())) for _ in range(4)]
+    await asyncio.sleep(0)
+    for each in told:
+        each.cancel()
+    await asyncio.gather(*told, return_exceptions=True)
+    with pytest.raises(StopIteration):
+        guesses.wait_for_cancelled(caller("10.0.0.8")).send(None)  # which waits for nothing
+    await guesses.wait_for_cancelled(caller())
+    assert time.monotonic() - began > 0.19
+
+
+async def test_guesses_that_are_told_delay_no_other_call(monkeypatch):
+    monkeypatch.setattr(service, "GUESS_S", 0.01)
+    guesses = service.WrongPasswords()
+    await guesses.slow_down(caller())
+    waits = asyncio.create_task(guesses.slow_down(caller()))
+    await asyncio.sleep(0)
+    with pytest.raises(StopIteration):
+        guesses.wait_for_cancelled(caller()).send(None)
+    await waits

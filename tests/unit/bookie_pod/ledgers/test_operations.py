@@ -8,7 +8,7 @@ import pytest
 
 from bookie_pod.ledgers.state import LAC_UNKNOWN
 from bookie_pod.storage.index.ledger_data import MAX_EXPLICIT_LAC_BYTES, MAX_KEY_BYTES, LedgerRecord
-from bookie_pod.storage.journal.format import RecordKind
+from bookie_pod.storage.journal.format import RecordKind, deletion_record
 from bookie_protocol.errors import (
     BadRequest,
     LedgerFenced,
@@ -75,6 +75,22 @@ async def test_key_before_fence_and_explicit_lac(rig: ServerRig) -> None:
     rig.operations.fence(2, KEY)
     rig.operations.write_lac(4, KEY, lac_packet(4, 9), lambda error: None)
     assert rig.journal.records == [(KEY_RECORD, 2), (FENCE, 2), (KEY_RECORD, 4), (LAC, 4)]
+
+
+async def test_key_before_fence_also_behind_an_add_that_the_storage_refused(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody submits the lane of an add that failed, and a replay leaves out the fence of a ledger without a key."""
+
+    def refuse(ledger_id: int) -> dict[int, bytes]:
+        raise StorageFault("the disk failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.storage, "active_entries", refuse)
+        with pytest.raises(StorageFault):
+            add(rig, 2, 0)
+    rig.operations.fence(2, KEY)
+    assert rig.journal.records == [(KEY_RECORD, 2), (FENCE, 2)]
 
 
 async def test_after_a_fence_no_ordinary_add_is_admitted(rig: ServerRig) -> None:
@@ -263,12 +279,16 @@ async def test_negative_entries_are_refused(rig: ServerRig, entry_id: int) -> No
     assert rig.journal.batches == []
 
 
-async def test_limbo_takes_recovery_adds_only(rig: ServerRig) -> None:
-    rig.ledgers.for_write(2, KEY).limbo = True
-    with pytest.raises(Unauthorized):
-        add(rig, 2, 0)
-    add(rig, 2, 0, recovery=True)
-    assert rig.storage.cached(2, 0) == entry(2, 0)
+async def test_limbo_takes_adds_unless_the_fence_may_be_lost(rig: ServerRig) -> None:
+    state = rig.ledgers.for_write(2, KEY)
+    state.limbo = True
+    add(rig, 2, 0)
+    state.fenced = True
+    state.cool_down()
+    with pytest.raises(LedgerFenced):
+        add(rig, 2, 1)
+    add(rig, 2, 1, recovery=True)
+    assert [rig.storage.cached(2, each) for each in range(2)] == [entry(2, 0), entry(2, 1)]
 
 
 async def test_recovery_adds_do_not_settle_how_far_a_loaded_ledger_is_confirmed(rig: ServerRig) -> None:
@@ -309,7 +329,7 @@ async def test_whatever_took_room_in_a_journal_tells_that_it_is_there_again(writ
     told: list[bool] = []
     rig.operations.on_acknowledged = lambda: told.append(True)
     if write_data:
-        rig.operations.forget(2, False)
+        rig.operations.forget(2, False, 0)
     else:
         add(rig, 2, 0)
     assert len(rig.journal.waiting) == 1
@@ -328,16 +348,22 @@ async def test_after_a_journal_failure_nothing_is_acknowledged(rig: ServerRig) -
 async def test_a_deletion_is_journaled_and_nobody_waits_for_it(rig: ServerRig) -> None:
     told: list[bool] = []
     rig.operations.on_acknowledged = lambda: told.append(True)
-    rig.operations.forget(3, False)
+    rig.operations.forget(3, False, 7)
     (batch,) = rig.journals[1].batches
     assert (rig.journals[1].records, batch.sync) == ([(RecordKind.DELETION, 3)], False)
     rig.journals[1].acknowledge()
     assert told == [True], "there is room for others again"
     rig.journals[1].error = StorageFault("the disk is gone")
-    rig.operations.forget(5, False)
-    rig.operations.write_data = False
-    rig.operations.forget(2, False)
-    assert rig.journals[0].batches == []
+    rig.operations.forget(5, False, 7)
+
+
+async def test_a_deletion_is_journaled_without_data_in_the_journal_too() -> None:
+    """Keys and fences are, and would be those of the next ledger with that id."""
+    rig = ServerRig(write_data=False)
+    rig.operations.forget(2, False, 7)
+    (batch,) = rig.journal.batches
+    assert batch.pieces[1::2] == deletion_record(2, 7)[1::2]
+    rig.close()
 
 
 async def test_a_lane_that_was_handed_over_is_empty(rig: ServerRig) -> None:

@@ -128,7 +128,6 @@ def test_what_keeps_a_state_cold(storage: DbLedgerStorage) -> None:
     someone.add(Waiter(0))
     for attribute, value, good in [
         ("fenced", True, False),
-        ("limbo", True, False),
         ("key_journaled", False, True),
         ("key", NO_KEY, KEY),
         ("waiters", someone, None),
@@ -151,7 +150,7 @@ def test_limbo_that_the_storage_sets_is_left_by_its_one_way_only(storage: DbLedg
     state.fenced = True
     ledgers.record(state)  # as a fence, an explicit LAC or a key that is learnt does
     assert storage.ledger(7) == LedgerRecord(KEY, fenced=True, limbo=True)
-    assert (state.limbo, state.hot_key) == (True, None)
+    assert state.limbo
     ledgers.leave_limbo(7)
     ledgers.record(state)
     assert storage.ledger(7) == LedgerRecord(KEY, fenced=True)

@@ -14,6 +14,7 @@ from bookie_protocol.bearer_tokens import MAX_BYTES
 from bookie_protocol.errors import InvalidConfiguration
 
 KEY = "httpServerAuthTokenFile"
+OLD, LOOK, DRAIN, WRITE = (f"{name}-of-sixteen-characters" for name in ("old", "look", "drain", "write"))
 
 
 def shown(address: str = "10.0.0.7", subject: object = None, **headers: str) -> Shown:
@@ -67,7 +68,7 @@ async def test_who_means_it_lets_everybody_in() -> None:
 
 
 async def test_with_tokens_neither_this_machine_nor_the_switch_counts(tmp_path: Path) -> None:
-    (tmp_path / "tokens").write_text("secret\n")
+    (tmp_path / "tokens").write_text("secret-of-the-port\n")
     rules = await access(tmp_path / "tokens", allow_insecure=True)
     caller = await rules.caller(shown("127.0.0.1"))
     assert (caller.roles, caller.is_known) == (frozenset(), False)
@@ -78,7 +79,7 @@ async def test_with_tokens_neither_this_machine_nor_the_switch_counts(tmp_path: 
 
 async def test_a_token_has_the_roles_of_its_line(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(
-        "# of people\nold\nlook viewer\n  drain operator,reader ci \n\nwrite writer\n# old viewer\n"
+        f"# of people\n{OLD}\n{LOOK} viewer\n  {DRAIN} operator,reader ci \n\n{WRITE} writer\n# old viewer\n"
     )
     rules = await access(tmp_path / "tokens")
 
@@ -86,26 +87,40 @@ async def test_a_token_has_the_roles_of_its_line(tmp_path: Path) -> None:
         caller = await rules.caller(shown(authorization=f"Bearer {token}"))
         return caller.name, caller.roles
 
-    assert await of("old") == ("token of line 2", EVERYTHING)
-    assert await of("look") == ("token of line 3", {Role.VIEWER})
-    assert await of("drain") == ("ci", {Role.OPERATOR, Role.READER, Role.VIEWER})
-    assert await of("write") == ("token of line 6", {Role.WRITER, Role.READER, Role.VIEWER})
-    for wrong in ("look viewer", "#", "viewer", ""):
+    assert await of(OLD) == ("token of line 2", EVERYTHING)
+    assert await of(LOOK) == ("token of line 3", {Role.VIEWER})
+    assert await of(DRAIN) == ("ci", {Role.OPERATOR, Role.READER, Role.VIEWER})
+    assert await of(WRITE) == ("token of line 6", {Role.WRITER, Role.READER, Role.VIEWER})
+    for wrong in (f"{LOOK} viewer", "#", "viewer", ""):
         assert (await of(wrong))[1] == frozenset(), wrong
-    known = await rules.caller(shown(authorization="Bearer look"))
-    assert rules.refusal(known, Role.ADMIN) == "this needs the role admin, which token of line 3 has not"
+    known = await rules.caller(shown(authorization=f"Bearer {LOOK}"))
+    refusal = rules.refusal(known, Role.ADMIN)
+    assert refusal is not None
+    assert "the role admin" in refusal
+    assert "token of line 3" in refusal
 
 
 async def test_a_file_that_is_too_long_is_not_read_in_part(tmp_path: Path) -> None:
-    comment = "#" * (MAX_BYTES - len("\ns3cret"))
-    (tmp_path / "tokens").write_text(f"{comment}\ns3cret viewer\n")  # cut there, the token would be admin's
+    comment = "#" * (MAX_BYTES - len("\n" + OLD))
+    (tmp_path / "tokens").write_text(f"{comment}\n{OLD} viewer\n")  # cut there, the token would be admin's
     with pytest.raises(InvalidConfiguration, match=str(MAX_BYTES)):
         await access(tmp_path / "tokens")
 
 
-@pytest.mark.parametrize("line", ["s3cret root", "s3cret viewer,", "s3cret viewer a name"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "s3cret-of-18-bytes root",
+        "s3cret-of-18-bytes viewer,",
+        "s3cret-of-18-bytes viewer a name",
+        "viewer",  # `echo "$(a command that failed) viewer"`
+        "viewer dashboards",
+        "Viewer,reader,operator dashboards",
+        "s3cret-of-15byt",
+    ],
+)
 async def test_a_line_that_is_wrong_ends_the_start_and_is_not_shown(tmp_path: Path, line: str) -> None:
-    (tmp_path / "tokens").write_text(f"good\n{line}\n")
+    (tmp_path / "tokens").write_text(f"good-and-long-enough\n{line}\n")
     with pytest.raises(InvalidConfiguration, match=r"httpServerAuthTokenFile=.*line 2") as raised:
         await access(tmp_path / "tokens")
     assert "s3cret" not in str(raised.value)
@@ -117,14 +132,14 @@ async def test_a_file_without_a_token_is_not_taken_for_no_file(tmp_path: Path, c
     path.write_text(content)
     with pytest.raises(InvalidConfiguration, match=f"{KEY}=.*it holds no token"):
         await access(path)
-    path.write_text("s3cret\r\n")
+    path.write_text(f"{OLD}\r\n")
     rules = await access(path, allow_insecure=True)
-    assert (await rules.caller(shown(authorization="Bearer s3cret"))).roles == EVERYTHING
+    assert (await rules.caller(shown(authorization=f"Bearer {OLD}"))).roles == EVERYTHING
     assert rules._tokens is not None
-    for emptied in (content, "s3cret root\n"):  # later on: nobody is let in, whoever asks from where
+    for emptied in (content, f"{OLD} root\n"):  # later on: nobody is let in, whoever asks from where
         path.write_text(emptied)
         rules._tokens._looked_at = -CHECK_S
-        for asks in (shown("127.0.0.1"), shown(authorization="Bearer s3cret"), shown(authorization="Bearer ")):
+        for asks in (shown("127.0.0.1"), shown(authorization=f"Bearer {OLD}"), shown(authorization="Bearer ")):
             assert (await rules.caller(asks)).roles == frozenset()
 
 
@@ -137,7 +152,11 @@ def subject(unit: str) -> object:
     [
         ("0:viewer", {Role.VIEWER}),
         ("0:operator;1:cluster", {Role.VIEWER, Role.OPERATOR}),
-        ("0:broker", {Role.VIEWER, Role.READER}),
+        ("0:bookie,operator", {Role.VIEWER, Role.OPERATOR}),
+        ("0:client", set()),  # a role on port 3181
+        ("0:vewer", set()),
+        ("0:vewer,bookie", set()),
+        ("0:,", set()),
         ("people", {Role.VIEWER, Role.READER}),
     ],
 )
@@ -147,6 +166,14 @@ async def test_a_certificate_has_the_role_that_its_subject_names(unit: str, role
     assert (caller.name, caller.roles, caller.is_known) == ("ci", roles, True)
 
 
-async def test_by_default_a_trusted_certificate_may_do_everything() -> None:
+async def test_by_default_a_certificate_without_a_role_looks_and_changes_nothing() -> None:
     rules = await access(certificates=True)
-    assert (await rules.caller(shown(subject=subject("people")))).roles == EVERYTHING
+    assert (await rules.caller(shown(subject=subject("people")))).roles == {Role.VIEWER}
+
+
+@pytest.mark.parametrize("roles", [("viewer",), ("admin",)])
+async def test_who_shows_no_certificate_that_can_be_read_has_no_rights(roles: tuple[str, ...]) -> None:
+    rules = await access(certificates=True, certificate_roles=roles)
+    caller = await rules.caller(shown())  # its connection is gone, say
+    assert (caller.roles, caller.is_known) == (frozenset(), False)
+    assert rules.refusal(caller, Role.VIEWER) is not None

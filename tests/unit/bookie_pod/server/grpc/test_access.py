@@ -8,15 +8,22 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
 
-from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.audit import Audit
+from bookie_pod.config.sections.service import AccessConfig, GrpcConfig
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.roles import Role
 from bookie_pod.server import tokens
+from bookie_pod.server.access import Access
 from bookie_pod.server.grpc import tls
+from bookie_pod.server.grpc.access import DemandRole, _subject_of
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
@@ -33,7 +40,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
-    path.write_text("first-token\nsecond-token\n")
+    path.write_text("the-first-token-of-all\nthe-second-token-of-all\n")
     return path
 
 
@@ -45,6 +52,11 @@ def tls_config(certificates: Certificates, **others: object) -> GrpcConfig:
         "trust_store_path": str(folder / "authority.pem"),
     }
     return GrpcConfig(server_port=0, server_host="127.0.0.1", tls_enable=True, **{**files, **others})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pem", [b"", b"-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----\n"])
+def test_a_certificate_that_cannot_be_read_is_not_one_without_a_role(pem: bytes) -> None:
+    assert _subject_of(pem) is None
 
 
 @asynccontextmanager
@@ -168,9 +180,14 @@ async def test_calls_must_carry_a_token_but_probes_need_none(token_file: Path) -
     config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
     async with served(config) as port, grpc.aio.insecure_channel(f"localhost:{port}") as channel:
         assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
-        for good in ("Bearer first-token", "bearer second-token"):
+        for good in ("Bearer the-first-token-of-all", "bearer the-second-token-of-all"):
             assert await reflect(port, good) is grpc.StatusCode.OK
-        for bad in ((), ("Bearer wrong",), ("first-token",), ("Bearer first-token", "Bearer wrong")):
+        for bad in (
+            (),
+            ("Bearer wrong",),
+            ("the-first-token-of-all",),
+            ("Bearer the-first-token-of-all", "Bearer wrong"),
+        ):
             assert await reflect(port, *bad) is grpc.StatusCode.UNAUTHENTICATED, bad
 
 
@@ -179,10 +196,10 @@ async def test_tokens_change_without_a_restart(token_file: Path, monkeypatch: py
     config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
     async with served(config) as port:
         os.unlink(token_file)
-        assert await reflect(port, "Bearer first-token") is grpc.StatusCode.UNAUTHENTICATED
-        put(token_file, "third-token\n")
-        assert await reflect(port, "Bearer first-token") is grpc.StatusCode.UNAUTHENTICATED
-        assert await reflect(port, "Bearer third-token") is grpc.StatusCode.OK
+        assert await reflect(port, "Bearer the-first-token-of-all") is grpc.StatusCode.UNAUTHENTICATED
+        put(token_file, "the-third-token-of-all\n")
+        assert await reflect(port, "Bearer the-first-token-of-all") is grpc.StatusCode.UNAUTHENTICATED
+        assert await reflect(port, "Bearer the-third-token-of-all") is grpc.StatusCode.OK
 
 
 async def test_a_token_file_that_is_no_good_ends_the_start(tmp_path: Path) -> None:
@@ -208,12 +225,12 @@ async def test_who_is_never_let_in_holds_no_connection_that_others_need(
         ]
         for channel in strangers:
             await health(channel)
-        assert await first_reflection(known, "Bearer first-token")
+        assert await first_reflection(known, "Bearer the-first-token-of-all")
         with pytest.raises(grpc.aio.AioRpcError):
             await first_reflection(strangers[-1], "Bearer wrong")
         async with asyncio.timeout(20):
             await strangers[0].wait_for_state_change(grpc.ChannelConnectivity.READY)
-        assert await reflect(port, "Bearer second-token") is grpc.StatusCode.OK
+        assert await reflect(port, "Bearer the-second-token-of-all") is grpc.StatusCode.OK
         assert known.get_state() is grpc.ChannelConnectivity.READY
 
 
@@ -224,3 +241,31 @@ async def first_reflection(channel: grpc.aio.Channel, authorization: str) -> boo
     answer = await call.read()
     await call.done_writing()
     return bool(answer.list_services_response.service)
+
+
+class Gone:
+    """The context of a call whose client hung up before it was told that it is refused."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:4711"
+
+    def auth_context(self) -> dict[str, object]:
+        return {}
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise grpc.aio.InternalError("Failed execute_batch")
+
+
+async def test_who_hangs_up_before_it_is_refused_is_no_fault_of_ours(token_file: Path) -> None:
+    access = Access(AccessConfig(), "a key", await tokens.Tokens.load("a key", str(token_file)), certificates=False)
+    asks = DemandRole(access, Audit("grpc", Registry()), {"/a/Call": Role.ADMIN})
+    call = SimpleNamespace(method="/a/Call", invocation_metadata=())
+
+    async def handler(_: object) -> grpc.RpcMethodHandler:
+        return grpc.stream_unary_rpc_method_handler(lambda requests, context: None)
+
+    judged = await asks.intercept_service(handler, call)
+    assert judged is not None
+    with capture_logs() as lines, pytest.raises(asyncio.CancelledError):
+        await judged.stream_unary(None, Gone())
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == []

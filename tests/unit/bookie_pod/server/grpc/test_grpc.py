@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from benchmarks import attacks_unseen
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.server.grpc.access import Strangers
 from bookie_pod.server.grpc.server import MAX_CONCURRENT_RPCS, MAX_WATCHES, GrpcServer
@@ -93,6 +94,28 @@ async def test_a_call_that_is_refused_leaves_no_frames_behind(channel: grpc.aio.
         for _ in range(5):
             await refused()
     assert not left & {"RPCState", "_ServicerContext", "Call", "frame"}
+
+
+async def test_a_call_with_too_many_headers_ends_its_connection_and_no_other(server: GrpcServer) -> None:
+    """A header of 4,000 bytes, which the frame names 12,000 times more by a byte each."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(attacks_unseen.PREFACE + next(attacks_unseen.bombs()))
+    async with asyncio.timeout(10):
+        while await reader.read(1 << 16):
+            pass
+    writer.close()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        assert await check(channel, "") == SERVING
+
+
+async def test_headers_that_are_not_text_leave_no_line(server: GrpcServer, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(attacks_unseen.PREFACE + next(attacks_unseen.no_text()))
+    await reader.read(1 << 16)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        assert await check(channel, "") == SERVING
+    writer.close()
+    assert caplog.records == []
 
 
 async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:

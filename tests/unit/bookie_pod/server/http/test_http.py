@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import gzip
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -25,10 +27,12 @@ from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.logs import MOST
-from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.text import OPEN_METRICS, PLAIN, TextFormat
 from bookie_pod.server.http import server as server_module
+from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.context import Context, Workers
-from bookie_pod.server.http.server import MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpServer
+from bookie_pod.server.http.server import LINGER_S, MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, ServerStartFailed
@@ -85,8 +89,23 @@ async def test_state_is_laid_out_as_the_reference_does(server: HttpServer, node:
 async def test_metrics(server: HttpServer, registry: Registry) -> None:
     registry.scope("bookie").counter("WRITE_BYTES").add(5)
     status, text, content_type = await ask(server, "/metrics")
-    assert (status, text, content_type) == (200, registry.render(), CONTENT_TYPE)
+    assert (status, text, content_type) == (200, registry.render(), PLAIN.content_type)
     assert "bookie_WRITE_BYTES 5" in text
+
+
+async def test_metrics_have_exemplars_for_who_takes_them_and_only_if_there_are_any(
+    server: HttpServer, registry: Registry
+) -> None:
+    stats = registry.scope("a").op_stats("latency", summed=True)
+    stats.observe_ms(3.0)
+    stats.exemplify(3.0, 7)
+    url, accept = f"http://127.0.0.1:{server.port}/metrics", {"Accept": "application/openmetrics-text;q=0.5,*/*;q=0.1"}
+    found = []
+    async with aiohttp.ClientSession() as session:
+        for registry.has_exemplars, headers in ((False, accept), (True, accept), (True, {})):
+            async with session.get(url, headers=headers) as answer:
+                found.append((answer.headers["Content-Type"], "trace_id" in await answer.text()))
+    assert found == [(PLAIN.content_type, False), (OPEN_METRICS.content_type, True), (PLAIN.content_type, False)]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +172,7 @@ async def test_an_admin_api_that_knows_nobody_is_told(
     told: list[str],
 ) -> None:
     if "auth_token_file" in more:
-        (tmp_path / "token").write_text("secret")
+        (tmp_path / "token").write_text("secret-of-the-port")
         more = {"auth_token_file": str(tmp_path / "token")}
     with capture_logs() as logs:
         config, rules = HttpConfig(server_port=0, server_host=host, **more), AccessConfig(allow_insecure=insecure)
@@ -231,7 +250,7 @@ async def test_who_takes_no_answer_has_no_place_for_longer_than_others(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, nbytes: int
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(registry, "pieces", lambda: ["x" * nbytes])
+    monkeypatch.setattr(registry, "pieces", lambda text: ["x" * nbytes])
     server = await start_http(LOCAL, node, registry)
     assert server is not None
     running = server._runner.server
@@ -240,7 +259,7 @@ async def test_who_takes_no_answer_has_no_place_for_longer_than_others(
     for _ in range(8):
         held.append(await unread(server))
         assert len(running.connections) <= 4
-    monkeypatch.setattr(registry, "pieces", list)
+    monkeypatch.setattr(registry, "pieces", lambda text: [])
     assert (await ask(server, "/metrics"))[0] == 200
     await closed(*held)
     await server.stop()
@@ -251,7 +270,7 @@ async def test_a_connection_that_is_kept_alive_no_longer_is_gone_though_its_clie
 ) -> None:
     monkeypatch.setattr(server_module, "KEEPALIVE_S", 0.5)
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(registry, "pieces", lambda: ["x" * 32_000])
+    monkeypatch.setattr(registry, "pieces", lambda text: ["x" * 32_000])
     server = await start_http(LOCAL, node, registry)
     assert server is not None
     running = server._runner.server
@@ -406,6 +425,7 @@ async def test_what_is_no_http_is_a_line_in_the_log_and_few_of_them(server: Http
 async def endless(server: HttpServer, begin: bytes, piece: bytes) -> tuple[int, bytes]:
     """Send the same piece again and again until the server has enough; how much it took, and its answer's status."""
     reader, writer = await connect(server, begin)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
     sent = len(begin)
     with contextlib.suppress(ConnectionError):
         while not writer.is_closing() and not reader.at_eof() and sent < 10_000_000:
@@ -441,6 +461,34 @@ async def test_requests_that_do_not_end(
     assert sent <= most + 500_000  # what lies in the sockets' buffers meanwhile
     assert answer.split()[1:2] in ([status], [])  # a reset may overtake it
     assert (await ask(server, "/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/v1/bookie/gc"])
+async def test_a_compressed_body_is_refused_and_not_read(server: HttpServer, path: str) -> None:
+    body = gzip.compress(bytes(50_000_000))
+    head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+    reader, writer = await connect(server, head.encode())
+    writer.write(body)
+    before = time.process_time()
+    assert (await reader.readline()).split()[1] == b"415"
+    assert time.process_time() - before < 0.05  # to inflate it takes longer
+    await asyncio.wait_for(reader.read(), 5)  # it is closed
+    await closed(writer)
+
+
+async def test_a_refused_request_is_not_read_to_its_end(server: HttpServer) -> None:
+    begin = b"PUT /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n"
+    reader, writer = await connect(server, begin)
+    answer = await asyncio.wait_for(reader.read(), LINGER_S / 2)
+    assert answer.split()[1] == b"404"
+    assert b"connection: close" in answer.lower()
+    await closed(writer)
+
+
+async def test_the_openapi_document_is_laid_out_once(server: HttpServer) -> None:
+    assert json.loads((await ask(server, "/openapi.json"))[1])["openapi"]
+    with patch.object(dispatch, "jackson", side_effect=AssertionError), patch("json.dumps", side_effect=AssertionError):
+        assert (await ask(server, "/openapi.json"))[0] == 200
 
 
 async def test_a_head_as_browsers_and_proxies_make_it(server: HttpServer) -> None:
@@ -528,7 +576,7 @@ async def test_stop_closes_and_may_be_repeated(server: HttpServer) -> None:
 async def test_an_idle_connection_keeps_nothing_of_its_last_request(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, request_of_many_bytes: bytes
 ) -> None:
-    monkeypatch.setattr(registry, "pieces", lambda: ["x" * 400_000])
+    monkeypatch.setattr(registry, "pieces", lambda text: ["x" * 400_000])
     config = HttpConfig(server_port=0, server_host="127.0.0.1", server_enabled=True)
     server = await start_http(config, node, registry, object, table=RESOURCES)
     assert server is not None
@@ -586,7 +634,7 @@ async def test_however_many_ask_for_metrics_they_are_rendered_a_few_times(
     assert server is not None
     rendered = 0
 
-    def pieces() -> Iterator[str]:
+    def pieces(text: TextFormat) -> Iterator[str]:
         nonlocal rendered
         rendered += 1
         until = time.thread_time() + 0.02
@@ -616,7 +664,7 @@ async def test_metrics_are_not_put_off_by_a_time_at_which_the_process_stood_stil
 ) -> None:
     now = 0.0
 
-    def pieces() -> Iterator[str]:
+    def pieces(text: TextFormat) -> Iterator[str]:
         nonlocal now
         now += 600.0
         yield "rendered\n"

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import uvloop
+from structlog.testing import capture_logs
 
+from benchmarks.key_updates import KeyUpdates
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
@@ -263,6 +266,41 @@ async def serial(port: int, context: ssl.SSLContext, name: str | None) -> str:
     found: str = writer.get_extra_info("peercert")["serialNumber"]
     writer.close()
     return found
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_client_that_asks_for_nothing_but_new_keys_loses_its_connection(
+    node: FakeNode, registry: Registry, tmp_path: Path, loop: str
+) -> None:
+    """And one that sends very many short requests does not."""
+    certificates = Certificates(tmp_path).make_all()
+    config = mounted(tmp_path, certificates, "bookie")
+
+    async def run() -> None:
+        server = await start_http(config, node, registry)
+        assert server is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        updates = KeyUpdates(reader, writer)
+        async with asyncio.timeout(20):
+            await updates.shake_hands()
+            with capture_logs() as logs, contextlib.suppress(ConnectionError):
+                await updates.flood()
+        assert [line["reason"] for line in logs] == ["TLS without data"]
+        writer.close()
+        updates.free()
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", server.port, ssl=certificates.client_context(), server_hostname="bookie.example"
+        )
+        for _ in range(1000):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(2)
+        writer.close()
+        await server.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        runner.run(run())
 
 
 async def test_a_handshake_that_fails_leaves_nothing(node: FakeNode, registry: Registry, tmp_path: Path) -> None:

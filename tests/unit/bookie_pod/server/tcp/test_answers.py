@@ -9,7 +9,7 @@ import pytest
 
 from bookie_pod.server.tcp.answers import JOIN_MAX, TLS_PART
 from bookie_pod.server.tcp.connection import Connection
-from bookie_pod.server.tcp.context import TcpOptions
+from tests.support.production import production
 from tests.support.server_rig import PaperTransport, ServerRig
 from tests.support.virtual_loop import on_a_virtual_clock
 
@@ -71,7 +71,7 @@ async def test_answers_of_one_turn_are_one_write(
 
 @pytest.mark.parametrize("more", [0, 1])
 async def test_what_is_more_than_the_transport_takes_is_not_gathered(more: int) -> None:
-    rig = ServerRig(TcpOptions(write_high_water=1000, write_low_water=500))
+    rig = ServerRig(production(write_buffer_high_water_mark_bytes=1000, write_buffer_low_water_mark_bytes=500))
     conn, transport = connected(rig)
     sent(conn, [600, 400 + more])
     assert transport.sizes == ([1001] if more else [])
@@ -198,7 +198,9 @@ def slow_client(timeout_ms: int, steps: Sequence[tuple[float, str]], *, close: b
     virtual clock."""
 
     async def main() -> tuple[bool, list[bytes]]:
-        rig = ServerRig(TcpOptions(response_backpressure_timeout_ms=timeout_ms, close_on_response_timeout=close))
+        rig = ServerRig(
+            production(response_backpressure_timeout_ms=timeout_ms, close_channel_on_response_timeout=close)
+        )
         conn, transport = connected(rig)
         for seconds, step in steps:
             await asyncio.sleep(seconds)

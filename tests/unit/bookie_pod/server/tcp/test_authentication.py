@@ -46,7 +46,7 @@ def test_the_provider_of_a_configuration(tmp_path: Path, settings: dict[str, str
             "saslJaasConfigFile={}: section BookKeeper needs username and password",
         ),
         (TOKEN, None, "authTokenFile={}: No such file or directory"),
-        (TOKEN, "short", "authTokenFile={}: it holds a token of less than 16 characters"),
+        (TOKEN, "short", "authTokenFile={}: line 1: the token has 5 characters; use at least 16"),
         (OWN, None, "authProviderEntryPoint=ours: not in the group podkeeper.bookie_auth"),
         (OWN, None, "authProviderEntryPoint=ours: not in the group podkeeper.client_auth"),
     ],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.server.tcp.context import TcpOptions
 from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, V2Code
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.v2 import Flag
 from tests.support.frames import KEY, NO_KEY, entry, v2_add, v2_batch, v2_code, v2_entries, v2_fence, v2_read, v3_add
+from tests.support.production import production
 from tests.support.server_rig import ServerRig, answers
 
 PAYLOADS = [0, 0, 100, 0]
@@ -56,7 +56,7 @@ async def test_a_batch_brings_what_fits_and_one_entry_at_least(
 
 
 async def test_no_batch_is_larger_than_the_bookie_allows() -> None:
-    rig = ServerRig(TcpOptions(max_batch_read_bytes=108))
+    rig = ServerRig(production(max_batch_read_size_bytes=108))
     stored = await written(rig, PAYLOADS)
     conn, transport = rig.connect()
     conn.data_received(v2_batch(1, 0, 0, 1 << 20))

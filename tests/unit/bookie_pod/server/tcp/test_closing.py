@@ -9,15 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from bookie_pod.server.tcp import connection
-from bookie_pod.server.tcp.context import TcpOptions
 from bookie_protocol.errors import ProtocolViolation
 from tests.support.frames import KEY, entry, v2_add, v2_batch, v2_read, v3_add, v3_poll, v3_read
+from tests.support.production import production
 from tests.support.server_rig import ServerRig, answers
 
 
 @pytest.mark.parametrize(
     "bad",
-    [bytes(4), b"\xff\xff\xff\xff", b"\x00\x50\x00\x00" + bytes(64), b"\x00\x00\x00\x01x", v2_read(1, 0)[:-1] + b""],
+    [bytes(4), b"\xff\xff\xff\xff", b"\x00\x50\x28\x00" + bytes(64), b"\x00\x00\x00\x01x", v2_read(1, 0)[:-1] + b""],
     ids=["zero", "negative", "oversize", "one byte", "cut"],
 )
 async def test_bytes_that_are_no_frame(rig: ServerRig, bad: bytes) -> None:
@@ -30,7 +30,7 @@ async def test_bytes_that_are_no_frame(rig: ServerRig, bad: bytes) -> None:
 
 @pytest.mark.parametrize("add", [v2_add, v3_add], ids=["v2", "v3"])
 async def test_a_frame_above_the_limit_is_refused_even_if_it_came_whole(add: Callable[[bytes], bytes]) -> None:
-    rig = ServerRig(TcpOptions(max_frame_bytes=1024))
+    rig = ServerRig(production(max_frame_size_bytes=1024))
     conn, transport = rig.connect()
     conn.data_received(add(entry(1, 0)))
     conn.data_received(add(entry(1, 1, bytes(2000))))
@@ -42,7 +42,7 @@ async def test_a_frame_above_the_limit_is_refused_even_if_it_came_whole(add: Cal
 @pytest.mark.parametrize("first", [4, 5, 12])
 async def test_only_what_begins_as_version_3_may_be_longer_by_its_head(first: int) -> None:
     """However its first bytes come, and before anything tells what the client speaks."""
-    rig = ServerRig(TcpOptions(max_frame_bytes=1024))
+    rig = ServerRig(production(max_frame_size_bytes=1024))
     for frame, closes in ((v2_add(entry(1, 0, bytes(972))), True), (v3_add(entry(1, 0, bytes(960))), False)):
         assert len(frame) > 1024
         conn, transport = rig.connect()

@@ -7,7 +7,6 @@ import socket
 import pytest
 
 from bookie_pod.server.tcp.connection import Connection
-from bookie_pod.server.tcp.context import TcpOptions
 from bookie_protocol.errors import EntryDamaged
 from tests.support.frames import (
     KEY,
@@ -28,6 +27,7 @@ from tests.support.frames import (
     v3_status,
     v3_write_lac,
 )
+from tests.support.production import production
 from tests.support.server_rig import HeldJournal, PaperTransport, ServerRig, answers
 
 
@@ -55,7 +55,7 @@ async def test_what_one_read_brings_is_answered_in_one_write_without_another_tur
 
 
 async def test_large_answers_leave_before_the_turn_ends() -> None:
-    rig = ServerRig(TcpOptions(write_high_water=10_000, write_low_water=5_000))
+    rig = ServerRig(production(write_buffer_high_water_mark_bytes=10_000, write_buffer_low_water_mark_bytes=5_000))
     conn, transport = rig.connect()
     conn.data_received(v2_add(entry(1, 0, bytes(4000))))
     rig.journal.acknowledge()
@@ -194,7 +194,9 @@ class WithSocket(PaperTransport):
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_keep_alives_are_sent_as_told_or_as_the_system_has_it(told: bool) -> None:
-    rig = ServerRig(TcpOptions(keep_idle_s=70, keep_interval_s=11, keep_count=4) if told else TcpOptions())
+    rig = ServerRig(
+        production(tcp_keep_idle_seconds=70, tcp_keep_interval_seconds=11, tcp_keep_count=4) if told else production()
+    )
     options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
     with socket.socket() as sock, socket.socket() as untouched:
         conn = Connection(rig.context)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookie_pod.config.load import load_config
-from bookie_pod.node.options import tcp_options
 from bookie_pod.server.tcp import context as module
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import (
@@ -19,15 +16,14 @@ from bookie_pod.server.tcp.context import (
     LENGTH_BYTES,
     REQUEST_BYTES,
     REQUESTS_SHARE,
-    V2_HEAD_BYTES,
     ReadsInProgress,
     RequestsUnderWay,
     ServerContext,
-    TcpOptions,
 )
 from bookie_protocol.errors import StorageFault
 from tests.support.clock import Clock
 from tests.support.frames import KEY, entry, v2_add, v2_read, v3_force
+from tests.support.production import production
 from tests.support.server_rig import HeldJournal, ServerRig, answers
 
 
@@ -148,7 +144,7 @@ async def test_reads_that_memory_answered_are_told_together_and_once(
 
 async def test_nobody_is_served_before_the_bookie_says_so(rig: ServerRig) -> None:
     nobody: Any = None
-    context = ServerContext(rig.context.loop, rig.operations, rig.admission, TcpOptions(), lambda context: nobody)
+    context = ServerContext(rig.context.loop, rig.operations, rig.admission, production(), lambda context: nobody)
     assert not context.accepting
     assert (context.auth, context.tls, context.older, context.connections) == (None, None, None, set())
     assert not context.busy
@@ -221,11 +217,3 @@ async def test_of_a_force_whose_journal_has_failed_nothing_is_outstanding() -> N
     await rig.settle(lambda: transport.frames)
     assert not rig.context.busy
     rig.close()
-
-
-def test_without_a_configuration_the_port_is_as_one_that_says_nothing_makes_it() -> None:
-    """But for the sizes that depend on others."""
-    configured = tcp_options(load_config(environ={}))
-    sizes = {"max_frame_bytes": 5 << 20, "max_connections": 1 << 20}
-    assert replace(configured, **sizes) == TcpOptions()  # type: ignore[arg-type]
-    assert TcpOptions(max_frame_bytes=1000).max_entry_bytes == 1000 - V2_HEAD_BYTES == 972

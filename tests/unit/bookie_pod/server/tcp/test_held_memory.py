@@ -9,13 +9,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bookie_pod.client_memory import LEAVES
 from bookie_pod.server.tcp import connection, reads
 from bookie_pod.server.tcp.answers import TLS_PART
 from bookie_pod.server.tcp.connection import Connection
-from bookie_pod.server.tcp.context import TcpOptions
+from bookie_pod.server.tcp.frame_rooms import PATIENCE_S
 from bookie_protocol.errors import V2Code
 from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entries, v2_entry, v2_read, v3_add, v3_read_lac
-from tests.support.server_rig import ServerRig, SlowTransport, answers, slow
+from tests.support.production import production
+from tests.support.server_rig import PaperTransport, ServerRig, SlowTransport, answers, slow
 
 KB, MB = 1 << 10, 1 << 20
 LIMIT = 8 * MB
@@ -125,7 +127,7 @@ async def test_of_what_is_encrypted_no_more_is_than_the_client_takes(rig: Server
         transport.take()
         await rig.settle()
     assert transport.largest == TLS_PART
-    assert transport.most <= rig.context.options.write_high_water + TLS_PART
+    assert transport.most <= rig.context.options.write_buffer_high_water_mark_bytes + TLS_PART
     found = [v2_entry(frame) for frame in transport.frames]
     assert found == [entry(1, entry_id, bytes([entry_id]) * size) for entry_id, size in enumerate(sizes)]
     rig.context.look_at_connections()
@@ -196,7 +198,7 @@ async def test_many_clients_that_take_no_answers(rig: ServerRig) -> None:
 
 
 async def test_frames_that_do_not_come_to_their_end(rig: ServerRig) -> None:
-    """Each of a megabyte, all but their last bytes: the oldest have to go."""
+    """Each of a megabyte, all but their last bytes: most have to go, and who came last is served."""
     whole = v2_add(entry(2, 0, bytes(MB)))
     clients = [rig.connect() for _ in range(20)]
     for conn, _ in clients:
@@ -205,13 +207,86 @@ async def test_frames_that_do_not_come_to_their_end(rig: ServerRig) -> None:
         conn.data_received(whole[-10:-5])
         await rig.settle()
         assert rig.context.memory.total <= LIMIT + MB
-    gone = [transport.aborted for _, transport in clients]
-    assert gone == sorted(gone, reverse=True)
-    assert 0 < sum(not each for each in gone) <= 8
+    assert 0 < sum(not transport.aborted for _, transport in clients) <= 8
+    assert clients[0][1].aborted
     conn, transport = clients[-1]
     conn.data_received(whole[-5:])
-    assert conn.share.held == 0
+    for _ in range(len(clients)):
+        rig.context.frame_rooms.look(time.perf_counter() + 2 * PATIENCE_S)  # who does not use its room makes way
+        await rig.settle()
     await answers(rig, transport, 1)
+    assert conn.share.held == 0
+
+
+async def sends(conn: Connection, transport: PaperTransport, frame: bytes) -> None:
+    """As an honest client over the network: what is not read is not received."""
+    for start in range(0, len(frame), 64 * KB):
+        while not transport.reading and not transport.closing:  # noqa: ASYNC110 - a double that has no event
+            await asyncio.sleep(0)
+        if transport.closing:
+            return
+        conn.data_received(frame[start : start + 64 * KB])
+        await asyncio.sleep(0)
+
+
+async def test_very_many_large_frames_are_received_in_turn(rig: ServerRig) -> None:
+    """Of honest clients, together five times as much as clients may hold: none of them loses its connection."""
+    clients = [rig.connect() for _ in range(40)]
+    sending = asyncio.gather(
+        *(sends(conn, transport, v2_add(entry(2, place, bytes(MB)))) for place, (conn, transport) in enumerate(clients))
+    )
+    most = 0
+    while not sending.done():
+        assert rig.context.memory.total <= LIMIT
+        most = max(most, rig.admission.parked_bytes)
+        if rig.flush_requests and most > LIMIT // 4:
+            rig.flush_requests.clear()
+            rig.storage.flush()
+        await asyncio.sleep(0)
+    assert most <= LIMIT // 2 + MB, "they wait for the write cache, too"
+    for _, transport in clients:
+        await answers(rig, transport, 1)
+    assert not any(transport.closing for _, transport in clients)
+    assert rig.context.memory.total == 0
+
+
+@pytest.mark.parametrize("ends", ["admitted", "gone", "cut off"])
+async def test_adds_that_wait_for_the_write_cache_count(rig: ServerRig, ends: str) -> None:
+    """And nothing of them does afterwards."""
+    rig.storage.active_entries(0)[0] = bytes(17 * MB)
+    rig.storage.account(0, 17 * MB, 1)
+    rig.admission.filled(0)
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(v2_add(entry(2, number, bytes(SIZE))) for number in range(3)))
+    memory = rig.context.memory
+    assert memory.held == rig.admission.parked_bytes > 3 * SIZE
+    rig.context.look_at_connections()
+    assert memory.held == rig.admission.parked_bytes
+    if ends == "admitted":
+        rig.storage.flush()
+        await answers(rig, transport, 3)
+    elif ends == "cut off":
+        conn.share.end()
+    if ends != "admitted":
+        conn.connection_lost(None)
+    assert (memory.held, conn.share.held, rig.admission.parked_bytes) == (0, 0, 0)
+
+
+async def test_a_large_frame_that_waits_for_room_goes_with_its_connection(rig: ServerRig) -> None:
+    clients = [rig.connect() for _ in range(8)]
+    for conn, _ in clients:
+        conn.data_received(v2_add(entry(2, 0, bytes(MB)))[: 64 * KB])
+    waiting = [conn for conn, transport in clients if not transport.reading]
+    assert waiting
+    waiting[0].connection_lost(None)
+    for conn, _ in clients:
+        if conn not in waiting:
+            conn.connection_lost(None)
+    await rig.settle()
+    assert [transport.reading for conn, transport in clients if conn in waiting[1:]] == [True] * (len(waiting) - 1)
+    for conn in waiting[1:]:
+        conn.connection_lost(None)
+    assert rig.context.memory.total == 0
 
 
 async def test_a_frame_has_a_time_limit(rig: ServerRig) -> None:
@@ -253,6 +328,57 @@ async def test_time_in_which_the_bookie_read_nothing_is_none_of_a_frames(
     assert not transport.closing
     conn.look(now + connection.FRAME_S + 1)
     assert transport.closing
+
+
+@pytest.mark.parametrize(("adds", "size"), [(4, 60 * KB), (1, 60 * KB), (2, 30 * KB)], ids=["much", "an add", "little"])
+async def test_adds_that_wait_are_bounded_however_many_clients_send_some(adds: int, size: int) -> None:
+    """All of them come in one turn of the loop. No other client loses its connection for what they send, and each add
+    of a client that keeps its connection is answered."""
+    rig = ServerRig(memory_bytes=LIMIT)
+    full, _ = rig.connect()
+    for entry_id in range(20):
+        full.data_received(v2_add(entry(1, entry_id, bytes(60 * KB))))
+    assert rig.storage.is_full(1)
+    clients = [slow(rig, Kept()) for _ in range(600)]
+    for ledger_id, (conn, _) in enumerate(clients, 100):
+        conn.data_received(b"".join(v2_add(entry(ledger_id, entry_id, bytes(size))) for entry_id in range(adds)))
+        assert rig.context.memory.total <= LIMIT + LIMIT // LEAVES
+    rig.context.look_at_connections()
+    assert rig.context.memory.total <= LIMIT
+    modest, modest_transport = slow(rig)
+    modest.data_received(v2_read(1, 1)[:9])
+    sender, sending = slow(rig, Kept())
+    frame = v2_add(entry(99, 0, bytes(SIZE)))
+    sender.data_received(frame[: SIZE // 2])
+    rig.context.look_at_connections()
+    await rig.settle()
+    assert (sending.aborted, modest_transport.aborted) == (False, False)
+    stay = [transport for _, transport in clients if not transport.aborted]
+    async with asyncio.timeout(20):
+        while not all(len(transport.frames) == adds for transport in stay):
+            rig.storage.flush()
+            rig.journal.acknowledge()
+            await rig.settle()
+    codes = [v2_code(answer) for transport in stay for answer in transport.frames]
+    assert set(codes) == {V2Code.EOK, V2Code.ETOOMANYREQUESTS}
+    assert codes.count(V2Code.EOK) * size >= LIMIT // 4
+    sender.data_received(frame[SIZE // 2 :])
+    await answers(rig, sending, 1)
+    rig.close()
+
+
+async def test_no_frame_began_later_than_now(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of it comes at the end of a long stall, and only the time since then is none of the frame's."""
+    now = time.perf_counter()
+    monkeypatch.setattr(connection.time, "perf_counter", lambda: now)
+    conn, _ = rig.connect()
+    conn.stall(connection.Stall.HANDSHAKE)
+    now += 8
+    conn.data_received(v2_add(entry(1, 0, bytes(MB)))[:-10])
+    now += 1
+    conn.unstall(connection.Stall.HANDSHAKE)
+    await rig.settle()
+    assert conn.share.stuck_since == now
 
 
 async def test_those_who_leave_a_little_untaken_go_before_one_who_sends(rig: ServerRig) -> None:
@@ -333,7 +459,7 @@ async def test_a_frame_is_not_late_because_the_bookie_slept(rig: ServerRig, monk
 async def test_many_clients_that_take_their_answers_slowly(frame: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds nothing when its reads begin, and what they bring is more than there is for all: they take turns."""
     monkeypatch.setattr("bookie_pod.client_memory.STUCK_S", 3600.0)  # on no machine are they too slow
-    options = TcpOptions(max_batch_read_bytes=2 * MB)
+    options = production(max_batch_read_size_bytes=2 * MB)
     rig = ServerRig(options, memory_bytes=LIMIT, half_bytes=16 * MB)
     await stored(rig, entries=8)
     clients = [slow(rig) for _ in range(20)]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX, Connection
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_PER_TURN
-from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.server.tcp.hot_reads import AT_ONCE
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_protocol.errors import EntryDamaged
@@ -33,6 +32,7 @@ from tests.support.frames import (
     v3_read,
     v3_read_lac,
 )
+from tests.support.production import production
 from tests.support.server_rig import PaperTransport, ServerRig, SlowTransport, answers, slow
 from tests.support.until import until
 
@@ -172,7 +172,9 @@ def test_a_slow_receiver_gets_the_same(
 
     async def run() -> None:
         one_by_one = await asked(await with_entries(add), requests, alone=True)
-        rig = await with_entries(add, options=TcpOptions(write_low_water=high // 2, write_high_water=high))
+        rig = await with_entries(
+            add, config=production(write_buffer_low_water_mark_bytes=high // 2, write_buffer_high_water_mark_bytes=high)
+        )
         slowly = await asked_slowly(rig, split(b"".join(requests), places), takes)
         assert sorted(slowly) == sorted(one_by_one)
 
@@ -337,7 +339,7 @@ async def test_reads_that_have_to_wait_are_not_looked_up_again_and_again(
     read: Callable[[int, int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = v2_add if read is v2_read else v3_add
-    rig = await with_entries(add, options=TcpOptions(max_reads_in_progress=1))
+    rig = await with_entries(add, config=production(max_reads_in_progress=1))
     counts, count = looked_up(rig, monkeypatch), 100
     conn, transport = rig.connect()
     conn.data_received(read(1, 8) * count)
@@ -383,7 +385,7 @@ async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds
         conn, transport = slow(rig)
         conn.data_received(b"".join(v2_read(1, each % 64) for each in range(100)))
         await rig.settle()
-        high = rig.context.options.write_high_water
+        high = rig.context.options.write_buffer_high_water_mark_bytes
         assert transport.unsent < high + limit
         assert conn.share.making + transport.unsent <= max(high, limit) + 2 * size + 64 * KB
         while transport.taken < 100 * size:

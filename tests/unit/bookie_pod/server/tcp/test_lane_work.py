@@ -14,6 +14,7 @@ import pytest
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.lane_reads import HEADER_BYTES, LENGTH_BYTES, WORTH_BYTES
+from bookie_pod.server.tcp.request_log import RequestLog
 from bookie_pod.server.tcp.requests import Reply
 from bookie_protocol.errors import BookieUnavailable, NoSuchEntry, TooManyRequests
 
@@ -225,7 +226,8 @@ class Asker:
             read_rejected=lambda: self.counts.append(("rejected", 1, 0)),
         )
         loop = SimpleNamespace(call_soon_threadsafe=lambda call, *args: call(*args))
-        self.context = SimpleNamespace(metrics=metrics, loop=loop)
+        self.context = SimpleNamespace(metrics=metrics, loop=loop, request_log=RequestLog(0))
+        self.peer = "192.0.2.1:40000"
 
     def made(self, nbytes: int) -> None:
         self.log.append(("made", nbytes))
@@ -258,7 +260,10 @@ class RunLanes(Lanes):
 
 def dialect() -> lane_reads.ReadDialect:
     return lane_reads.ReadDialect(
-        lambda echo, entry, state: (echo, entry), lambda echo, error: echo + type(error).__name__.encode(), False
+        lambda echo, entry, state: (echo, entry),
+        lambda echo, error: echo + type(error).__name__.encode(),
+        False,
+        lambda echo: None,
     )
 
 

@@ -15,6 +15,8 @@ from structlog.testing import capture_logs
 from bookie_pod.client_memory import SMALL
 from bookie_pod.server.tcp.connection import (
     FRAME_S,
+    MOST_PIECES,
+    PIECE_BYTES,
     POSTPONED_MAX,
     POSTPONED_PER_TURN,
     READ_BYTES_IN_FLIGHT_MAX,
@@ -22,15 +24,15 @@ from bookie_pod.server.tcp.connection import (
     Connection,
 )
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, LARGE_PER_TURN, Stall
-from bookie_pod.server.tcp.context import FEW_REQUESTS, V3_HEAD_BYTES, TcpOptions
-from bookie_pod.server.tcp.strangers import SMALL_READ
+from bookie_pod.server.tcp.context import FEW_REQUESTS, V3_HEAD_BYTES
 from bookie_protocol.errors import ProtocolViolation
 from tests.support.frames import entry, v2_add, v2_read, v3_add
+from tests.support.production import production
 from tests.support.server_rig import PaperTransport, ServerRig, answers, slow
 
 
 async def test_no_more_connections_than_allowed() -> None:
-    rig = ServerRig(TcpOptions(max_connections=2))
+    rig = ServerRig(production(max_connections=2))
     first, _ = rig.connect()
     _, second = rig.connect()
     refused, third = rig.connect()
@@ -55,7 +57,7 @@ class OverSocket(PaperTransport):
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_options_of_the_socket(told: bool) -> None:
-    rig = ServerRig(TcpOptions(no_delay=told, keepalive=told, keep_idle_s=0))
+    rig = ServerRig(production(tcp_no_delay=told, sock_keepalive=told, tcp_keep_idle_seconds=0))
     with socket.socket() as sock, socket.socket() as untouched:
         conn = Connection(rig.context)
         conn.connection_made(OverSocket(sock))  # type: ignore[arg-type]
@@ -93,23 +95,6 @@ async def test_a_defect_is_told_with_what_it_was(rig: ServerRig) -> None:
     assert (transport.closing, rig.context.connection_errors) == (True, 1)
 
 
-@pytest.mark.parametrize("more", [0, 1])
-async def test_how_much_at_once_makes_a_connection_with_tls_a_large_one(
-    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, more: int
-) -> None:
-    grew: list[Connection] = []
-    monkeypatch.setattr(rig.context.encrypted, "grew", grew.append)
-    conn, transport = rig.connect()
-    conn.data_received(v2_add(entry(1, 0, bytes(2 * SMALL_READ))))  # without TLS nothing grows
-    assert (grew, conn._small_read) == ([], sys.maxsize)
-    conn.secured(transport)  # type: ignore[arg-type]
-    for _ in range(2):
-        frame = v2_add(entry(1, 0, bytes(SMALL_READ + more - 60)))
-        assert len(frame) == SMALL_READ + more
-        conn.data_received(frame)
-    assert grew == [conn] * more
-
-
 FRAME = 1024
 
 
@@ -132,7 +117,7 @@ async def test_the_lengths_that_a_frame_may_have(
     length: int, head: bytes, speaks_v2: bool, goes_on: bool, cut: int | None
 ) -> None:
     """However much of it has come."""
-    rig = ServerRig(TcpOptions(max_frame_bytes=FRAME))
+    rig = ServerRig(production(max_frame_size_bytes=FRAME))
     conn, transport = rig.connect()
     if speaks_v2:
         conn.data_received(v2_read(9, 9))
@@ -310,8 +295,28 @@ async def test_nothing_moves_for_a_client_since_the_earlier_of_what_it_sends_and
     conn._rest_since = 5.0
     conn.count_held()
     assert share.stuck_since == conn.answers.stuck_since
-    assert share.held == 9 + 10
+    assert share.held == 9 + PIECE_BYTES + 10
     conn.connection_lost(None)
+
+
+async def test_a_frame_that_comes_byte_by_byte_counts_what_its_pieces_take(rig: ServerRig) -> None:
+    conn, _ = rig.connect()
+    frame = v2_add(entry(1, 0, bytes(100_000)))
+    for at in range(3 * MOST_PIECES):
+        conn.data_received(frame[at : at + 1])
+        assert len(conn._rest) < MOST_PIECES
+    assert conn.share.held > 3 * MOST_PIECES
+    conn.data_received(frame[3 * MOST_PIECES :])
+    assert conn.share.held == 0
+    conn.connection_lost(None)
+
+
+async def test_the_begin_of_a_frame_counts_from_the_first_read_on(rig: ServerRig) -> None:
+    conn, _ = rig.connect()
+    conn.data_received(v2_add(entry(1, 0, bytes(200_000)))[:60_000])
+    assert conn.share.held >= 60_000
+    conn.connection_lost(None)
+    assert rig.context.memory.total == 0
 
 
 async def test_in_the_middle_of_a_handshake_a_connection_that_is_dropped_is_gone_at_once(rig: ServerRig) -> None:
@@ -341,7 +346,7 @@ async def test_who_is_cut_off_is_told_in_one_line_and_holds_nothing(rig: ServerR
 
 
 @pytest.mark.parametrize("held", [SMALL, SMALL + 1])
-async def test_only_who_holds_more_than_a_little_asks_others_to_go(
+async def test_whoever_holds_something_asks_others_to_go_if_it_is_too_much(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
     relieved: list[float] = []
@@ -355,7 +360,7 @@ async def test_only_who_holds_more_than_a_little_asks_others_to_go(
     rig.context.memory.limit = held - 1
     conn.count_held()
     await asyncio.sleep(0)
-    assert len(relieved) == held - SMALL
+    assert len(relieved) == 1
     rig.context.memory.limit = 1 << 30
 
 
@@ -424,3 +429,16 @@ async def test_what_a_connection_kept_back_may_stall_it_again(rig: ServerRig) ->
     rig.admission.refresh()
     await answers(rig, transport, 1)
     assert transport.reading
+
+
+async def test_what_waits_behind_tls_counts_twice(rig: ServerRig) -> None:
+    """As it is, and encrypted."""
+    conn, transport = rig.connect()
+    transport.unsent = 1000
+    conn.count_held()
+    assert conn.share.held == 1000
+    conn.secured(transport)  # type: ignore[arg-type]
+    conn.count_held()
+    assert conn.share.held == 2000
+    conn.connection_lost(None)
+    assert rig.context.memory.total == 0

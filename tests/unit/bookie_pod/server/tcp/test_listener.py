@@ -74,21 +74,6 @@ async def test_who_comes_before_the_bookie_serves_is_dropped_and_served_later(
     assert not rig.context.accepting
 
 
-async def test_an_own_connection_is_refused_while_the_port_is_closed(rig: ServerRig) -> None:
-    loop = asyncio.get_running_loop()
-    listener = TcpListener(loop, HOST, 0)
-    with pytest.raises(ConnectionRefusedError):
-        listener.connect(asyncio.Protocol)
-    await listener.bind()
-    listener.serve(rig.context)
-    own = listener.connect(asyncio.Protocol)
-    assert len(rig.context.connections) == 1
-    await listener.stop(0)
-    with pytest.raises(ConnectionRefusedError):
-        listener.connect(asyncio.Protocol)
-    own.close()
-
-
 async def test_connections_are_looked_at_until_the_bookie_stops(
     rig: ServerRig, listener: TcpListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX
-from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3
 from tests.support import frames
 from tests.support.frames import KEY, entry, v3_add, v3_answer, v3_fence, v3_poll, v3_read, v3_write_lac
+from tests.support.production import production
 from tests.support.server_rig import PaperTransport, ServerRig
 from tests.support.storage_engine import put
 
@@ -214,7 +214,7 @@ async def test_more_polls_than_a_bookie_takes(rig: ServerRig) -> None:
 
 async def test_polls_that_wait_are_no_reads_in_progress() -> None:
     """Any number of tailing readers may share a connection with adds and reads."""
-    rig = ServerRig(TcpOptions(max_reads_in_progress=1), polls_max=READS_IN_FLIGHT_MAX * 3)
+    rig = ServerRig(production(max_reads_in_progress=1), polls_max=READS_IN_FLIGHT_MAX * 3)
     try:
         await written(rig, 3)
         conn, transport = rig.connect()

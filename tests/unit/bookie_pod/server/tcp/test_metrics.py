@@ -10,7 +10,6 @@ import pytest
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
-from bookie_pod.server.tcp.context import TcpOptions
 from tests.support.frames import (
     entry,
     v2_add,
@@ -24,6 +23,7 @@ from tests.support.frames import (
     v3_poll,
     v3_read,
 )
+from tests.support.production import production
 from tests.support.server_rig import PaperTransport, ServerRig
 from tests.support.until import until
 
@@ -174,7 +174,7 @@ async def test_a_last_entry_that_is_not_there(rig: ServerRig, registry: Registry
 
 
 async def test_how_long_reads_were_left_in_the_socket(registry: Registry) -> None:
-    rig = ServerRig(TcpOptions(max_reads_in_progress=1))
+    rig = ServerRig(production(max_reads_in_progress=1))
     rig.context.metrics = RequestMetrics(registry, BookieMetrics(registry))
     conn, transport = rig.connect()
     conn.data_received(v2_add(entry(1, 0)))

@@ -39,7 +39,8 @@ class Parking:
         self.log: list[tuple[tuple[int, int], type[BaseException] | None]] = []
         self.stops: list[bool] = []
         self.waits: list[tuple[int, float, bool, bool]] = []
-        self.submitted = 0
+        self.submitted = self.held = 0
+        self.is_short = False
         self.parked = ParkedAdds(
             rig.admission,
             asyncio.get_running_loop(),
@@ -50,10 +51,15 @@ class Parking:
             waited=lambda *told: self.waits.append(told),
             on_change=self.stops.append,
             on_admitted=self._submit,
+            hold=self._hold,
+            is_short=lambda: self.is_short,
         )
 
     def _submit(self) -> None:
         self.submitted += 1
+
+    def _hold(self, nbytes: int) -> None:
+        self.held += nbytes
 
     def park(self, ledger_id: int, entry_id: int, size: int = 10, *, priority: bool = False) -> None:
         stored = entry(ledger_id, entry_id, bytes(size))
@@ -89,13 +95,14 @@ async def test_room_admits_everything_in_order(rig: ServerRig) -> None:
         parking.park(2, entry_id)
         parking.park(4, entry_id)
     assert len(parking.parked) == rig.admission.parked_adds == 6
+    assert parking.held == rig.admission.parked_bytes > 0
     assert parking.parked.holds(2)
     assert parking.parked.holds(6)  # it would wait at the same place, so it may not overtake
     assert not parking.parked.holds(7)
     rig.storage.flush()
     for ledger_id in (2, 4):
         assert [name for name in parking.admitted if name[0] == ledger_id] == [(ledger_id, e) for e in range(3)]
-    assert len(parking.parked) == rig.admission.parked_adds == rig.admission.parked_bytes == 0
+    assert len(parking.parked) == rig.admission.parked_adds == rig.admission.parked_bytes == parking.held == 0
     assert parking.submitted == 1
     assert not parking.parked.holds(2)
 
@@ -246,6 +253,20 @@ async def test_bytes_over_all_connections_stop_whoever_comes_last(
     assert (first.stops, second.stops) == ([], [True])
     rig.storage.flush()
     assert second.stops[-1] is False
+
+
+async def test_whoever_comes_behind_the_last_is_refused_if_memory_is_short(rig: ServerRig) -> None:
+    rig.admission.parked_bytes_max = 1000
+    fill(rig, 0)
+    first, second = Parking(rig), Parking(rig)
+    first.is_short = second.is_short = True
+    first.park(2, 0, 1000)
+    with pytest.raises(TooManyRequests):
+        second.park(2, 1, 10)
+    assert (second.stops, second.held, rig.admission.parked_adds) == ([], 0, 1)
+    first.parked.drop_all()
+    second.park(2, 1, 10)
+    assert rig.admission.parked_adds == 1
 
 
 async def test_a_bookie_that_turns_read_only_refuses_what_waits(rig: ServerRig) -> None:

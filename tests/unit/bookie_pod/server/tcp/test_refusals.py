@@ -9,7 +9,7 @@ import pytest
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
-from bookie_pod.server.tcp.context import V2_HEAD_BYTES, TcpOptions
+from bookie_pod.server.tcp.context import V2_HEAD_BYTES
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import EntryDamaged, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
@@ -30,6 +30,7 @@ from tests.support.frames import (
     v3_status,
     v3_write_lac,
 )
+from tests.support.production import production
 from tests.support.server_rig import ServerRig, answers
 from tests.support.storage_engine import put
 
@@ -137,7 +138,7 @@ async def test_an_operation_that_is_not_served(rig: ServerRig) -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 async def test_the_longest_entry_that_is_taken_is_the_same_for_both_versions(more: int) -> None:
-    rig = ServerRig(TcpOptions(max_frame_bytes=1024))
+    rig = ServerRig(production(max_frame_size_bytes=1024))
     conn, transport = rig.connect()
     conn.data_received(v3_add(entry(1, 0, bytes(1024 - V2_HEAD_BYTES - 32 + more))))
     (frame,) = await answers(rig, transport, 1)
@@ -182,7 +183,7 @@ async def test_a_read_only_bookie_takes_copies_at_most(rig: ServerRig, room: boo
 
 
 async def test_an_add_that_finds_too_many_waiting_is_told_and_counted() -> None:
-    rig = ServerRig(TcpOptions(pending_adds_max=1))
+    rig = ServerRig(production(max_pending_adds_per_thread=1))
     registry = Registry()
     rig.context.metrics = RequestMetrics(registry, BookieMetrics(registry))
     rig.journal.full = True

@@ -69,7 +69,9 @@ def with_tls(
     """Handshakes have this outcome, which may raise; whose they were, with which context, and as a server."""
     begun: list[tuple[Connection, object, bool]] = []
 
-    async def handshake(plain: PaperTransport, conn: Connection, context: object, *, server_side: bool) -> object:
+    async def handshake(
+        plain: PaperTransport, conn: Connection, context: object, *, server_side: bool, ssl_handshake_timeout: None
+    ) -> object:
         begun.append((conn, context, server_side))
         return outcome(plain)
 
@@ -179,6 +181,45 @@ async def test_no_handshake_begins_with_a_client_that_is_going(rig: ServerRig, m
     transport.closing = True
     await rig.settle(lambda: not conn.stalled)
     assert (begun, len(rig.context.encrypted)) == ([], 0)
+
+
+async def test_nothing_is_read_over_tls_before_the_plug_in_has_judged_the_certificate(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = asyncio.Event()
+
+    class Slow(CertificateRoles):
+        async def tls_established(self, peer: Peer) -> bool:
+            await judged.wait()
+            return await super().tls_established(peer)
+
+    rig.context.auth = Slow(("broker",))
+    made: list[Encrypted] = []
+    with_tls(rig, monkeypatch, lambda plain: made.append(Encrypted(plain, unit("0:broker"))) or made[0])
+    conn, _ = rig.connect()
+    conn.data_received(v3_start_tls())
+    await rig.settle(lambda: conn.security.encrypted)
+    assert not made[0].reading
+    judged.set()
+    await rig.settle(lambda: not conn.stalled)
+    assert made[0].reading
+
+
+async def test_a_bookie_that_stops_during_a_handshake_reads_nothing_over_tls(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Encrypted] = []
+
+    def shaken(plain: PaperTransport) -> Encrypted:
+        conn.stop_reading()
+        made.append(Encrypted(plain, None))
+        return made[0]
+
+    with_tls(rig, monkeypatch, shaken)
+    conn, _ = rig.connect()
+    conn.data_received(v3_start_tls())
+    await rig.settle(lambda: conn.authenticated)
+    assert not made[0].reading
 
 
 async def test_a_certificates_plug_in_that_breaks_ends_the_connection(
@@ -295,8 +336,10 @@ async def test_only_a_wrong_password_is_for_the_audit_trail(rig: ServerRig, tmp_
     assert trail() == []
     assert code_of(Unauthorized("a test")) == V2Code.EUA
     assert trail() == []
-    conn.data_received(v2_add(entry(1, 1), OTHER_KEY))
+    with capture_logs() as logs:
+        conn.data_received(v2_add(entry(1, 1), OTHER_KEY))
     assert [(line["what"], line["from"]) for line in trail()] == [("a ledger's password", "192.0.2.1")]
+    assert [line["peer"] for line in logs] == [conn.peer]  # the trail may be this log
 
 
 async def test_an_error_of_ours_is_told_the_client_as_a_fault() -> None:

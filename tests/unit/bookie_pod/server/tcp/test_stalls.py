@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_PER_TURN, Stall
-from bookie_pod.server.tcp.context import FEW_REQUESTS, REQUEST_BYTES, REQUESTS_SHARE, TcpOptions
+from bookie_pod.server.tcp.context import FEW_REQUESTS, REQUEST_BYTES, REQUESTS_SHARE
 from tests.support.frames import (
     KEY,
     entry,
@@ -25,6 +25,7 @@ from tests.support.frames import (
     v3_start_tls,
     v3_write_lac,
 )
+from tests.support.production import production
 from tests.support.server_rig import ServerRig, answers
 
 
@@ -50,7 +51,7 @@ async def test_reads_are_answered_while_adds_wait() -> None:
 
 async def test_without_journaled_data_parked_adds_are_answered_once() -> None:
     """The journal answers at once then, which admits what waits in the middle of handing over a lane."""
-    rig = ServerRig(TcpOptions(max_adds_in_progress=1), write_data=False)
+    rig = ServerRig(production(max_adds_in_progress=1), write_data=False)
     conn, transport = rig.connect()
     rig.admission.started(1)
     conn.data_received(b"".join(v2_add(entry(1, entry_id)) for entry_id in range(5)))
@@ -148,7 +149,7 @@ async def test_an_add_that_waits_behind_special_records_is_admitted_when_they_ar
 
 
 async def test_the_limit_on_adds_in_progress_holds_for_what_waited() -> None:
-    rig = ServerRig(TcpOptions(max_adds_in_progress=2))
+    rig = ServerRig(production(max_adds_in_progress=2))
     conn, transport = rig.connect()
     conn.data_received(b"".join(v3_add(entry(ledger_id, 0), txn=ledger_id) for ledger_id in range(10)))
     highest = rig.admission.adds_in_progress
@@ -163,7 +164,7 @@ async def test_the_limit_on_adds_in_progress_holds_for_what_waited() -> None:
 
 
 async def test_the_limit_on_reads_in_progress() -> None:
-    rig = ServerRig(TcpOptions(max_reads_in_progress=1))
+    rig = ServerRig(production(max_reads_in_progress=1))
     rig.storage.set_master_key(1, KEY)
     conn, transport = rig.connect()
     conn.data_received(v2_read(1, 0) * 20)
@@ -225,7 +226,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(rig: ServerRig) -> N
 
 @pytest.mark.parametrize("close", [False, True])
 async def test_a_client_that_does_not_read_for_long(close: bool) -> None:
-    rig = ServerRig(TcpOptions(response_backpressure_timeout_ms=10, close_on_response_timeout=close))
+    rig = ServerRig(production(response_backpressure_timeout_ms=10, close_channel_on_response_timeout=close))
     rig.storage.set_master_key(1, KEY)
     conn, transport = rig.connect()
     conn.pause_writing()

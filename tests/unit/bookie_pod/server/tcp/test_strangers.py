@@ -6,7 +6,6 @@ import asyncio
 import json
 import struct
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -18,8 +17,16 @@ from bookie_pod.audit import Audit
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server import tls
 from bookie_pod.server.tcp import strangers
-from bookie_pod.server.tcp.context import TcpOptions
-from bookie_pod.server.tcp.strangers import FRAME_BYTES, FRAMES, LARGE_BYTES, SECONDS, SMALL_BYTES, SMALL_READ
+from bookie_pod.server.tcp.strangers import (
+    FRAME_BYTES,
+    FRAMES,
+    GROWN_SHARE,
+    IDLE_BYTES,
+    LARGE_BYTES,
+    SECONDS,
+    SMALL_BYTES,
+)
+from bookie_pod.server.tls_reads import PART, WINDOW
 from bookie_protocol.auth.shared_token import PLUGIN_NAME, SharedTokens, TokenAuth
 from bookie_protocol.auth.watched_file import CHECK_S
 from bookie_protocol.errors import ProtocolViolation, V2Code, V3Status
@@ -28,7 +35,8 @@ from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage, Peer
 from tests.support.auth import TwoTokens
 from tests.support.frames import entry, v2_add, v2_code, v2_read, v3_add, v3_auth, v3_start_tls, v3_status
-from tests.support.server_rig import ServerRig
+from tests.support.production import production
+from tests.support.server_rig import PaperTls, ServerRig
 from tests.support.until import until
 
 
@@ -208,11 +216,12 @@ class Handshakes:
         self._loop = rig.context.loop
         monkeypatch.setattr(rig.context.loop, "start_tls", self._begin)
         rig.context.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
-        rig.context.options = replace(rig.context.options, tls_required=True)
+        rig.context.config = production(required=True)
 
     async def _begin(self, plain: Any, conn: Any, *arguments: object, **more: object) -> object:
         self.under_way[conn] = self._loop.create_future()
         self.begun.append(conn)
+        plain.protocol = PaperTls()
         try:
             await self.under_way[conn]
         finally:
@@ -318,7 +327,7 @@ async def test_of_too_many_with_tls_those_go_that_have_sent_nothing_for_longest(
 ) -> None:
     """Also of those who are known: each has buffers that nobody counts."""
     handshakes = Handshakes(rig, monkeypatch)
-    rig.context.encrypted.limit = 32 * SMALL_BYTES
+    rig.context.encrypted.limit = 32 * IDLE_BYTES
     friends = [rig.connect() for _ in range(33)]
     for place, (conn, _) in enumerate(friends):
         conn.data_received(v3_start_tls())
@@ -333,44 +342,61 @@ async def test_of_too_many_with_tls_those_go_that_have_sent_nothing_for_longest(
     assert len(rig.context.encrypted) == 29
 
 
-async def test_a_connection_with_tls_counts_as_more_once_it_has_received_much(
+async def test_connections_with_tls_may_receive_more_at_a_time_as_long_as_nobody_makes_way_for_it(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handshakes = Handshakes(rig, monkeypatch)
     encrypted = rig.context.encrypted
-    encrypted.limit = 2 * LARGE_BYTES
-    few = encrypted.limit // SMALL_BYTES
-    friends = [rig.connect() for _ in range(few)]
-    for conn, _ in friends:
+    encrypted.limit = 2 * GROWN_SHARE * LARGE_BYTES
+    friends = [rig.connect() for _ in range(6)]
+    for conn, transport in friends:
         conn.data_received(v3_start_tls())
         await until(lambda: handshakes.under_way)
         handshakes.end()
         await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
-    assert encrypted.nbytes == encrypted.limit
-    assert not any(transport.closing for _, transport in friends)
-    much = v2_read(1, 1) * (SMALL_READ // len(v2_read(1, 1)) + 1)
-    for _ in range(2):
-        friends[0][0].data_received(much)
-    assert not friends[0][1].closing
-    gone = [place for place, (_, transport) in enumerate(friends) if transport.closing]
-    assert gone == [1, 2, 3, 4]  # as much as it takes more, and some for those who come next
-    assert encrypted.nbytes == LARGE_BYTES + (few - 5) * SMALL_BYTES
-    for conn, _ in friends:
+        assert transport.read_limit == PART
+    assert encrypted.nbytes == len(friends) * IDLE_BYTES
+    assert [encrypted.may_grow(conn) for conn, _ in friends[:3]] == [True, True, False]
+    assert encrypted.nbytes == 2 * LARGE_BYTES + SMALL_BYTES + 3 * IDLE_BYTES
+    friends[0][0].connection_lost(None)
+    more = [rig.connect() for _ in range(22)]
+    for conn, _ in more:
+        encrypted.came(conn)
+    nbytes = encrypted.nbytes
+    assert not encrypted.may_grow(friends[3][0]), "there would be too little for all others, should they receive much"
+    assert encrypted.nbytes == nbytes + SMALL_BYTES - IDLE_BYTES
+    assert encrypted.sent_away == 0
+    for conn, _ in (*friends, *more):
         conn.connection_lost(None)
+    assert not encrypted.may_grow(friends[3][0]), "it is gone"
     assert encrypted.nbytes == 0
+
+
+async def test_tls_without_data_ends_the_connection_at_once(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    handshakes = Handshakes(rig, monkeypatch)
+    conn, transport = rig.connect()
+    conn.data_received(v3_start_tls())
+    await until(lambda: handshakes.under_way)
+    handshakes.end()
+    await until(lambda: conn.authenticated)
+    conn.data_received(v2_read(1, 1) * 1000)
+    transport.protocol.buffer_updated(WINDOW)
+    assert not transport.closing
+    transport.protocol.buffer_updated(WINDOW)
+    assert transport.aborted
+    conn.connection_lost(None)
 
 
 async def test_who_has_come_last_makes_no_way_for_itself(rig: ServerRig) -> None:
     encrypted = rig.context.encrypted
-    encrypted.limit = 16 * SMALL_BYTES
-    friends = [rig.connect() for _ in range(16)]
+    encrypted.limit = 16 * IDLE_BYTES
+    friends = [rig.connect() for _ in range(17)]
+    friends[0][0].received_at = friends[16][0].received_at = 0.0  # they have sent nothing for longest
     for conn, _ in friends:
         encrypted.came(conn)
-    assert (len(encrypted), encrypted.sent_away) == (16, 0), "as many as there is room for"
-    encrypted.grew(friends[0][0])  # which has sent nothing for longest
-    assert [place for place, (_, transport) in enumerate(friends) if transport.aborted] == [1, 2, 3, 4]
-    assert encrypted.sent_away == 4
-    assert encrypted.nbytes == LARGE_BYTES + 11 * SMALL_BYTES == encrypted.limit - SMALL_BYTES
+    assert [place for place, (_, transport) in enumerate(friends) if transport.aborted] == [0, 1]
+    assert encrypted.sent_away == 2
+    assert encrypted.nbytes == encrypted.limit - IDLE_BYTES
 
 
 async def test_strangers_make_way_for_each_other_and_not_for_who_is_known(
@@ -380,14 +406,14 @@ async def test_strangers_make_way_for_each_other_and_not_for_who_is_known(
     rig = ServerRig(memory_bytes=1)
     handshakes = Handshakes(rig, monkeypatch)
     strangers = rig.context.strangers.most_encrypted
-    room = rig.context.encrypted.limit - strangers * SMALL_BYTES
+    room = rig.context.encrypted.limit - strangers * IDLE_BYTES
     friends = [rig.connect() for _ in range(room // LARGE_BYTES)]
     for conn, _ in friends:
         conn.data_received(v3_start_tls())
         await until(lambda: handshakes.under_way)
         handshakes.end()
         await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
-        rig.context.encrypted.grew(conn)
+        rig.context.encrypted.may_grow(conn)
     crowd = [rig.connect()[0] for _ in range(4 * strangers)]
     for conn in crowd:
         conn.data_received(v3_start_tls())
@@ -404,7 +430,7 @@ async def test_a_stranger_that_ended_its_handshake_makes_way_before_the_next_one
 ) -> None:
     """A transport that is aborted tells its protocol only in a later turn of the loop."""
     handshakes = Handshakes(guarded, monkeypatch)
-    guarded.context.encrypted.limit = 2 * SMALL_BYTES
+    guarded.context.encrypted.limit = 2 * IDLE_BYTES
     guarded.context.strangers = strangers.Strangers(1)
 
     async def with_tls() -> tuple[Any, Any]:
@@ -513,7 +539,7 @@ async def test_who_is_gone_is_forgotten(guarded: ServerRig) -> None:
 
 async def test_where_nothing_is_demanded_nobody_is_a_stranger() -> None:
     for tls_required in (False, True):
-        rig = ServerRig(options=TcpOptions(tls_required=tls_required))
+        rig = ServerRig(production(required=tls_required))
         rig.connect()
         assert len(rig.context.strangers) == tls_required
         rig.close()

@@ -19,7 +19,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.server import tokens
 from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.context import Workers
-from bookie_pod.server.http.api.dispatch import gson, jackson
+from bookie_pod.server.http.api.rendering import gson, jackson
 from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.routes import resources
 from bookie_pod.server.http.server import MAX_BODY_BYTES, HttpServer
@@ -127,7 +127,7 @@ async def test_workers_are_bounded_also_when_nobody_waits_any_more() -> None:
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "token"
-    path.write_text("first-token\n\n  second-token  \n")
+    path.write_text("the-first-token-of-all\n\n  the-second-token-of-all  \n")
     return path
 
 
@@ -155,7 +155,15 @@ async def guarded(token_file: Path) -> AsyncIterator[HttpServer]:
 
 @pytest.mark.parametrize(
     "authorization",
-    [None, "Bearer", "Bearer ", "Bearer wrong", "Basic first-token", "first-token", "Bearer first-token second-token"],
+    [
+        None,
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Basic the-first-token-of-all",
+        "the-first-token-of-all",
+        "Bearer the-first-token-of-all the-second-token-of-all",
+    ],
 )
 async def test_without_the_token_nothing_is_told(guarded: HttpServer, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
@@ -178,7 +186,7 @@ async def test_probes_and_metrics_stay_open_unless_they_are_closed_too(guarded: 
     for path in ("/readyz", "/healthz", "/heartbeat", "/metrics", "/api/v1/bookie/is_ready", "/openapi.json"):
         assert (await ask(guarded.port, path)).status == 200
         assert (await ask(closed.port, path)).status == 401
-        assert (await ask(closed.port, path, Authorization="bearer second-token")).status == 200
+        assert (await ask(closed.port, path, Authorization="bearer the-second-token-of-all")).status == 200
     await closed.stop()
 
 
@@ -190,13 +198,13 @@ async def test_tokens_change_without_a_restart(
     async def status(token: str) -> int:
         return (await ask(guarded.port, "/api/v1/bookie/gc", Authorization=f"Bearer {token}")).status
 
-    assert [await status(token) for token in ("first-token", "third-token")] == [200, 401]
-    put(token_file, "third-token")
-    assert [await status(token) for token in ("first-token", "third-token")] == [401, 200]
+    assert [await status(token) for token in ("the-first-token-of-all", "the-third-token-of-all")] == [200, 401]
+    put(token_file, "the-third-token-of-all")
+    assert [await status(token) for token in ("the-first-token-of-all", "the-third-token-of-all")] == [401, 200]
     os.unlink(token_file)
-    assert await status("third-token") == 401
-    put(token_file, "fourth-token")
-    assert await status("fourth-token") == 200
+    assert await status("the-third-token-of-all") == 401
+    put(token_file, "the-fourth-token-of-all")
+    assert await status("the-fourth-token-of-all") == 200
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("", "no token"), (" \n\n", "no token")])

@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import field
 
+from bookie_pod.admin.ledgers import ledger_view
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.server.http.api.openapi import Schemas
 from bookie_pod.server.http.api.table import METHODS, Group
@@ -27,7 +28,9 @@ from bookie_protocol.admin_api.autorecovery import (
     WorkerState,
 )
 from bookie_protocol.admin_api.bodies import Body, decode, plain
+from bookie_protocol.admin_api.cluster import FoundLedgers, KnownBookie
 from bookie_protocol.admin_api.decommission import LedgerReason, RecoverState
+from bookie_protocol.admin_api.streams import CursorState, ListedLedger, StreamState
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -50,12 +53,20 @@ PARAMETERS = {
     "file_type": ["journal", "entrylog", "index", "xx"],
     "entryLog": ["1f.log", "ff", "zz"],
     "enabled": ["true", "false"],
+    "limit": ["1", "0", "x"],
     "bookie_id": ["b:1", "gone:1"],
     "accept_loss": ["7", "7,8", "", "x"],
     "bookies": ["b:1,b:2", ""],
     "missingreplica": ["b1", "b9"],
     "excludingmissingreplica": ["b2", "b1"],
     "printmissingreplica": ["true"],
+    "first": ["0", "x"],
+    "state": ["OPEN", "xx"],
+    "bookie": ["b1"],
+    "after": ["a"],
+    "prefix": ["a"],
+    "name": ["orders", "gone"],
+    "most": ["100", "x"],
 }
 BODIES = [
     None,
@@ -64,6 +75,7 @@ BODIES = [
     '{"forceMajor": true}',
     '{"suspendMajor": true}',
     '{"resumeMinor": true}',
+    '{"olderMetadata": true}',
     '{"readOnly": true}',
     '{"entryLocationRocksDBCompact": true}',
     '{"entryLocationRocksDBCompact": true, "entryLocations": "/nowhere"}',
@@ -72,6 +84,7 @@ BODIES = [
     '{"bookie_src": ["b:1"]}',
     '{"bookie_id": "b:1"}',
     '{"checks": ["ledgers", "replicas"]}',
+    '{"bookies": ["b1:3181"]}',
 ]
 
 
@@ -85,10 +98,15 @@ def rich(served: Served) -> Served:
     )
     admin.ledgers.payloads[5] = [b"one", b"\xfftwo"]
     report = LogReport(31, "/data/1f.log", 9, LogUsage(31, 9, 3, 1), [(5, 3)], "because", 90)
-    admin.gc.logs = {31: report}
+    admin.gc.log_reports = {31: report}
     done = PassResult(errors=["one"])
     admin.gc.collectors = [("/data/ledgers", gc_state(quarantined={3: "torn"}, last_pass=done))]
     admin.cluster.writable = {"b1": "h1"}
+    admin.cluster.known_bookies = [KnownBookie("b1", "writable", True, False, "h1", "/z1", "http://h1:8000")]
+    admin.finder.found = FoundLedgers([ledger_view(admin.ledgers.ledgers[5])], 1, 6, [4])
+    cursor = CursorState("billing", "5:1", 3, 7)
+    listed = [ListedLedger(5, 0, None, None, None)]
+    admin.streams.states["orders"] = StreamState("orders", 1, 2, 3, 5, 0, 6, [cursor], 1, None, listed)
     admin.indexes.known = {"/data/locations": True}
     admin.settings.values = {"gcWaitTime": "5"}
     admin.decommission.recovery = RecoverState(["b:1"], True, "", 1, 2, 3, [LedgerReason(7, "why")], [])

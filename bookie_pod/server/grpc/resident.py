@@ -1,0 +1,143 @@
+"""The last bound of a process that serves gRPC: its resident memory, of any origin.
+
+gRPC's C core keeps headers, settings and frames that no governor sees, some hundred megabytes for a connection in a
+second, while the event loop may be at work for seconds. So a thread of its own looks, and resets connections.
+
+Invariants
+- Above the bound the connections of strangers are reset at each look, but for those that have sent less than `FIRST`:
+  they may be those of honest clients that come back. If the process is not below it though no connection was reset for
+  `SETTLE_S`, or has grown by a quarter (where strangers were reset, if it is beyond the bound by two fifths), all are.
+- If that does not help, and the process is beyond the bound by two fifths, `give_up` is called: it ends the process,
+  and a supervisor starts it again.
+- What gRPC frees lies between what others hold, so it is given back by a trim (`trim`), which follows each cut, and now
+  and then as long as the process is above its bound, and once more when it is below it again.
+- Nothing here waits for the event loop. A look that fails is not the last one.
+
+Threads: one of its own, `resident-bound`; `start` and `stop` on any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from bookie_pod.callers import Address, connections, received, reset
+from bookie_pod.logs import FewLines
+
+LOOK_S: Final = 0.02
+SHORT_LOOK_S: Final = 0.005
+"""Above the bound."""
+SETTLE_S: Final = 1.0
+"""Seconds for gRPC to free the memory of closed connections."""
+TRIM_S: Final = 0.25
+FIRST: Final = 8 * 1024
+"""Bytes of a handshake and a first call, at most. What makes gRPC hold much is longer."""
+_NAME: Final = "resident-bound"
+_NEVER: Final = float("inf")
+
+
+Known = Callable[[], Collection[Address]]
+
+
+class ResidentBound:
+    """`start` before use. `resident`: bytes of the process. `known`: connections of which a call was let in."""
+
+    def __init__(
+        self,
+        most: int,
+        resident: Callable[[], int],
+        trim: Callable[[], None] | None,
+        known: Known,
+        give_up: Callable[[], None] | None = None,
+    ) -> None:
+        self._most = most
+        self._last = most * 7 // 5
+        self._give_up = give_up
+        self._resident = resident
+        self._trim = trim or (lambda: None)
+        self._known = known
+        self._lines = FewLines(structlog.get_logger(__name__))
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._began: float | None = None
+        """The time since which the process is above its bound, without a stranger and without a reset."""
+        self._held_then = 0
+        self._trim_due = _NEVER
+        """The time at which a process that is below its bound again gives back the memory freed last."""
+        self._strangers_at = -_NEVER
+        """The time at which a stranger was last reset."""
+        self._trimmed_at = -_NEVER
+        self.port = 0
+
+    def start(self, port: int) -> None:
+        """Watch the connections to this port."""
+        self.port = port
+        self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """May be called more than once."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S if self._began is None else SHORT_LOOK_S):
+            try:
+                self.look(time.monotonic())
+            except OSError:
+                continue  # no descriptor is left to look with
+            except Exception:  # such as a MemoryError, which is what this is for
+                with suppress(Exception):  # which the line may raise, too
+                    self._lines.error("the memory of gRPC could not be looked at", exc_info=True)
+
+    def look(self, now: float) -> None:
+        """One look."""
+        held = self._resident()
+        if held <= self._most:
+            if self._began is not None:
+                self._began, self._trim_due = None, now + SETTLE_S
+            if now >= self._trim_due:
+                self._trim_due = _NEVER
+                self._trim()
+            return
+        if self._began is None:
+            self._began, self._held_then = now, held
+        # Known clients are spared, unless that does not help: nothing shows which client's memory it is.
+        ended = self._reset(self._known(), FIRST)
+        if ended:
+            self._began = self._strangers_at = now
+        strangers = now - self._strangers_at < SETTLE_S
+        too_much = self._last if strangers else self._held_then + self._most // 4
+        if now - self._began >= SETTLE_S or held >= too_much:
+            ended += self._reset(())
+            self._began, self._held_then = now, held
+        if held > self._last and self._give_up is not None:
+            self._give_up()
+        if ended:
+            self._lines.warning(
+                "memory is short: connections of gRPC were reset", connections=ended, resident_mb=held >> 20
+            )
+        if now - self._trimmed_at >= TRIM_S:
+            self._trimmed_at = now
+            self._trim()
+
+    def _reset(self, spared: Collection[Address], least: int = 0) -> int:
+        """Reset the connections that have sent at least `least` bytes, and return how many they were."""
+        ended = 0
+        for address, descriptor in connections(self.port):
+            if address in spared:
+                continue
+            came = received(descriptor, address) if least else None
+            if came is None or came >= least:
+                reset(descriptor, address)
+                ended += 1
+        return ended
+
+
+MakeBound = Callable[[Known], ResidentBound]

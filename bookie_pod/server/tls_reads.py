@@ -1,0 +1,158 @@
+"""A TLS handshake, and the bytes that TLS gets from the socket at a time after it: `TlsReads` is between the two.
+
+TLS by itself receives up to 256 KiB at once, and keeps the memory for what it received at most as long as the
+connection lasts. And no other part sees its work when there is no data for us: a client may ask for new keys with every
+27 bytes, of which each takes some 20 microseconds.
+
+Invariants
+- A connection receives `PART` bytes at a time until it uses them up, and its owner allows more (`Told.may_grow`). Until
+  then the rest of what TLS receives into is not resident, whatever its memory was used for before.
+- Of each `WINDOW` that was received since the handshake at least `1 / RATIO` is data, but for one record that has not
+  come to its end, and for what the connection has not taken yet. Otherwise `wasteful` is called.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import mmap
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+PART: Final = 32 * 1024
+WINDOW: Final = 32 * 1024
+RATIO: Final = 5
+"""The ratio of bytes received to data, at most.
+
+A record of the oldest ciphers has some 70 bytes beside its data, and no request is shorter than 20.
+"""
+_LARGEST: Final = 256 * 1024
+_RECORD: Final = 17 * 1024
+_madvise: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_DONTNEED") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The questions that `TlsReads` asks a connection, and its reports to it."""
+
+    received: Callable[[], int]
+    """Bytes of data that TLS has given it."""
+    may_grow: Callable[[], bool]
+    """It uses up all that it may receive at a time; whether it may receive more from now on."""
+    wasteful: Callable[[], None]
+
+
+async def shake_hands(
+    plain: asyncio.Transport,
+    protocol: asyncio.Protocol,
+    context: ssl.SSLContext,
+    told: Told,
+    *,
+    begin: Callable[[], bytes] = bytes,
+    timeout_s: float | None = None,
+) -> asyncio.Transport | None:
+    """TLS of the server's side over this transport; the transport of `protocol` then, None if the client is gone.
+    `begin`: what was received before TLS took over. Raises what the loop's `start_tls` raises."""
+    loop, before = asyncio.get_running_loop(), plain.get_protocol()
+    starting = asyncio.ensure_future(
+        loop.start_tls(plain, protocol, context, server_side=True, ssl_handshake_timeout=timeout_s)
+    )
+    try:
+        await asyncio.sleep(0)  # TLS is the socket's protocol then
+    except BaseException:
+        starting.cancel()
+        raise
+    below = cast("asyncio.BufferedProtocol | None", plain.get_protocol())
+    if below is None or below is before:  # the socket was closed meanwhile
+        return await starting
+    reads = TlsReads(below, told)
+    plain.set_protocol(reads)
+    loop.call_soon(reads.begin, begin())
+    secured = await starting
+    if secured is not None:
+        reads.handshake_over(cast("_Secured", secured))
+    return secured
+
+
+class _Secured(Protocol):
+    """The methods that a transport with TLS has beside others, in asyncio and in uvloop."""
+
+    def set_read_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Bytes that are received while the connection takes none."""
+
+    def get_read_buffer_size(self) -> int:
+        """Bytes that were received and not decrypted."""
+
+
+class TlsReads(asyncio.BufferedProtocol):
+    """The protocol of a socket; `tls`: that of TLS."""
+
+    def __init__(self, tls: asyncio.BufferedProtocol, told: Told) -> None:
+        self._tls = tls
+        self._told = told
+        self._whole = memoryview(tls.get_buffer(_LARGEST))
+        self._buffer = self._whole[:PART]
+        _give_back(self._whole[PART:])
+        self._came = self._received_before = 0
+        self._pending: Callable[[], int] | None = None
+        """Bytes that TLS has, and that the connection has not taken yet; None: the handshake is under way."""
+
+    def begin(self, data: bytes) -> None:
+        """Feed the bytes that were received before."""
+        for start in range(0, len(data), PART):
+            part = data[start : start + PART]
+            self._buffer[: len(part)] = part
+            self.buffer_updated(len(part))
+
+    def handshake_over(self, secured: _Secured) -> None:
+        """Watch the received bytes from now on: the handshake is over."""
+        secured.set_read_buffer_limits(high=PART)
+        self._came, self._received_before = 0, self._told.received()
+        self._pending = secured.get_read_buffer_size
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._tls.buffer_updated(nbytes)
+        if self._pending is None:
+            return
+        if nbytes == PART and self._buffer is not self._whole and self._told.may_grow():
+            self._buffer = self._whole
+        self._came += nbytes
+        if self._came >= WINDOW:
+            self._look(self._pending())
+
+    def _look(self, pending: int) -> None:
+        received = self._told.received()
+        if self._came - pending > _RECORD + RATIO * (received - self._received_before):
+            self._told.wasteful()
+        self._came, self._received_before = 0, received
+
+    def eof_received(self) -> bool | None:
+        return self._tls.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._tls.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._tls.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._tls.resume_writing()
+
+
+def _give_back(unused: memoryview) -> None:
+    """Its pages go back to the system until something is received into them: nothing of what they hold is needed."""
+    if _madvise is not None and unused:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(unused))
+        begin, end = (
+            -(-address // mmap.PAGESIZE) * mmap.PAGESIZE,
+            (address + len(unused)) // mmap.PAGESIZE * mmap.PAGESIZE,
+        )
+        if begin < end:
+            _madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)

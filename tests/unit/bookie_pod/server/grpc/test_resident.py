@@ -1,0 +1,182 @@
+"""The last bound: what is resident, whatever it is made of."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bookie_pod.callers import Address
+from bookie_pod.server.grpc.resident import FIRST, SETTLE_S, ResidentBound
+
+MOST = 100 << 20
+
+
+class World:
+    def __init__(self) -> None:
+        self.resident, self.trims, self.ends = 0, 0, 0
+        self.known: set[Address] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.bound = ResidentBound(MOST, lambda: self.resident, self._trim, lambda: self.known, self._end)
+        self.bound.port = self._listener.getsockname()[1]
+        self.sockets = [self._listener]
+
+    def _trim(self) -> None:
+        self.trims += 1
+
+    def _end(self) -> None:
+        self.ends += 1
+
+    def connect(self, sends: int = FIRST) -> socket.socket:
+        """A connection that has sent so much, which nobody has read."""
+        client = socket.create_connection(self._listener.getsockname())
+        server, address = self._listener.accept()
+        client.sendall(bytes(sends))
+        self.sockets += [client, server]
+        client.setblocking(False)
+        self.last: Address = address
+        return client
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+def is_open(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def test_a_look_that_fails_is_not_the_last_one(world: World) -> None:
+    looked = threading.Event()
+
+    def resident() -> int:
+        if not looks:
+            looks.append(1)
+            raise MemoryError
+        looked.set()
+        return 0
+
+    looks: list[int] = []
+    bound = ResidentBound(MOST, resident, None, lambda: ())
+    bound.start(world.bound.port)
+    try:
+        assert looked.wait(30)
+    finally:
+        bound.stop()
+
+
+def test_a_look_of_which_nothing_can_be_told_is_not_the_last_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the look lacked, the line lacks too."""
+    looked = threading.Event()
+    told = list[object]()
+
+    def resident() -> int:
+        if told:
+            looked.set()
+        raise MemoryError
+
+    def error(*line: object, **fields: object) -> None:
+        told.append(line)
+        raise MemoryError
+
+    bound = ResidentBound(MOST, resident, None, lambda: ())
+    monkeypatch.setattr(bound._lines, "error", error)
+    bound.start(world.bound.port)
+    try:
+        assert looked.wait(30)
+    finally:
+        bound.stop()
+
+
+def test_nobody_is_reset_below_the_bound(world: World) -> None:
+    client = world.connect()
+    world.resident = MOST
+    world.bound.look(0.0)
+    assert is_open(client)
+    assert world.trims == 0
+
+
+def test_strangers_are_reset_first_and_everybody_where_that_does_not_help(world: World) -> None:
+    stranger = world.connect()
+    known = world.connect()
+    world.known = {world.last}
+    world.resident = MOST + 1
+    world.bound.look(0.0)
+    assert (is_open(stranger), is_open(known)) == (False, True)
+    assert world.trims == 1
+    world.bound.look(SETTLE_S / 2)
+    assert is_open(known)
+    world.bound.look(SETTLE_S)
+    assert not is_open(known)
+    assert world.ends == 0
+
+
+@pytest.mark.parametrize("sends", [0, FIRST - 1])
+def test_who_has_just_come_is_spared_as_long_as_strangers_send_more(world: World, sends: int) -> None:
+    stranger, newcomer = world.connect(), world.connect(sends)
+    world.resident = MOST + 1
+    world.bound.look(0.0)
+    assert (is_open(stranger), is_open(newcomer)) == (False, True)
+    world.bound.look(SETTLE_S)
+    assert not is_open(newcomer)
+
+
+def test_who_is_known_is_spared_as_long_as_strangers_come(world: World) -> None:
+    known = world.connect()
+    world.known = {world.last}
+    world.resident = MOST + 1
+    for second in range(5):
+        stranger = world.connect()
+        world.bound.look(second * SETTLE_S)
+        assert (is_open(stranger), is_open(known)) == (False, True)
+    world.bound.look(5 * SETTLE_S)
+    assert not is_open(known)
+
+
+def test_who_is_known_is_reset_at_once_where_it_grows_on(world: World) -> None:
+    known = world.connect()
+    world.known = {world.last}
+    world.resident = MOST + 1
+    world.bound.look(0.0)
+    world.resident += MOST // 4
+    world.bound.look(0.01)
+    assert not is_open(known)
+
+
+def test_a_process_that_is_far_beyond_ends(world: World) -> None:
+    world.resident = 2 * MOST
+    world.bound.look(0.0)
+    assert world.ends == 1
+
+
+def test_what_was_freed_last_is_given_back_by_one_more_trim(world: World) -> None:
+    for now, resident in ((0.0, MOST + 1), (0.1, MOST), (0.1 + SETTLE_S / 2, MOST)):
+        world.resident = resident
+        world.bound.look(now)
+        assert world.trims == 1
+    for now in (0.1 + SETTLE_S, 9.0):
+        world.bound.look(now)
+        assert world.trims == 2
+
+
+def test_it_begins_afresh_once_the_process_is_small_again(world: World) -> None:
+    known = world.connect()
+    world.known = {world.last}
+    for now, resident in ((0.0, MOST + 1), (0.1, MOST), (SETTLE_S + 1, MOST + 1)):
+        world.resident = resident
+        world.bound.look(now)
+    assert is_open(known)

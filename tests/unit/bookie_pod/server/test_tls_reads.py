@@ -1,0 +1,146 @@
+"""TLS receives a part at a time, and a client whose bytes bring nothing is told of."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import sys
+
+import pytest
+
+from bookie_pod.server.tls_reads import PART, RATIO, WINDOW, TlsReads, Told
+
+
+class Tls(asyncio.BufferedProtocol):
+    """Decrypts nothing, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(bytearray(sizehint))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.calls.append(nbytes)
+
+    def eof_received(self) -> bool:
+        self.calls.append("eof")
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.calls.append(exc)
+
+    def pause_writing(self) -> None:
+        self.calls.append("pause")
+
+    def resume_writing(self) -> None:
+        self.calls.append("resume")
+
+
+class Connection:
+    """Counts by hand."""
+
+    def __init__(self) -> None:
+        self.tls = Tls()
+        self.received = self.pending = self.asked = self.wasteful = 0
+        self.grows = False
+        self.read_limit: int | None = None
+        self.reads = TlsReads(self.tls, Told(lambda: self.received, self._may_grow, self._waste))
+
+    def set_read_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.read_limit = high
+
+    def get_read_buffer_size(self) -> int:
+        return self.pending
+
+    def _may_grow(self) -> bool:
+        self.asked += 1
+        return self.grows
+
+    def _waste(self) -> None:
+        self.wasteful += 1
+
+
+@pytest.fixture
+def conn() -> Connection:
+    made = Connection()
+    made.reads.handshake_over(made)
+    return made
+
+
+def test_a_handshake_may_be_long_but_is_received_in_parts_too() -> None:
+    conn = Connection()
+    for _ in range(4 * WINDOW // PART):
+        assert len(conn.reads.get_buffer(-1)) == PART
+        conn.reads.buffer_updated(PART)
+    assert (conn.asked, conn.wasteful) == (0, 0)
+    conn.reads.handshake_over(conn)
+    assert conn.read_limit == PART
+    conn.reads.buffer_updated(WINDOW - 1)
+    assert conn.wasteful == 0
+    conn.reads.buffer_updated(1)
+    assert conn.wasteful == 1
+
+
+def test_what_was_received_before_tls_was_there_is_given_to_it_in_parts() -> None:
+    conn = Connection()
+    conn.reads.begin(bytes(2 * PART + 1))
+    assert conn.tls.calls == [PART, PART, 1]
+
+
+def test_a_part_at_a_time_until_there_is_room_for_more(conn: Connection) -> None:
+    conn.received = PART
+    for nbytes in (PART - 1, PART, PART):
+        assert len(conn.reads.get_buffer(-1)) == PART
+        conn.reads.buffer_updated(nbytes)
+        conn.received += nbytes
+    assert conn.asked == 2, "only what is used up is too little"
+    conn.grows = True
+    conn.reads.buffer_updated(PART)
+    assert len(conn.reads.get_buffer(-1)) > PART
+    conn.reads.buffer_updated(PART)
+    assert conn.asked == 3
+    assert conn.tls.calls == [PART - 1, PART, PART, PART, PART]
+
+
+@pytest.mark.parametrize(
+    ("received", "pending", "wasteful"),
+    [(0, 0, 1), (WINDOW, 0, 0), (WINDOW // RATIO, 0, 0), (WINDOW // 100, 0, 1), (0, WINDOW, 0)],
+    ids=["nothing", "all of it", "small records", "next to nothing", "not taken yet"],
+)
+def test_bytes_that_bring_nothing(conn: Connection, received: int, pending: int, wasteful: int) -> None:
+    conn.received, conn.pending = received, pending
+    conn.reads.buffer_updated(WINDOW - 1)
+    assert conn.wasteful == 0
+    conn.reads.buffer_updated(1)
+    assert conn.wasteful == wasteful
+
+
+def test_what_came_long_ago_makes_up_for_nothing(conn: Connection) -> None:
+    conn.received += 100 * WINDOW
+    conn.reads.buffer_updated(WINDOW)
+    assert conn.wasteful == 0
+    conn.reads.buffer_updated(WINDOW)
+    assert conn.wasteful == 1
+
+
+def test_all_else_is_for_tls(conn: Connection) -> None:
+    lost = OSError()
+    conn.reads.pause_writing()
+    conn.reads.resume_writing()
+    assert conn.reads.eof_received()
+    conn.reads.connection_lost(lost)
+    assert conn.tls.calls == ["pause", "resume", "eof", lost]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not empty what is given back")
+def test_what_tls_does_not_receive_into_is_not_resident() -> None:
+    """However often its memory was used before."""
+    memory = bytearray(b"x" * (1 << 20))
+    whole, largest = memoryview(memory), 256 * 1024
+    tls = Tls()
+    tls.get_buffer = lambda sizehint: whole[100 : 100 + sizehint]  # type: ignore[method-assign]
+    TlsReads(tls, Told(lambda: 0, lambda: False, lambda: None))
+    assert memory[: 100 + PART].count(0) == memory[100 + largest :].count(0) == 0
+    given_back = memory[100 + PART : 100 + largest].count(0)
+    assert largest - PART - 2 * mmap.PAGESIZE < given_back <= largest - PART
