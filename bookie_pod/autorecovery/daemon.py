@@ -7,9 +7,9 @@
     await daemon.stop()
 
 Unlike the reference's it does not end with its session, nor leave a process behind that does nothing: parts begin
-again, and what does not come back is told by `complaint`, which the probes of the process show. A part is a coroutine
+again, and `complaint` reports a part that does not come back; the probes of the process show it. A part is a coroutine
 function that works until it is cancelled. What it holds in the metadata service (locks, the auditor's vote) ends with
-the session, so at an expiry it is cancelled and begun anew in the next session, which the metadata service opens by
+the session, so at an expiry it is cancelled and started again in the next session, which the metadata service opens by
 itself.
 
 Invariants
@@ -19,7 +19,7 @@ Invariants
 
 Event loop only.
 
-Source: reference auto-recovery, section 1; apache/bookkeeper issues 2302 and 2471 say what an idle one costs.
+Source: docs/internals/auto-recovery.md, section 1; apache/bookkeeper issues 2302 and 2471 say what an idle one costs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bookie_protocol.shown import one_line
 
 WATCH_INTERVAL_S: Final = 1.0
 REOPEN_AFTER: Final = 6.0
-"""So many session time-outs without a connection, and the session is given up."""
+"""Session time-outs without a connection after which the session is given up."""
 SHORTEST_REOPEN_S: Final = 30.0
 STUCK_S: Final = 1800.0
 """A worker that works on ledgers and shows no progress for so long is stuck: every request has a time-out."""
@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SessionWatch:
-    """Whether there is a session, and since when there is none. `close` ends the listening."""
+    """A watch over the session: whether there is one, and since when there is none. `close` ends the listening."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -59,7 +59,7 @@ class SessionWatch:
         self._connected = asyncio.Event()
         self._expired = asyncio.Event()
         self.lost_at: float | None = None
-        """When the connection went; None: it stands."""
+        """Time at which the connection was lost, by the event loop's clock; None: there is a connection."""
         self._remove = session.add_listener(self._changed)
         self._changed(session.state)
 
@@ -73,7 +73,7 @@ class SessionWatch:
         return self._expired
 
     async def connected(self) -> None:
-        """Until a session stands."""
+        """Wait until there is a session."""
         await self._connected.wait()
 
     def away(self) -> float:
@@ -123,7 +123,7 @@ class SupervisedPart:
         return PartStatus(self.name, self._task is not None, down_for, self._last_error)
 
     def complaint(self) -> str | None:
-        """Why somebody should look at this part; None: it runs, or has not been away for long."""
+        """Return why this part needs attention; None: it runs, or has not been away for long."""
         if self._down_since is None or self._loop.time() - self._down_since < PATIENCE_S:
             return None
         why = self._last_error or f"the session with the metadata service is {self._session.state.value}"
@@ -144,7 +144,7 @@ class SupervisedPart:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _run_once(self) -> bool:
-        """Whether it ended only because its session did."""
+        """Run the part once; return whether it ended only because its session did."""
         expired = self._session.expired
         running = self._loop.create_task(self._until_it_ends(), name=self.name)
         session_end = self._loop.create_task(expired.wait())
@@ -203,6 +203,7 @@ class AutoRecovery:
         session: Session,
         parts: Mapping[str, Callable[[], Awaitable[None]]],
         worker: WorkerProgress,
+        worker_complaint: Callable[[], str | None] = lambda: None,
         *,
         watch_interval: float = WATCH_INTERVAL_S,
     ) -> None:
@@ -210,6 +211,7 @@ class AutoRecovery:
         self._reopen_after = max(SHORTEST_REOPEN_S, REOPEN_AFTER * session.default_timeout)
         self._parts = [SupervisedPart(name, run, self._session) for name, run in parts.items()]
         self._worker = worker
+        self._worker_complaint = worker_complaint
         self._interval = watch_interval
         self._tasks: list[asyncio.Task[None]] = []
         self._told: str | None = None
@@ -243,7 +245,7 @@ class AutoRecovery:
             await asyncio.sleep(self._interval)
 
     def complaint(self) -> str | None:
-        """What is wrong in one line, for probes; None: nothing."""
+        """Return what is wrong in one line, for probes; None: nothing."""
         if (dead := self.dead()) is not None:
             return dead
         for part in self._parts:
@@ -252,10 +254,11 @@ class AutoRecovery:
         idle = self._worker.clock() - self._worker.moved_at
         if self._worker.is_busy() and idle >= STUCK_S:
             return f"the replication worker is stuck: it works on ledgers without progress for {idle:.0f} s"
-        return None
+        return self._worker_complaint()
 
     def dead(self) -> str | None:
-        """Which part nobody begins again, and why; None: all are kept. It takes another process to bring it back."""
+        """Return which part will not be started again, and why; None: all are kept. Only another process brings it
+        back."""
         for part, task in zip(self._parts, self._tasks, strict=False):
             if task.done():
                 return f"the {part.name} is dead: {_why(task)}"

@@ -10,12 +10,14 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
 from bookie_client.client import Client
-from bookie_client.replication.check import CheckOptions, LedgerChecker, LedgerReport, close_checked
+from bookie_client.replication.check import CheckOptions, LedgerChecker, LedgerReport
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.auditor import Auditor
@@ -30,6 +32,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments, ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
+from bookie_protocol.metadata_service.findings import Finding
 from bookie_protocol.metadata_service.interface import MetadataService
 
 STOP_SECONDS: Final = 15.0
@@ -47,15 +50,15 @@ class RunningAutoRecovery:
         self._daemon = daemon
 
     def complaint(self) -> str | None:
-        """What is wrong in one line; None: nothing."""
+        """Return what is wrong in one line; None: nothing."""
         return self._daemon.complaint()
 
     def dead(self) -> str | None:
-        """What only another process brings back; None: nothing."""
+        """Return a fault that only another process mends; None: nothing."""
         return self._daemon.dead()
 
     def status(self) -> AutoRecoveryStatus:
-        """What this process does."""
+        """Return what this process does."""
         return self._daemon.status()
 
     @property
@@ -64,11 +67,11 @@ class RunningAutoRecovery:
         return self._auditor
 
     def auditor_status(self) -> AuditorStatus:
-        """What the auditor, or candidate, shows."""
+        """Return what the auditor, or candidate, shows."""
         return self._auditor.status()
 
     async def watch(self) -> str:
-        """Until the session with the metadata service does not come back, or a part is `dead`; returns why."""
+        """Wait until the session with the metadata service does not come back, or a part is `dead`; return why."""
         return await self._daemon.watch()
 
     async def stop(self) -> None:
@@ -97,6 +100,7 @@ async def start(
             metadata.session,
             parts,
             worker.progress,
+            worker.complaint,
             watch_interval=max(0.1, config.node.death_watch_interval_ms / 1000),
         )
         await daemon.start()
@@ -122,9 +126,9 @@ def make_worker(
     async def recover_ledger(report: LedgerReport) -> None:
         await close_checked(client, report)
 
-    async def mark_lost(ledger_id: int, bookies: Collection[str]) -> None:
+    async def mark_more(ledger_id: int, findings: Collection[Finding]) -> None:
         now = clock_ms() if options.store_mark_time else None
-        await marks.mark(ledger_id, sorted(bookies), ctime_ms=now)
+        await marks.mark(ledger_id, ctime_ms=now, findings=findings)
 
     check_options = CheckOptions(
         verification_percentage=options.auditor_verification_percentage, max_reads=reads, throttle=throttle
@@ -134,12 +138,13 @@ def make_worker(
         replicator=FragmentReplicator(client, replication_options(options, throttle)),
         writable=client.writable_bookies,
         mark=marks.read,
-        mark_lost=mark_lost,
+        mark_more=mark_more,
         recover=recover_ledger,
         progress=progress,
         metrics=metrics,
     )
-    worker = ReplicationWorker(metadata, LedgerRepair(parts), _worker_options(options), progress, metrics)
+    worker_id = f"{socket.gethostname()}/{client.context.random.getrandbits(32):08x}"
+    worker = ReplicationWorker(metadata, LedgerRepair(parts), _worker_options(options), progress, metrics, worker_id)
     _bind(metrics, worker, throttle)
     return worker
 
@@ -168,5 +173,6 @@ def _bind(metrics: ReplicationWorkerMetrics, worker: ReplicationWorker, throttle
         failing=lambda: count(Phase.BACKING_OFF),
         losing=lambda: sum(bool(note.lost_entries) for note in notes.values()),
         locks_not_released=lambda: worker.locks_not_released,
+        rounds_without_an_answer=lambda: worker.rounds_without_an_answer,
         rate_limit=lambda: throttle.bytes_per_second or 0,
     )

@@ -13,13 +13,14 @@ ledgers_check, replicas_check, placement_check  what is looked at; counting copi
 runs                            records of kind `auditor`, and what operators ask for
 
 - A copy is marked missing when its bookie has been registered nowhere for longer than the delay, or when the bookie
-  itself said so twice. A bookie that does not answer is counted, and never marked. While nobody at all is registered,
-  nothing is concluded.
-- The delay of a bookie begins when it is missed, is stored (`absences`), and goes on with the next auditor. Writing the
-  delay with its present value, or 0, is an audit now, as in the reference; Java's auditors understand the same nodes.
-- Checks take turns and stand in nobody's way: the audit of lost bookies is another task, without a throttle.
+  itself said so twice. A bookie that does not answer is counted, and never marked. While no bookie at all is
+  registered, nothing is concluded.
+- The delay of a bookie begins when it is missed, is stored (`absences`), and goes on with the next auditor, if that
+  comes within minutes and has the same time; else it starts again. Writing the delay with its present value, or 0, is
+  an audit now, as in the reference; Java's auditors understand the same nodes.
+- Checks take turns and delay no other work: the audit of lost bookies is another task, without a throttle.
 - A cursor and its counts belong together: what waits for a second look is behind the cursor. Only a complete run writes
   the node that Java's auditors read too.
-- A mark is withdrawn under the ledger's lock, only if every bookie that it names was absent and is back, if it is not
-  older than that absence, and if a check of the ledger finds the copies.
+- A mark is withdrawn under the ledger's lock, only if it tells of absences alone, if every bookie that it names is
+  back, and if a check of the ledger finds the copies.
 """

@@ -18,7 +18,7 @@ Invariants
 Event loop only. `service` and `client` are open, and stay open. The values of `Levels` and `DecommissionLevels` may be
 read on any thread.
 
-Source: reference auto-recovery, sections 1 to 5; reference metadata layout, section 10.7.
+Source: docs/internals/auto-recovery.md, sections 1 to 5; docs/internals/metadata-layout.md, section 10.7.
 """
 
 from __future__ import annotations
@@ -123,7 +123,16 @@ class Auditor:
         """Do the work until the vote is lost."""
         clock = self._make_clock()
         sources = self._sources or sources_of(self._client, self._config)
-        term = Term(self._service, sources, self._config, self._metrics, clock, self._random, self.bookie_id)
+        term = Term(
+            self._service,
+            sources,
+            self._config,
+            self._metrics,
+            clock,
+            self._random,
+            self.bookie_id,
+            auditorship.term,
+        )
         self._term, self._elected_ms = term, clock.now_ms()
         _log.info("elected auditor", bookie_id=self.bookie_id)
         loop = asyncio.get_running_loop()
@@ -162,7 +171,7 @@ class Auditor:
 
 
 class Levels:
-    """`run` until cancelled. A level that nobody can tell is NaN."""
+    """Levels for the metrics. `run` works until it is cancelled. A level that is unknown is NaN."""
 
     def __init__(self, service: MetadataService, is_auditor: Callable[[], bool]) -> None:
         self._service = service
@@ -173,11 +182,11 @@ class Levels:
         self.disabled = math.nan
         """1 while auto-recovery is disabled, else 0."""
         self.no_auditor = math.nan
-        """1 while nobody is auditor, else 0."""
+        """1 while there is no auditor, else 0."""
         self.auditor_id: str | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look again and again until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
@@ -209,8 +218,10 @@ class Levels:
 
 
 class DecommissionLevels:
-    """How far the decommissions under way are, from their records, which the auditor reads now and then. `run` until
-    cancelled. All levels are NaN where `is_auditor` is false, and while nobody can tell."""
+    """The progress of the decommissions under way, from their records, which the auditor reads now and then.
+
+    `run` works until it is cancelled. All levels are NaN where `is_auditor` is false, and while they are unknown.
+    """
 
     def __init__(self, service: MetadataService, is_auditor: Callable[[], bool]) -> None:
         self._store = DecommissionStore(service)
@@ -228,10 +239,10 @@ class DecommissionLevels:
         self.blocked = math.nan
         """Ledgers that cannot be drained at present."""
         self.updated_ms = math.nan
-        """When the record was stored last that nobody has stored for longest, in ms since the epoch."""
+        """Time at which the record that was not stored for longest was stored last, in ms since the epoch."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look again and again until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)

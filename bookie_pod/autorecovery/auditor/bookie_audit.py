@@ -9,7 +9,7 @@ Invariants
 
 Event loop only.
 
-Source: reference auto-recovery, section 3.2.
+Source: docs/internals/auto-recovery.md, section 3.2.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WINDOW: Final = 256
 
 @dataclass(slots=True)
 class AuditResult:
-    """What an audit found. Sizes in bytes, times in ms."""
+    """The result of an audit. Sizes are in bytes, times in ms."""
 
     ledgers: int = 0
     marked: int = 0
@@ -50,12 +50,12 @@ class AuditResult:
     """Time spent on marking, all ledgers together."""
     skipped: set[str] = field(default_factory=set)
     """Bookies that were not registered, and for which a ledger was left as it is: their copies did not count as missing
-    at that moment. Nobody has been audited who is among them."""
+    at that moment. A bookie among them does not count as audited."""
     named: Counter[str] = field(default_factory=Counter)
     """Ledgers that name each bookie that is not registered, lost or not."""
 
     def counts(self) -> dict[str, int]:
-        """For the record."""
+        """Return the counts for the record."""
         return {
             "ledgers": self.ledgers,
             "marked": self.marked,
@@ -96,7 +96,7 @@ class BookieAudit:
             return None  # deleted since it was listed
         except MetadataDamaged as error:
             result.damaged += 1
-            _log.error("metadata of a ledger cannot be read: nobody can tell which bookies it needs", reason=str(error))
+            _log.error("metadata of a ledger cannot be read: the bookies that it needs are unknown", reason=str(error))
             return None
 
     async def _judge(self, metadata: LedgerMetadata, result: AuditResult) -> None:

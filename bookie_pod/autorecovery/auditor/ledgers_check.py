@@ -2,25 +2,27 @@
 
 | the replica | what follows |
 |---|---|
-| denied or damaged, and so again at the second look | the ledger is marked with that bookie |
+| denied or damaged, and so again when the same entries are read a second time | the ledger is marked with the finding |
+| its bookie said twice that it cannot tell what it has of this ledger | the same: the other copies heal it |
 | its bookie is registered nowhere, past the delay | marked at once, as the audit of bookies does |
-| its bookie is registered nowhere, within the delay | nothing; the delay is noted if nobody knew the bookie |
+| its bookie is registered nowhere, within the delay | nothing; the delay is noted if the bookie was unknown |
 | its bookie is registered and does not answer | counted: unreachable is not missing |
 
 Invariant: a ledger that cannot be checked is counted and named in the log; it neither ends the pass nor is it marked.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 4.1, 5 and 17.
+Source: docs/internals/auto-recovery.md, sections 4.1, 5 and 17.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Final
 
 import structlog
 
+from bookie_client.healing.guard import Checks
 from bookie_client.replication.check import LedgerReport, ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.lost_bookies import LostBookies
@@ -28,16 +30,17 @@ from bookie_pod.autorecovery.auditor.marking import Marked, Marker
 from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataUnavailable, NotThere, PodkeeperError
+from bookie_protocol.metadata_service.findings import Finding, Reason, joined
 
 _log = structlog.get_logger(__name__)
 
-MISSING = frozenset({ReplicaVerdict.MISSING, ReplicaVerdict.DAMAGED})
-
-
-class Checker(Protocol):
-    """`bookie_client.replication.check.LedgerChecker`."""
-
-    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport: ...
+SUSPICIOUS: Final = {
+    ReplicaVerdict.MISSING: Reason.MISSING,
+    ReplicaVerdict.DAMAGED: Reason.DAMAGED,
+    ReplicaVerdict.UNTOLD: Reason.UNTOLD,
+}
+"""Verdicts that are marked when they are met twice."""
+FINDER: Final = "check of ledgers"
 
 
 class LedgersCheck:
@@ -45,7 +48,7 @@ class LedgersCheck:
 
     def __init__(
         self,
-        checker: Checker,
+        checker: Checks,
         marker: Marker,
         known: LostBookies,
         metrics: AuditorInstruments,
@@ -63,7 +66,7 @@ class LedgersCheck:
             return report
         metadata = report.metadata.value
         self._metrics.ledger_checked(len(metadata.ensembles), len(metadata.all_bookies()))
-        suspects, unreachable = missing(report), _with(report, lambda verdict: verdict is ReplicaVerdict.UNREACHABLE)
+        suspects, unreachable = suspects_in(report), _bookies_with(report, ReplicaVerdict.UNREACHABLE)
         marked = await self._mark_lost(report)
         counts = {
             "ledgers": 1,
@@ -75,24 +78,27 @@ class LedgersCheck:
         return Look({name: int(count) for name, count in counts.items() if count}, suspects)
 
     async def look_again(self, ledger_id: int, suspects: frozenset[Suspect]) -> Look:
-        report = await self._report(ledger_id)
+        report = await self._report(ledger_id, [finding for _, finding in suspects])
         if isinstance(report, Look):
             return Look({name: count for name, count in report.counts.items() if name != "ledgers"})
-        confirmed = sorted({bookie for _, bookie in suspects & missing(report)})
-        if not confirmed:
+        doubted = {(first, finding.bookie) for first, finding in suspects}
+        again = [(first, finding) for first, finding in suspects_in(report) if (first, finding.bookie) in doubted]
+        if not again:
             return Look({"withdrawn": 1})
+        confirmed = joined(sorted((finding for _, finding in again), key=lambda each: (each.bookie, each.runs)))
         outcome = await self._marker.mark(ledger_id, confirmed)
         if outcome is Marked.NEW:
-            _log.warning("a ledger lost copies", ledger=ledger_id, bookies=confirmed, details=_details(report))
+            bookies = sorted({finding.bookie for finding in confirmed})
+            _log.warning("a ledger lost copies", ledger=ledger_id, bookies=bookies, details=_details(report))
         return Look({"marked": 1} if outcome is Marked.NEW else {}, later=outcome is Marked.LOCKED)
 
     async def finish(self) -> Mapping[str, int]:
         return {}
 
-    async def _report(self, ledger_id: int) -> LedgerReport | Look:
+    async def _report(self, ledger_id: int, findings: Collection[Finding] = ()) -> LedgerReport | Look:
         await self._pace.read(0)
         try:
-            return await self._checker.check(ledger_id)
+            return await self._checker.check(ledger_id, findings=findings)
         except MetadataUnavailable:
             raise
         except NotThere:
@@ -102,25 +108,33 @@ class LedgersCheck:
             return Look({"ledgers": 1, "could_not_tell": 1})
 
     async def _mark_lost(self, report: LedgerReport) -> bool:
-        absent = {bookie for _, bookie in _with(report, lambda verdict: verdict is ReplicaVerdict.LOST)}
+        absent = _bookies_with(report, ReplicaVerdict.LOST)
         self._known.expect(absent)
         lost = [bookie for bookie in absent if self._known.is_lost(bookie)]
         return bool(lost) and await self._marker.mark_lost(report.ledger_id, lost) is Marked.NEW
 
 
-def missing(report: LedgerReport) -> frozenset[Suspect]:
-    """Copies that their bookies denied, or that are damaged."""
-    return _with(report, lambda verdict: verdict in MISSING)
-
-
-def _with(report: LedgerReport, chosen: Callable[[ReplicaVerdict], bool]) -> frozenset[Suspect]:
+def suspects_in(report: LedgerReport) -> frozenset[Suspect]:
+    """Copies that their bookies denied or cannot tell of, or that are damaged: the very entry that showed it."""
     return frozenset(
-        (each.fragment.first_entry, finding.bookie)
+        (
+            each.fragment.first_entry,
+            Finding(
+                found.bookie,
+                SUSPICIOUS[found.verdict],
+                () if found.entry_id is None else ((found.entry_id, found.entry_id),),
+                FINDER,
+            ),
+        )
         for each in report.fragments
-        for finding in each.findings
-        if chosen(finding.verdict)
+        for found in each.findings
+        if found.verdict in SUSPICIOUS
     )
 
 
+def _bookies_with(report: LedgerReport, verdict: ReplicaVerdict) -> set[str]:
+    return {found.bookie for each in report.fragments for found in each.findings if found.verdict is verdict}
+
+
 def _details(report: LedgerReport) -> list[str]:
-    return [finding.detail for each in report.fragments for finding in each.findings if finding.verdict in MISSING][:10]
+    return [found.detail for each in report.fragments for found in each.findings if found.verdict in SUSPICIOUS][:10]

@@ -1,8 +1,8 @@
-"""Auditing whoever is lost: registered nowhere (`Registrations`) for longer than the recovery delay (`membership`).
+"""Audits of bookies that are registered nowhere (`Registrations`) for longer than the recovery delay (`membership`).
 
 | what happens | what follows |
 |---|---|
-| a bookie's registration goes | its delay begins; the time is recorded for whoever is the auditor then |
+| a bookie's registration goes | its delay begins; the time is recorded for the auditor of that time |
 | it is back within the delay | nothing: the audit is cancelled |
 | the delay has passed | audit |
 | several are lost at once | one audit for all whose delay has passed |
@@ -11,24 +11,24 @@
 | a bookie is back, maybe while there was no auditor | `on_return` hears of it, and when it had left |
 | `auditorPeriodicBookieCheckInterval` has passed, or this auditor was elected | audit |
 
-`Registrations` knows who is registered, writable or read-only: it follows watches, and lists anew when it counts.
+`Registrations` knows who is registered, writable or read-only: it follows watches, and lists again when it counts.
 
 Invariants
-- What the watches tell wakes; before an audit begins the registrations are listed anew, so that a bookie which changes
-  from writable to read-only is not taken for lost.
+- A change that a watch reports wakes it; before an audit begins the registrations are listed again, so that a bookie
+  which changes from writable to read-only is not taken for lost.
 - An audit that fails is repeated until it succeeds, unlike the reference's. A bookie for which a ledger was skipped,
   because its copies did not count as missing for a moment, is audited again.
 - An audit that was asked for counts everybody who is absent, also whom nothing but a ledger names.
 - A bookie that left for good is looked for twice, some time apart, so that a ledger which comes to name it late is
   noticed. What names one later than that is met by the next periodic audit or check.
 - While auto-recovery is disabled nothing is marked; the delays run on.
-- Of registrations one group alone tells nothing: nothing is told before both are known.
+- One group of registrations alone means nothing: nothing is reported before both are known.
 - A snapshot replaces an older one of its group only; watches and lists may overtake each other.
 - A watch that ends with an error is begun again; what was known stays.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 2, 3 and 4.
+Source: docs/internals/auto-recovery.md, sections 2, 3 and 4.
 """
 
 from __future__ import annotations
@@ -36,20 +36,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult, BookieAudit
 from bookie_pod.autorecovery.auditor.membership import Change, Membership
+from bookie_pod.autorecovery.auditor.periodic import CheckMetrics
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Runs
 from bookie_pod.autorecovery.auditor.schedule import MS, Clock
 from bookie_protocol.errors import MetadataDamaged, MetadataError
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet, MetadataService
 from bookie_protocol.shown import one_line
-
-if TYPE_CHECKING:
-    from bookie_pod.autorecovery.auditor.term import TermMetrics
 
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +55,9 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 SETTING_PAUSE: Final = 30.0
 SAVE_PAUSE: Final = 2.0
+NOTE_SECONDS: Final = 60.0
+"""Seconds between two notes of the absent bookies, while a delay runs: much less than what the next auditor takes for
+old."""
 FOLLOW_PAUSE: Final = 30.0
 """Seconds until a watch that ended is begun again."""
 _LOOKS: Final = 5
@@ -71,7 +72,7 @@ class LostBookies:
         records: AuditRecords,
         clock: Clock,
         enabled: asyncio.Event,
-        metrics: TermMetrics,
+        metrics: CheckMetrics,
         *,
         auditor_id: str,
         interval_s: int,
@@ -92,7 +93,7 @@ class LostBookies:
         self._unsaved = asyncio.Event()
         self._next_periodic_ms: int | None = 0
         self._asked_for = False
-        """Somebody waits for an audit of everybody who is absent."""
+        """True if a request waits for an audit of all absent bookies."""
         self.membership = Membership(initial_delay_s)
         self.runs = Runs()
         self.running: AuditResult | None = None
@@ -115,7 +116,7 @@ class LostBookies:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next audit is due if nothing happens until then."""
+        """Return when the next audit is due if nothing happens until then, in ms; None: no audit is planned."""
         times = [time for time in (self._next_periodic_ms, self.membership.next_deadline_ms()) if time is not None]
         return min(times, default=None)
 
@@ -135,16 +136,16 @@ class LostBookies:
                     stored_s=delay,
                 )
         self.runs = await self._records.read(Check.BOOKIES)
-        absences = await self._records.absences()
+        absences = await self._records.absences_to_go_on_with(self._clock.now_ms())
         await self._look_around()
-        self.membership.restore(absences, self._clock.now_ms())
+        self.membership.restore(absences)
         back = {bookie: since for bookie, since in absences.items() if self.is_available(bookie)}
         if back:
             self._on_return(back)
             self._unsaved.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Audit until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._registrations.follow(BookieGroup.WRITABLE))
             tasks.create_task(self._registrations.follow(BookieGroup.READ_ONLY))
@@ -183,7 +184,7 @@ class LostBookies:
         await self._look_around()
         began = self._clock.now_ms()
         if not self._is_due():
-            return  # whoever was missed is back
+            return  # the bookies that were missed are back
         covered, met = self.membership.since_ms(self.membership.lost(began)), frozenset(self.membership.absences)
         if covered:
             _log.warning("bookies are lost; the ledgers that name them are marked", bookies=sorted(covered))
@@ -224,12 +225,15 @@ class LostBookies:
         self.runs = Runs(self._auditor_id, None, self.runs.last, failure)
 
     async def _save_when_changed(self) -> None:
-        """A task of its own: times of loss count while an audit runs, and while auto-recovery is disabled."""
+        """A task of its own: times of loss count while an audit runs, and while auto-recovery is disabled. While a
+        delay runs they are noted again and again, so that the next auditor can tell that they are of now."""
         while True:
-            await self._unsaved.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NOTE_SECONDS if self.membership.waiting(self._clock.now_ms()) else None):
+                    await self._unsaved.wait()
             self._unsaved.clear()
             try:
-                await self._records.write_absences(self.membership.since_ms())
+                await self._records.write_absences(self.membership.since_ms(), self._clock.now_ms())
             except MetadataError as error:
                 _log.warning("times of loss could not be stored", reason=str(error), again_in_s=SAVE_PAUSE)
                 self._unsaved.set()
@@ -261,7 +265,7 @@ class LostBookies:
                 self._metrics.audit_cancelled()
         if change.returned_audited:
             _log.info(
-                "lost bookies came back; marks that nobody works on are withdrawn once their copies are found",
+                "lost bookies came back; marks that no worker has locked are withdrawn once their copies are found",
                 bookies=sorted(change.returned_audited),
             )
         if change.since_ms:
@@ -302,8 +306,8 @@ class Registrations:
     async def look(self) -> None:
         """Ask who is registered now. Raises `MetadataError`.
 
-        A bookie registers on its new side before it leaves the old one, so whoever is on neither side in writable,
-        read-only, writable is gone; who was seen only at first is looked at again.
+        A bookie registers on its new side before it leaves the old one, so a bookie that is on neither side in
+        writable, read-only, writable is gone; one that was seen only at first is looked at again.
         """
         for _ in range(_LOOKS):
             first = await self._bookies.list(BookieGroup.WRITABLE)
@@ -316,7 +320,7 @@ class Registrations:
         self._tell()
 
     async def follow(self, group: BookieGroup) -> None:
-        """Until cancelled."""
+        """Follow the registrations of a group until cancelled."""
         while True:
             try:
                 async with self._bookies.watch(group) as snapshots:

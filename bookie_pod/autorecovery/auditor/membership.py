@@ -1,21 +1,23 @@
-"""Which bookies are lost: registered nowhere for longer than the recovery delay.
+"""The bookies that are lost: registered nowhere for longer than the recovery delay.
 
-A machine without I/O: it is told who is registered and what time it is, and says who is lost and when to look again.
+A machine without I/O: it gets the registered bookies and the time, and says which bookies are lost and when to look
+again.
 
 Invariants
 - A registered bookie is never lost, nor is one before its delay has passed, unless an operator demanded an audit: that
   counts everybody who is absent at that moment.
 - Each bookie has a delay of its own. Two that restart at the same time are waited for like one (the reference gives up
   the delay then).
-- While nobody at all is registered nobody is lost: that is an outage of the metadata service or of the network, and
-  there would be neither source nor target.
+- While no bookie at all is registered no bookie is lost: that is an outage of the metadata service or of the network,
+  and there would be neither source nor target.
 - Times of loss can be handed to the next auditor, so that its election neither shortens nor prolongs a delay.
-- Whom nobody needs any more (no cookie, and no ledger names it) is kept for `LATE_MS`, and then looked for once more:
-  what was under way when it left may name it still. Nobody would look for a bookie that is forgotten.
+- A bookie that is not needed any more (no cookie, and no ledger names it) is kept for `LATE_MS`, and then looked for
+  once more: work that was under way when it left may name it still. A bookie that is forgotten would never be looked
+  for.
 
 Pure; event loop of the auditor. Times are in ms since the epoch.
 
-Source: reference auto-recovery, sections 3.1 and 3.3.
+Source: docs/internals/auto-recovery.md, sections 3.1 and 3.3.
 """
 
 from __future__ import annotations
@@ -37,18 +39,18 @@ class Absence:
     demanded: bool = False
     audited: bool = False
     unneeded_ms: int | None = None
-    """When it was seen first that nobody needs it; None: somebody does, or nobody looked."""
+    """Time at which it was found that the bookie is not needed, in ms; None: it is needed, or that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an observation brought; `returned` splits into those whose ledgers were marked and those in their delay."""
+    """The result of an observation; `returned` splits into those whose ledgers were marked and those in their delay."""
 
     left: frozenset[str] = frozenset()
     returned_in_time: frozenset[str] = frozenset()
     returned_audited: frozenset[str] = frozenset()
     since_ms: Mapping[str, int] = field(default_factory=dict)
-    """When those who returned had left."""
+    """Time at which each returned bookie had left, in ms."""
 
     def __bool__(self) -> bool:
         return bool(self.left or self.returned_in_time or self.returned_audited)
@@ -62,16 +64,16 @@ class Membership:
     available: frozenset[str] = frozenset()
     _absences: dict[str, Absence] = field(default_factory=dict)
 
-    # --- what is told -------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------
 
-    def restore(self, since_ms: Mapping[str, int], now_ms: int) -> None:
-        """Times of loss that another auditor noted; one in the future counts as now."""
+    def restore(self, since_ms: Mapping[str, int]) -> None:
+        """Take over times of loss that another auditor noted, as far as they count."""
         for bookie, since in since_ms.items():
             if bookie not in self.available:
-                self._absences[bookie] = Absence(min(since, now_ms))
+                self._absences[bookie] = Absence(since)
 
     def observe(self, available: frozenset[str], now_ms: int) -> Change:
-        """The registered bookies, writable and read-only together, as of now."""
+        """Note the registered bookies, writable and read-only together, as of now; return what changed."""
         left = self.available - available
         returned = [bookie for bookie in self._absences if bookie in available]
         gone = [(bookie, self._absences.pop(bookie)) for bookie in returned]
@@ -86,15 +88,17 @@ class Membership:
         )
 
     def expect(self, bookies: Iterable[str], now_ms: int) -> frozenset[str]:
-        """Bookies that should be there (they have a cookie, or ledgers name them); returns those newly absent."""
+        """Note bookies that should be there (they have a cookie, or ledgers name them); return those newly absent."""
         new = frozenset(bookies) - self.available - self._absences.keys()
         for bookie in new:
             self._absences[bookie] = Absence(now_ms)
         return new
 
     def unneeded(self, bookies: Iterable[str], now_ms: int) -> bool:
-        """An audit that began now found nothing of these absent bookies, and something of all others. Whether it was
-        the last one of any: that is forgotten."""
+        """Note that an audit that began now found nothing of these absent bookies, and something of all others.
+
+        Return whether it was the last one that a bookie waited for: that bookie is forgotten.
+        """
         found = frozenset(bookies)
         forgotten = False
         for bookie, absence in list(self._absences.items()):
@@ -108,44 +112,47 @@ class Membership:
         return forgotten
 
     def demand(self, bookies: Iterable[str]) -> None:
-        """An operator wants these, as far as they are absent now, to count as lost, whatever the delay."""
+        """Let these bookies, as far as they are absent now, count as lost on request, whatever the delay."""
         for bookie in bookies:
             absence = self._absences.get(bookie)
             if absence is not None:
                 absence.demanded, absence.audited = True, False
 
     def audited(self, since_ms: Mapping[str, int]) -> None:
-        """Every ledger that names these was marked; one that came and left again meanwhile has another time of loss."""
+        """Note that every ledger of these was marked; one that left again meanwhile has another time of loss."""
         for bookie, since in since_ms.items():
             absence = self._absences.get(bookie)
             if absence is not None and absence.since_ms == since:
                 absence.audited = True
 
-    # --- what is said -------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------
 
     def deadline_ms(self, bookie: str) -> int | None:
-        """When an absent bookie counts, or counted, as lost; None: it is not absent."""
+        """Return when an absent bookie counts, or counted, as lost, in ms; None: it is not absent."""
         absence = self._absences.get(bookie)
         if absence is None:
             return None
         return absence.since_ms if absence.demanded else absence.since_ms + self.delay_s * MS
 
     def is_lost(self, bookie: str, now_ms: int) -> bool:
-        """Whether its copies count as missing now."""
+        """Return whether its copies count as missing now."""
         deadline = self.deadline_ms(bookie)
         return bool(self.available) and deadline is not None and deadline <= now_ms
 
     def lost(self, now_ms: int) -> frozenset[str]:
-        """Everybody whose copies count as missing now."""
+        """Return the bookies whose copies count as missing now."""
         return frozenset(bookie for bookie in self._absences if self.is_lost(bookie, now_ms))
 
     def waiting(self, now_ms: int) -> frozenset[str]:
-        """Absent, and still within the delay."""
+        """Return the bookies that are absent, and still within the delay."""
         return frozenset(self._absences) - self.lost(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When the next of those that are not audited is lost, or one that nobody needs is to be looked for once more,
-        if nothing happens until then; None: never."""
+        """Return when something is due next if nothing happens until then; None: never.
+
+        That is when the next bookie that was not audited is lost, or when one that is not needed has to be looked for
+        once more.
+        """
         if not self.available:
             return None
         deadlines = [self.deadline_ms(bookie) for bookie, absence in self._absences.items() if not absence.audited]
@@ -154,10 +161,10 @@ class Membership:
 
     @property
     def absences(self) -> Mapping[str, Absence]:
-        """Everybody who is absent."""
+        """The absent bookies."""
         return self._absences
 
     def since_ms(self, bookies: Iterable[str] | None = None) -> dict[str, int]:
-        """Times of loss: of these, or of everybody, for the next auditor."""
+        """Return the times of loss, of these or of all, for the next auditor."""
         chosen = self._absences if bookies is None else bookies
         return {bookie: self._absences[bookie].since_ms for bookie in chosen}

@@ -2,56 +2,84 @@
 
 Invariants
 - The time of a complete run is written when it is complete, and never for one that was broken off.
-- A pass that its auditor did not end is taken up where it was, unless it is older than `MAX_AGE_MS` or somebody asked
-  for a run since it began.
+- A pass that its auditor did not end is taken up where it was, unless it is older than `MAX_AGE_MS` or a run was
+  requested since it began.
 - A failure ends nothing but the attempt: it is recorded and tried again after a pause that doubles.
 - Checks take turns: one pass at a time. The audit of lost bookies does not wait for any of them.
 
 Event loop only.
 
-Source: reference auto-recovery, section 4.
+Source: docs/internals/auto-recovery.md, section 4.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
-from bookie_pod.autorecovery.auditor.bookie_audit import ledger_ids
+from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult, ledger_ids
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Running, Runs
-from bookie_pod.autorecovery.auditor.schedule import Clock, Due
+from bookie_pod.autorecovery.auditor.schedule import SKEW_MS, Clock, Due
 from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Sweep
+from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.shown import one_line
 
-if TYPE_CHECKING:
-    from bookie_pod.autorecovery.auditor.term import TermMetrics
-
 _log = structlog.get_logger(__name__)
 
 POLL_SECONDS: Final = 60.0
-"""Somebody may reset the time of the last run, as Apache's shell does: it is looked at this often."""
+"""Seconds between two looks at the time of the last run, which Apache's shell may reset."""
 MAX_AGE_MS: Final = 7 * 86_400_000
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0
 
 
+class CheckMetrics:
+    """Counts what the checks and the audit of lost bookies did."""
+
+    def __init__(self, metrics: AuditorInstruments, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self.audit_delayed = metrics.audit_delayed
+        self.audit_cancelled = metrics.audit_cancelled
+        self.check_skipped = metrics.check_skipped
+
+    def audit_ran(self, milliseconds: float, result: AuditResult | None) -> None:
+        if result is None:
+            self._metrics.audited(milliseconds, success=False)
+            return
+        self._metrics.audited(
+            milliseconds,
+            success=True,
+            marked=result.marked,
+            nbytes=result.marked_bytes,
+            publish_ms=result.publish_ms,
+        )
+        self._metrics.check_finished(Check.BOOKIES.value, self._clock.now_ms(), {})
+
+    def check_ran(self, check: Check, milliseconds: float, success: bool) -> None:
+        self._metrics.check_ran(check.value, milliseconds, success=success)
+
+    def check_finished(self, check: Check, counts: Mapping[str, int]) -> None:
+        self._metrics.check_finished(check.value, self._clock.now_ms(), counts)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckParts:
-    """What all checks of an auditor share."""
+    """The parts that all checks of an auditor share."""
 
     service: MetadataService
     records: AuditRecords
     clock: Clock
     enabled: asyncio.Event
     turn: asyncio.Lock
-    metrics: TermMetrics
+    metrics: CheckMetrics
     auditor_id: str
     second_look_s: float
 
@@ -72,7 +100,7 @@ class PeriodicCheck:
         self._sweep: Sweep | None = None
         self.runs = Runs()
         self.next_ms: int | None = None
-        """When it is due, ms; None: not unless somebody asks."""
+        """Time at which it is due, in ms; None: only on request."""
 
     @property
     def is_running(self) -> bool:
@@ -84,7 +112,7 @@ class PeriodicCheck:
         return self._sweep.cursor if self._sweep is not None else Cursor()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the check when it is due, until cancelled."""
         pause = FIRST_PAUSE
         watcher = asyncio.create_task(self._watch_requests())
         try:
@@ -110,7 +138,14 @@ class PeriodicCheck:
             self._requested.clear()
             due = await self._due()
             now = self._parts.clock.now_ms()
-            self.next_ms = due.at_ms()
+            self.next_ms = due.at_ms(now)
+            if due.is_in_the_future(now):
+                _log.warning(
+                    "the last run of a check lies in the future and counts as never: compare the auditors' clocks",
+                    check=self.kind.value,
+                    last_run_ms=due.last_complete_ms,
+                    now_ms=now,
+                )
             if self.next_ms is not None and (self.next_ms <= now or self._unfinished(due) is not None):
                 if self._parts.enabled.is_set():
                     return
@@ -139,12 +174,12 @@ class PeriodicCheck:
 
     def _unfinished(self, due: Due) -> Running | None:
         """A pass to be taken up."""
-        running = self.runs.running
-        if running is None or due.at_ms() is None:
+        running, now = self.runs.running, self._parts.clock.now_ms()
+        if running is None or due.at_ms(now) is None:
             return None
         if due.requested_ms is not None and due.requested_ms != running.request_ms:
             return None
-        return running if self._parts.clock.now_ms() - running.started_ms < MAX_AGE_MS else None
+        return running if -SKEW_MS <= now - running.started_ms < MAX_AGE_MS else None
 
     async def _watch_requests(self) -> None:
         while True:

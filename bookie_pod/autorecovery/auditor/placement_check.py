@@ -5,7 +5,7 @@ bookies of now: a mark that no worker can do anything about would be tried for e
 
 Event loop only.
 
-Source: reference auto-recovery, sections 4.2 and 17.
+Source: docs/internals/auto-recovery.md, sections 4.2 and 17.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from bookie_pod.autorecovery.auditor.schedule import MS
 from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
+from bookie_protocol.metadata_service.findings import Finding, Reason
 from bookie_protocol.metadata_service.interface import LedgerStore
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+
+_WHOLE: Final = Finding("", Reason.UNKNOWN)
+"""The suspect that a ledger is which breaks the policy: no bookie in particular."""
 
 _log = structlog.get_logger(__name__)
 
 VIEW_SECONDS: Final = 30.0
-"""How long one view of the cluster serves."""
+"""Seconds for which one view of the cluster is used."""
 
 
 class PlacementCheck:
@@ -79,7 +83,7 @@ class PlacementCheck:
         counts = {"ledgers": 1, "not_adhering": 1}
         if not any(self._can_be_mended(ensemble, quorums, view) for ensemble in failing):
             return Look({**counts, "cannot_be_mended": 1})
-        return Look(counts, frozenset({(0, "")}) if self._marker is not None else frozenset())
+        return Look(counts, frozenset({(0, _WHOLE)}) if self._marker is not None else frozenset())
 
     async def look_again(self, ledger_id: int, suspects: frozenset[Suspect]) -> Look:
         look = await self.look(ledger_id)

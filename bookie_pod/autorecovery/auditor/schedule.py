@@ -1,12 +1,14 @@
-"""When a check is due, and the clock that all of the auditor goes by.
+"""The time at which a check is due, and the clock that all of the auditor goes by.
 
 Invariants
 - The clock never goes back: it is the wall clock at the start, moved on by the event loop's. Times that are stored and
   compared across processes are in ms since the epoch.
-- A check is due one interval after its last complete run, at once if it never ran, and at once if somebody asked for it
+- A check is due one interval after its last complete run, at once if it never ran, and at once if it was requested
   since; an interval of 0 or less leaves only the last.
+- A last run that lies in the future tells of an auditor whose clock was wrong, and of nothing else: the check counts as
+  one that never ran. Clocks may differ by `SKEW_MS`.
 
-Sources: reference auto-recovery, section 4; reference metadata layout, section 10.
+Sources: docs/internals/auto-recovery.md, section 4; docs/internals/metadata-layout.md, section 10.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MS: Final = 1000
+SKEW_MS: Final = 300_000
 
 
 def wall_clock_ms() -> int:
@@ -43,17 +46,23 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is known of a check's past. `last_complete_ms` None: it never ran to its end."""
+    """The past of a check. `last_complete_ms` None: it never ran to its end."""
 
     interval_s: int
     last_complete_ms: int | None
     requested_ms: int | None
-    """When somebody asked for a run, by that one's clock, and no run has answered it; None: nobody."""
+    """Time of a request that no run has answered, by the clock of the process that asked; None: no such request."""
 
-    def at_ms(self) -> int | None:
-        """When to run next; 0: at once. None: not unless somebody asks."""
+    def is_in_the_future(self, now_ms: int) -> bool:
+        """Return whether the recorded time of the last run is in the future, which cannot be."""
+        return self.last_complete_ms is not None and self.last_complete_ms > now_ms + SKEW_MS
+
+    def at_ms(self, now_ms: int) -> int | None:
+        """Return when to run next, in ms; 0: at once. None: only on request."""
         if self.requested_ms is not None:
             return 0
         if self.interval_s <= 0:
             return None
-        return 0 if self.last_complete_ms is None else self.last_complete_ms + self.interval_s * MS
+        if self.last_complete_ms is None or self.is_in_the_future(now_ms):
+            return 0
+        return self.last_complete_ms + self.interval_s * MS

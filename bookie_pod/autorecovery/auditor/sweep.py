@@ -19,6 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from bookie_protocol.metadata_service.findings import Finding
 from bookie_protocol.together import read_ahead
 
 MAX_PENDING: Final = 1000
@@ -26,13 +27,13 @@ MAX_LOOKS: Final = 12
 """Second looks at one ledger that others keep locked; after that it is counted as locked."""
 SAVE_SECONDS: Final = 15.0
 
-Suspect = tuple[int, str]
-"""First entry of a segment, and the bookie whose copy is in doubt."""
+Suspect = tuple[int, Finding]
+"""First entry of a segment, and what was seen of a bookie's copies there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at one ledger brought. `suspects`: worth a second look. `later`: somebody works on the ledger."""
+    """The result of a look at one ledger. `suspects`: worth a second look. `later`: a worker has the ledger."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     suspects: frozenset[Suspect] = frozenset()
@@ -98,7 +99,7 @@ class Sweep:
 
     @property
     def cursor(self) -> Cursor:
-        """Where another auditor has to go on."""
+        """Return the place where another auditor has to go on."""
         if not self._pending:
             return Cursor(self._next, dict(self._counts))
         first = min(self._pending, key=lambda pending: pending.ledger_id)

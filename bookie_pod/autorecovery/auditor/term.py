@@ -5,6 +5,7 @@
 | lost bookies | registrations, delays, audits |
 | marker | what was locked when it was to be marked |
 | withdrawals | marks of bookies that are back |
+| returns | copies of bookies that were away |
 | three checks | all ledgers, placement, replicas; they take turns |
 
 Each is a task of its own, so that no check holds up the reaction to a lost bookie. A defect in one ends the term, with
@@ -13,7 +14,7 @@ the defect; faults of the metadata service end nothing.
 Event loop only. What an auditor, or a candidate, shows of itself are snapshots, with times in ms since the epoch, which
 any thread may read.
 
-Source: reference auto-recovery, section 2, whose tasks share one thread.
+Source: docs/internals/auto-recovery.md, section 2, whose tasks share one thread.
 """
 
 from __future__ import annotations
@@ -27,24 +28,33 @@ from typing import Final
 
 import structlog
 
+from bookie_client.access import replica_access
 from bookie_client.client import Client
+from bookie_client.healing.guard import Checks
 from bookie_client.placement.policy import ClusterView, PlacementPolicy
-from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.check import CheckOptions, LedgerChecker, known_end
+from bookie_client.replication.lists import AskStored
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult, BookieAudit
-from bookie_pod.autorecovery.auditor.ledgers_check import Checker, LedgersCheck
+from bookie_pod.autorecovery.auditor.bookie_audit import BookieAudit
+from bookie_pod.autorecovery.auditor.ledgers_check import LedgersCheck
 from bookie_pod.autorecovery.auditor.lost_bookies import LostBookies
 from bookie_pod.autorecovery.auditor.marking import Marker
-from bookie_pod.autorecovery.auditor.periodic import CheckParts, PeriodicCheck
+from bookie_pod.autorecovery.auditor.periodic import CheckMetrics, CheckParts, PeriodicCheck
 from bookie_pod.autorecovery.auditor.placement_check import PlacementCheck, count_overdue
-from bookie_pod.autorecovery.auditor.replicas_check import AskStored, ReplicasCheck
+from bookie_pod.autorecovery.auditor.replicas_check import AskEnd, ReplicasCheck
+from bookie_pod.autorecovery.auditor.returns import Returns
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Runs
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.withdrawals import Withdrawals
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
-from bookie_protocol.errors import MetadataError
+from bookie_protocol.errors import MetadataError, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
+
+_log = structlog.get_logger(__name__)
+PAUSE_SECONDS: Final = 5.0
+_METADATA_WINDOW: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,7 @@ class AbsentBookie:
     bookie_id: str
     since_ms: int
     lost_at_ms: int
-    """When its copies count, or counted, as missing."""
+    """Time at which its copies count, or counted, as missing, in ms."""
     is_lost: bool
     is_audited: bool
     """The ledgers that name it are marked."""
@@ -66,15 +76,15 @@ class CheckStatus:
 
     check: Check
     interval_s: int
-    """0 or less: only when somebody asks."""
+    """Seconds between two runs; 0 or less: only on request."""
     is_running: bool
     next_ms: int | None
-    """When it is due; None: not known yet, or only when somebody asks."""
+    """Time at which it is due, in ms; None: not known yet, or only on request."""
     runs: Runs
     next_ledger: int | None = None
-    """Of the pass that runs: every ledger below is done."""
+    """The pass that runs has done every ledger below this one."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Of the pass that runs."""
+    """Counts of the pass that runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,37 +94,32 @@ class AuditorStatus:
     bookie_id: str
     is_auditor: bool
     auditor_id: str | None
-    """Who is auditor, as last seen."""
+    """Id of the auditor, as last seen."""
     elected_ms: int | None
-    """Since when this one is."""
+    """Time since which this process is the auditor, in ms."""
     is_enabled: bool | None
-    """Whether auto-recovery is enabled; None: not known."""
+    """True if auto-recovery is enabled; None: not known."""
     lost_bookie_recovery_delay_s: int | None
     absent: tuple[AbsentBookie, ...] = ()
     checks: tuple[CheckStatus, ...] = ()
     marked_ledgers: int | None = None
-    """As last counted; None on everybody but the auditor."""
+    """Marked ledgers as last counted; None on every process but the auditor."""
     deferred_marks: int = 0
     """Ledgers that are to be marked once their lock is gone."""
     withdrawn_marks: int = 0
     """Marks taken back since this auditor was elected."""
 
 
-_log = structlog.get_logger(__name__)
-
-PAUSE_SECONDS: Final = 5.0
-_METADATA_WINDOW: Final = 64
-
-
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a term asks of bookies; tests pass their own."""
+    """The questions that a term asks of bookies; tests pass their own."""
 
-    checker: Checker
-    """For the check of all ledgers."""
-    first_and_last: Checker
-    """For marks that may be taken back."""
+    checker: Checks
+    """Checker of the check of all ledgers."""
+    first_and_last: Checks
+    """Checker for marks that may be taken back."""
     ask_stored: AskStored
+    ask_end: AskEnd
     policy: PlacementPolicy
     view: Callable[[], Awaitable[ClusterView]]
 
@@ -130,17 +135,22 @@ def sources_of(client: Client, config: AutoRecoveryConfig) -> Sources:
         throttle=ReplicationThrottle(nbytes, reads),
     )
     short = CheckOptions(throttle=ReplicationThrottle(nbytes, reads))
+
+    async def ask_end(metadata: LedgerMetadata) -> tuple[int, PodkeeperError | None]:
+        return await known_end(client, metadata, replica_access(metadata, None, b"").digest)
+
     return Sources(
         LedgerChecker(client, options),
         LedgerChecker(client, short),
         client.operations.entries_of_ledger,
+        ask_end,
         client.placement,
         client.cluster_view,
     )
 
 
 class Term:
-    """`run` until cancelled, when the vote is gone."""
+    """`run` until cancelled, when the vote is gone. `name`: tells it apart from other terms of this auditor."""
 
     def __init__(
         self,
@@ -151,6 +161,7 @@ class Term:
         clock: Clock,
         random: Random,
         auditor_id: str,
+        name: str,
     ) -> None:
         self._service = service
         self._sources = sources
@@ -158,7 +169,7 @@ class Term:
         self._clock = clock
         self._random = random
         self._metrics = metrics
-        self._checked = TermMetrics(metrics, clock)
+        self._checked = CheckMetrics(metrics, clock)
         self._records = AuditRecords(service)
         self.enabled = asyncio.Event()
         self.lost_bookies = LostBookies(
@@ -175,21 +186,36 @@ class Term:
         self.marker = Marker(service, clock, store_time=config.store_mark_time, known=self.lost_bookies)
         self.lost_bookies.audit = BookieAudit(service, self.marker, self.lost_bookies, self.enabled)
         self.withdrawals = Withdrawals(service, sources.first_and_last, self.lost_bookies)
+        self._metadata_pace = ReplicationThrottle(None, config.auditor_metadata_ops_per_second or None)
+        self._lists_pace = ReplicationThrottle(None, config.auditor_reads_per_second or None)
+        self.returns = Returns(
+            service,
+            self._records,
+            self._replicas,
+            self.lost_bookies,
+            clock,
+            self.enabled,
+            auditor_id=auditor_id,
+            term=name,
+            window=config.auditor_max_concurrent_opens,
+            second_look_s=config.auditor_second_look_s,
+        )
         self.checks = self._make_checks(auditor_id)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Work until cancelled."""
         await self._prepare()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_enabled(), name="auto-recovery enabled")
             tasks.create_task(self.lost_bookies.run(), name="lost bookies")
             tasks.create_task(self.marker.run(), name="deferred marks")
             tasks.create_task(self.withdrawals.run(), name="withdrawals")
+            tasks.create_task(self.returns.run(), name="returns")
             for check in self.checks:
                 tasks.create_task(check.run(), name=f"check of {check.kind.value}")
 
     def absent(self) -> tuple[AbsentBookie, ...]:
-        """Who is registered nowhere."""
+        """Return the bookies that are registered nowhere."""
         membership, now = self.lost_bookies.membership, self._clock.now_ms()
         return tuple(
             AbsentBookie(
@@ -230,7 +256,8 @@ class Term:
             await asyncio.sleep(PAUSE_SECONDS)
 
     def _came_back(self, since_ms: Mapping[str, int]) -> None:
-        self.withdrawals.request(since_ms)
+        self.withdrawals.request()
+        self.returns.request(since_ms)
 
     def _make_checks(self, auditor_id: str) -> tuple[PeriodicCheck, ...]:
         config, service, sources = self._config, self._service, self._sources
@@ -244,8 +271,7 @@ class Term:
             auditor_id,
             config.auditor_second_look_s,
         )
-        metadata_pace = ReplicationThrottle(None, config.auditor_metadata_ops_per_second or None)
-        lists_pace = ReplicationThrottle(None, config.auditor_reads_per_second or None)
+        metadata_pace = self._metadata_pace
         window = config.auditor_max_concurrent_opens
 
         def ledgers() -> LedgersCheck:
@@ -263,58 +289,30 @@ class Term:
                 self._count_overdue,
             )
 
-        def replicas() -> ReplicasCheck:
-            return ReplicasCheck(
-                service,
-                sources.ask_stored,
-                self.marker,
-                self.lost_bookies,
-                metadata_pace=metadata_pace,
-                pace=lists_pace,
-                marks=config.auditor_replicas_check_marks,
-            )
-
         return (
             PeriodicCheck(Check.LEDGERS, config.auditor_check_interval_s, window, ledgers, parts),
             PeriodicCheck(
                 Check.PLACEMENT, config.auditor_placement_check_interval_s, _METADATA_WINDOW, placement, parts
             ),
-            PeriodicCheck(Check.REPLICAS, config.auditor_replicas_check_interval_s, window, replicas, parts),
+            PeriodicCheck(Check.REPLICAS, config.auditor_replicas_check_interval_s, window, self._replicas, parts),
+        )
+
+    def _replicas(self, only: frozenset[str] | None = None) -> ReplicasCheck:
+        return ReplicasCheck(
+            self._service,
+            self._sources.ask_stored,
+            self._sources.ask_end,
+            self.marker,
+            self.lost_bookies,
+            metadata_pace=self._metadata_pace,
+            pace=self._lists_pace,
+            marks=self._config.auditor_replicas_check_marks,
+            only=only,
         )
 
     async def _count_overdue(self) -> int:
         marks = self._service.under_replication.list()
         return await count_overdue(marks, self._clock.now_ms(), self._config.underreplicated_grace_period_s)
-
-
-class TermMetrics:
-    """Hands on what is counted, in the words of the parts that count."""
-
-    def __init__(self, metrics: AuditorInstruments, clock: Clock) -> None:
-        self._metrics = metrics
-        self._clock = clock
-        self.audit_delayed = metrics.audit_delayed
-        self.audit_cancelled = metrics.audit_cancelled
-        self.check_skipped = metrics.check_skipped
-
-    def audit_ran(self, milliseconds: float, result: AuditResult | None) -> None:
-        if result is None:
-            self._metrics.audited(milliseconds, success=False)
-            return
-        self._metrics.audited(
-            milliseconds,
-            success=True,
-            marked=result.marked,
-            nbytes=result.marked_bytes,
-            publish_ms=result.publish_ms,
-        )
-        self._metrics.check_finished(Check.BOOKIES.value, self._clock.now_ms(), {})
-
-    def check_ran(self, check: Check, milliseconds: float, success: bool) -> None:
-        self._metrics.check_ran(check.value, milliseconds, success=success)
-
-    def check_finished(self, check: Check, counts: Mapping[str, int]) -> None:
-        self._metrics.check_finished(check.value, self._clock.now_ms(), counts)
 
 
 def _status(check: PeriodicCheck) -> CheckStatus:

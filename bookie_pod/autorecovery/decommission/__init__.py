@@ -17,8 +17,8 @@ effect; a proof belongs to the coordinator that made it, and one that takes over
 says nothing of the next bookie of its id. The cookie is read before the proof, and only that one is deleted, known by
 version and time of creation, in the session in which it was read; an undo changes it first, so of the two one fails.
 The proof begins `DrainOptions.settle` after the bookie stopped taking data, when the longest request of a client has
-ended that may still name it, and waits for the claims. A bookie that was seen writable since the drain began is
-drained again; ours start read-only while there is a record of them (`node.identity.leaving`; where nobody can tell they
-start as configured and go on asking), until it is undone. Names in `records("decommission")` are bookies that are no
-targets. docs/decommission.md tells operators about it.
+ended that may still name it, and waits for the claims. A bookie that was seen writable since the drain began is drained
+again; ours start read-only while there is a record of them (`node.identity.leaving`; where that is unknown they start
+as configured and go on asking), until it is undone. Names in `records("decommission")` are bookies that are no targets.
+docs/decommission.md tells operators about it.
 """

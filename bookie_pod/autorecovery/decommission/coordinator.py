@@ -13,7 +13,7 @@ Invariants
 
 Threads: event loop. Cancelling stops it at any point; the decommission can be resumed.
 
-Source: reference auto-recovery, sections 3.3, 8 and 13.
+Source: docs/internals/auto-recovery.md, sections 3.3, 8 and 13.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bookie_client.logs import get_logger
 from bookie_pod.autorecovery.auditor.runs import trigger_audit
 from bookie_pod.autorecovery.decommission.drain import (
     DrainMeter,
     DrainOptions,
     LedgerDrain,
     LedgerMover,
-    Passing,
+    Unreadable,
     drain_all,
     one_line,
 )
@@ -56,24 +55,29 @@ from bookie_pod.autorecovery.decommission.store import (
 )
 from bookie_pod.autorecovery.decommission.survey import Claims, survey
 from bookie_protocol.errors import CouldNotTell, Refused
+from bookie_protocol.logs import get_logger
 from bookie_protocol.metadata_service.interface import Identity, MetadataService
 
 _log = get_logger(__name__)
 
 NOTE_S: Final = 5.0
 """Seconds between two notes of the progress in the record."""
+KEPT: Final = (
+    "ledgers whose loss was accepted cannot be moved, but the bookie is up and can give their entries, so they are not"
+    " given up: add a bookie; or stop this one, and they are"
+)
 SURVEY_S: Final = 600.0
-"""Seconds after which the ledgers are listed anew although some are still blocked."""
+"""Seconds after which the ledgers are listed again although some are still blocked."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """What a coordinator shows while it works; changed on the event loop."""
+    """The state that a coordinator shows while it works; changed on the event loop."""
 
     record: DecommissionRecord | None = None
     meter: DrainMeter | None = None
     ledgers_read: int = 0
-    """By the listing under way, or the last one."""
+    """Ledgers read by the listing under way, or the last one."""
     waiting_for: str = ""
     """A fault that is waited out; empty: none."""
     notes: list[str] = field(default_factory=list)
@@ -81,7 +85,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a coordinator works with. `required`: refuse a bookie that is found in the other form."""
+    """The parts that a coordinator works with. `required`: refuse a bookie that is found in the other form."""
 
     service: MetadataService
     mover: LedgerMover
@@ -89,7 +93,7 @@ class Parts:
     options: DrainOptions = field(default_factory=DrainOptions)
     required: Form | None = None
     on_step: Callable[[Phase], None] = lambda phase: None
-    """Told of every phase before its work begins."""
+    """Called with every phase before its work begins."""
     clock_ms: Callable[[], int] = now_ms
     """The time of day for the record."""
 
@@ -103,7 +107,8 @@ class Coordinator:
         self._store = DecommissionStore(parts.service, parts.clock_ms)
         self._claims = Claims(parts.service)
         self._cookie: Identity | None = None
-        """Of this coordinator's own proof."""
+        """The cookie that this coordinator's own proof was made for."""
+        self._told_kept = False
         self.watched = Watched()
         self.begun = asyncio.Event()
         """Set once the record is this coordinator's."""
@@ -126,7 +131,7 @@ class Coordinator:
             try:
                 await asyncio.wait((work, notes), return_when=asyncio.FIRST_COMPLETED)
                 if not work.done():
-                    await notes  # raises: somebody else has the record
+                    await notes  # raises: another coordinator has the record
                 return await work
             finally:
                 for task in (work, notes):
@@ -144,10 +149,7 @@ class Coordinator:
 
     async def _work(self, held: HeldRecord, vigil: Vigil) -> DecommissionRecord:
         drain = LedgerDrain(self._service, self._parts.mover, (held.record.bookie_id,), self._parts.options)
-        try:
-            return await self._steps(held, vigil, drain)
-        finally:
-            await drain.close()
+        return await self._steps(held, vigil, drain)
 
     async def _steps(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> DecommissionRecord:
         while True:
@@ -193,7 +195,7 @@ class Coordinator:
 
     async def _quiesce(self, held: HeldRecord, vigil: Vigil) -> None:
         try:
-            await refuse_renamed(self._service, held.record.bookie_id)  # whoever renames looks for this record
+            await refuse_renamed(self._service, held.record.bookie_id)  # a rename looks for this record
         except Refused:
             if held.record.form is None:
                 await held.remove()  # nothing has happened
@@ -233,15 +235,11 @@ class Coordinator:
     # --- draining ---------------------------------------------------------------------------------------------
 
     async def _drain(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> None:
-        loop, options, accepted = asyncio.get_running_loop(), self._parts.options, set(held.record.accepted_losses)
+        loop, options = asyncio.get_running_loop(), self._parts.options
         meter = self.watched.meter = self.watched.meter or DrainMeter(loop.time)
 
-        def given_up() -> set[int]:
-            """What may be lost, and cannot be moved for a reason that will not pass."""
-            return {each for each, why in meter.blocked.items() if each in accepted and not isinstance(why, Passing)}
-
         while True:
-            found = await survey(self._service, held.record.bookie_id, progress=self._count)
+            found = await survey(self._service, held.record.bookie_id, progress=self._count, keep_unreadable=True)
             surveyed = loop.time()
             sizes = {ledger_id: ledger.nbytes for ledger_id, ledger in found.ledgers.items()}
             sizes |= dict.fromkeys(found.marks - found.ledgers.keys(), 0)
@@ -256,15 +254,30 @@ class Coordinator:
                 )
                 await held.note(meter.progress())
                 pending = set(meter.blocked)
-                if not pending - given_up():
+                if not pending - self._given_up(held.record, meter):
                     break
                 await asyncio.sleep(options.retry_interval)
                 if loop.time() - surveyed > SURVEY_S:
                     break
-            if sizes.keys() <= given_up():
+            if sizes.keys() <= self._given_up(held.record, meter):
                 break
         if await self._is_quiet(held, vigil):
             await held.advance(Drained())
+
+    def _given_up(self, record: DecommissionRecord, meter: DrainMeter) -> set[int]:
+        """Return ledgers whose loss was accepted, and that could not be moved for minutes.
+
+        A bookie that is up keeps what it can give: there is no haste.
+        """
+        given_up, kept = set[int](), set[int]()
+        for ledger_id in record.accepted_losses:
+            why = meter.lasting(ledger_id, self._parts.options.give_up_after)
+            if why is not None:
+                (given_up if record.form is Form.STOPPED or isinstance(why, Unreadable) else kept).add(ledger_id)
+        if kept and not self._told_kept:
+            self._told_kept = True
+            self.watched.notes.append(KEPT)
+        return given_up
 
     async def _is_quiet(self, held: HeldRecord, vigil: Vigil) -> bool:
         """Store what became of the bookie; whether the drain may go on."""

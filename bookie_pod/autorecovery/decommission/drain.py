@@ -1,5 +1,6 @@
-"""Moves ledgers off a bookie, several at once: copies what each holds, then exchanges it in the metadata; and tells how
-far that is.
+"""Moves of ledgers off a bookie, several at once, and how far they are.
+
+Each ledger's copies are made first; then the metadata are exchanged.
 
 Invariants
 - All work on a ledger is done under its lock of the under-replication tree, so replication workers, bookies' garbage
@@ -9,14 +10,15 @@ Invariants
   bookie.
 - A ledger that is still being written is recovered, which fences its writer, only after the grace period and only if
   the bookie is still in its last ensemble then: a writer that appends leaves a read-only bookie by itself.
-- Whatever goes wrong with one ledger is told as that ledger's reason, and nothing is lost. Reasons that may be gone at
-  the next try are told apart (`Passing`): nobody gives a ledger up for them.
+- A failure with one ledger is reported as that ledger's reason, and nothing is lost. Reasons that may be gone at the
+  next try have a type of their own (`Passing`): no ledger is given up for them, nor for others before every try for
+  `give_up_after` has met one (`DrainMeter.lasting`).
 - At most `ledgers_at_once` ledgers are in work; a ledger that is blocked does not hold up the others.
 - The meter holds numbers for the whole, and a reason for each blocked ledger, of which `SHOWN_BLOCKERS` are shown.
 
 Threads: event loop.
 
-Sources: reference auto-recovery, sections 6.3, 7 and 8; reference metadata layout, section 10.
+Sources: docs/internals/auto-recovery.md, sections 6.3, 7 and 8; docs/internals/metadata-layout.md, section 10.
 """
 
 from __future__ import annotations
@@ -24,44 +26,49 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Protocol
 
+from bookie_client.healing.guard import LedgerGuard
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker, DrainProgress
-from bookie_pod.autorecovery.locks import LockKeeper, while_session
 from bookie_protocol import shown
 from bookie_protocol.errors import (
     EntriesUnreadable,
-    MetadataExists,
     MetadataNotFound,
     NotEnoughBookies,
     PodkeeperError,
     RecoveryFailed,
+    SparesUnreachable,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 
-STOP_SECONDS: Final = 5.0
 LONGEST_REASON: Final = 400
+_LASTING: Final = (NotEnoughBookies, RecoveryFailed)
+"""Lasting reasons: there is no place for a copy, though every spare answered, or no end can be found."""
+MIN_TRIES: Final = 3
+"""Tries that have to meet a lasting reason before a ledger is given up."""
 
 
 class Passing(str):
     """A reason that another try may not meet any more."""
 
 
+class Unreadable(str):
+    """A reason: no bookie that is registered has some entries, not even the one that is drained."""
+
+
 class Locked(Passing):
-    """A reason: somebody else has the ledger's lock, so it is tried again."""
-
-
-_LASTING: Final = (EntriesUnreadable, NotEnoughBookies, RecoveryFailed)
-"""No copy, no place for one, no end that can be found."""
+    """A reason: another process has the ledger's lock, so it is tried again."""
 
 
 class LedgerMover(Protocol):
-    """What draining needs of a client; `moving.ClientMover` is it."""
+    """The client's part of a drain; `moving.ClientMover` is it."""
 
     async def recover(self, ledger_id: int) -> None:
-        """Fence the writer and close the ledger. Raises what `bookie_client.replication.check` raises."""
+        """Fence the writer and close the ledger. Raises what `bookie_client.replication.check` raises, and
+        `RecoveryFailed` only if no bookie that is registered may tell its end later."""
         ...
 
     async def move(
@@ -70,30 +77,36 @@ class LedgerMover(Protocol):
         """Copy what these bookies hold of every segment that has its end, and exchange them in the metadata, in the
         session that holds the ledger's lock.
 
-        Returns why something was left out; empty: nothing was. `progress` is told of bytes as they are copied. Raises
-        `PodkeeperError`.
+        Return why something was left out; empty: nothing was. `progress` is called with the bytes as they are copied.
+        Raises `PodkeeperError`, and `EntriesUnreadable` only if no bookie that is registered may have the entries.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DrainOptions:
-    """How to drain. Times in seconds."""
+    """The settings of a drain. Times in seconds."""
 
     ledgers_at_once: int = 4
     open_grace: float = 30.0
-    """`openLedgerRereplicationGracePeriod`: how long a writer may take to leave by itself."""
+    """`openLedgerRereplicationGracePeriod`: time that a writer may take to leave by itself."""
     recover_open: bool = True
     """False: wait for writers, however long that takes."""
     retry_interval: float = 5.0
-    """Between two tries of a ledger that could not be drained."""
+    """Pause between two tries of a ledger that could not be drained."""
+    give_up_after: float = 120.0
+    """Time for which a ledger whose loss was accepted is tried before it is given up: bookies restart, networks come
+    back."""
     settle: float = 15.0
-    """From the moment when the bookie takes no new data to the proof: how long clients may take to hear of it, and then
-    to end a request that names it still (`zkTimeout`, 10 s unless somebody changed it)."""
+    """Time between the moment when the bookie takes no new data and the proof.
+
+    Clients may take that long to hear of it, and then to end a request that still names it (`zkTimeout`, 10 s by
+    default).
+    """
 
 
 class LedgerDrain:
-    """Drains ledgers of some bookies; any number at once, but one ledger once. `close` in the end."""
+    """Drains ledgers of some bookies; any number at once, but one ledger once."""
 
     def __init__(
         self, service: MetadataService, mover: LedgerMover, bookies: Collection[str], options: DrainOptions
@@ -102,37 +115,33 @@ class LedgerDrain:
         self._mover = mover
         self._bookies = frozenset(bookies)
         self._options = options
-        self._locks = LockKeeper(service.under_replication)
+        self._guard = LedgerGuard(service)
         self._open_since: dict[int, float] = {}  # ledgers that are waited for: no more than name the bookies
 
-    async def close(self) -> None:
-        """Locks that could not be given back yet have `STOP_SECONDS`; then they end with the session."""
-        await self._locks.close(STOP_SECONDS)
-
     async def drain(self, ledger_id: int, progress: Callable[[int], None]) -> str | None:
-        """One try: why the ledger, or its mark, still names a bookie; None: neither does. `progress` is told of bytes
-        as they are copied."""
-        marks = self._service.under_replication
+        """Try once; return why the ledger, or its mark, still names a bookie; None: neither does.
+
+        `progress` is called with the bytes as they are copied.
+        """
         try:
-            lock = await marks.lock(ledger_id)
-        except MetadataExists:
+            lock = await self._guard.lock(ledger_id)
+        except PodkeeperError as error:
+            return reason_of(error)
+        if lock is None:
             return await self._locked(ledger_id)
-        except PodkeeperError as error:
-            return reason_of(error)
-        try:
-            reason = await while_session(self._service.session, self._under_lock(lock, progress))
-            if reason is None:
-                self._open_since.pop(ledger_id, None)
-                if await self._mark_is_settled(lock):
-                    await self._locks.finish(lock)
-            return reason
-        except PodkeeperError as error:
-            return reason_of(error)
-        finally:
-            await self._locks.give_back(lock)
+        async with self._guard.holding(lock):
+            try:
+                reason = await self._guard.work(lock, self._under_lock(lock, progress))
+                if reason is None:
+                    self._open_since.pop(ledger_id, None)
+                    if await self._mark_is_settled(lock):
+                        await self._guard.remove_mark(lock)
+                return reason
+            except PodkeeperError as error:
+                return reason_of(error)
 
     async def end_recovery(self, ledger_id: int) -> str | None:
-        """See that a ledger IN_RECOVERY comes to its end: by whoever recovers it, or after the grace period by us.
+        """See that a ledger IN_RECOVERY comes to its end: by its recovering client, or after the grace period by us.
 
         Why it has not yet; None: it is closed, or gone.
         """
@@ -140,18 +149,17 @@ class LedgerDrain:
         if metadata is None or metadata.is_closed:
             return None
         try:
-            lock = await self._service.under_replication.lock(ledger_id)
-        except MetadataExists:
+            lock = await self._guard.lock(ledger_id)
+        except PodkeeperError as error:
+            return reason_of(error)
+        if lock is None:
             return await self._locked(ledger_id)
-        except PodkeeperError as error:
-            return reason_of(error)
-        try:
-            found, reason = await while_session(self._service.session, self._see_to_the_writer(metadata))
-            return reason or (None if found.is_closed else Passing("it is recovered by somebody else"))
-        except PodkeeperError as error:
-            return reason_of(error)
-        finally:
-            await self._locks.give_back(lock)
+        async with self._guard.holding(lock):
+            try:
+                found, reason = await self._guard.work(lock, self._see_to_the_writer(metadata))
+                return reason or (None if found.is_closed else Passing("another client is recovering it"))
+            except PodkeeperError as error:
+                return reason_of(error)
 
     async def _locked(self, ledger_id: int) -> Locked:
         try:
@@ -162,8 +170,11 @@ class LedgerDrain:
 
     async def _under_lock(self, lock: LedgerLock, progress: Callable[[int], None]) -> str | None:
         metadata = await self._read(lock.ledger_id)
-        if metadata is None or not self._names(metadata):
-            return await self._mark_of_others(lock, metadata)
+        if metadata is None:
+            return None  # its mark goes with it
+        if not self._names(metadata):
+            await self._leave_mark(lock)
+            return None
         reason = Passing("")
         if self._is_being_written(metadata):
             metadata, reason = await self._see_to_the_writer(metadata)
@@ -171,7 +182,9 @@ class LedgerDrain:
         found = await self._read(lock.ledger_id)
         if found is not None and self._names(found):
             return reason or left_out or Passing("its metadata changed meanwhile; it is tried again")
-        return await self._mark_of_others(lock, found)
+        if found is not None:
+            await self._leave_mark(lock)
+        return None
 
     async def _see_to_the_writer(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, Passing]:
         """The metadata to go on with, and why the last segment has to wait."""
@@ -186,18 +199,16 @@ class LedgerDrain:
         await self._mover.recover(ledger_id)
         return await self._read(ledger_id) or metadata, Passing("")
 
-    async def _mark_of_others(self, lock: LedgerLock, metadata: LedgerMetadata | None) -> str | None:
-        """Why the mark of a ledger that names no bookie of ours any more still has to name one."""
-        mark = await self._service.under_replication.read(lock.ledger_id) if lock.mark_version is not None else None
-        if metadata is None or mark is None or self._bookies.isdisjoint(mark.replicas):
-            return None
-        others = sorted(set(mark.replicas) - self._bookies)
-        said = f"its mark names {', '.join(others)} too: a replication worker has to restore it"
-        return Passing(said) if others else None
+    async def _leave_mark(self, lock: LedgerLock) -> None:
+        """The metadata name no bookie of ours any more. A mark that names others too may stand for ever: our bookies
+        leave it."""
+        if lock.mark is not None:
+            await self._service.under_replication.withdraw(lock, self._bookies)
 
     async def _mark_is_settled(self, lock: LedgerLock) -> bool:
-        """Whether the mark tells of nothing that is still to be done: of our bookies only, or of a deleted ledger."""
-        if lock.mark_version is None:
+        """Return whether the mark asks for nothing that is still to be done: it names our bookies only, or a deleted
+        ledger."""
+        if lock.mark is None:
             return False
         mark = await self._service.under_replication.read(lock.ledger_id)
         if mark is not None and mark.replicas and self._bookies.issuperset(mark.replicas):
@@ -218,13 +229,16 @@ class LedgerDrain:
 
 
 def reason_of(error: PodkeeperError) -> str:
-    """Why a ledger is left, by the error that its drain met."""
+    """Return why a ledger is left, by the error that its drain met."""
     said = one_line(error)
-    return said if isinstance(error, _LASTING) else Passing(said)
+    if isinstance(error, EntriesUnreadable):
+        return Unreadable(said)
+    lasts = isinstance(error, _LASTING) and not isinstance(error, SparesUnreachable)
+    return said if lasts else Passing(said)
 
 
 def one_line(error: PodkeeperError) -> str:
-    """What went wrong, for a person."""
+    """Return the error in one line, for a person."""
     return shown.one_line(error, LONGEST_REASON) or type(error).__name__
 
 
@@ -238,6 +252,8 @@ class DrainMeter:
         self._done_bytes = 0
         self._done_ledgers = 0
         self._blocked: dict[int, str] = {}
+        self._lasting: dict[int, tuple[float, int]] = {}
+        """Ledgers whose tries all met a lasting reason: since when, and the number of tries."""
         self._in_work: dict[int, int] = {}
         self.bytes_copied = 0
 
@@ -249,6 +265,13 @@ class DrainMeter:
     def in_work(self) -> Mapping[int, int]:
         """Ledgers in work, and the bytes copied of each."""
         return self._in_work
+
+    def lasting(self, ledger_id: int, seconds: float) -> str | None:
+        """The reason why a ledger stays, if every try for so long has met one that lasts."""
+        since, tries = self._lasting.get(ledger_id, (inf, 0))
+        if tries < MIN_TRIES or self._clock() - since < seconds:
+            return None
+        return self._blocked.get(ledger_id)
 
     def expect(self, sizes: Mapping[int, int]) -> None:
         """The ledgers that are left, with estimates of their bytes."""
@@ -268,6 +291,11 @@ class DrainMeter:
     def end(self, ledger_id: int, reason: str | None) -> None:
         """It is drained, or blocked."""
         self._in_work.pop(ledger_id, None)
+        if reason is None or isinstance(reason, Passing):
+            self._lasting.pop(ledger_id, None)
+        else:
+            since, tries = self._lasting.get(ledger_id, (self._clock(), 0))
+            self._lasting[ledger_id] = since, tries + 1
         if reason is not None:
             self._blocked[ledger_id] = reason
             return
@@ -293,7 +321,8 @@ class DrainMeter:
         )
 
     def _eta(self, ledgers_left: int, bytes_left: int) -> float | None:
-        """What is left by what was done so far, the slower of bytes and ledgers; None while too little is known."""
+        """Estimate the seconds left from the work done so far, by the slower of bytes and ledgers; None while too
+        little is known."""
         took = self._clock() - self._began
         if not ledgers_left:
             return 0.0
@@ -323,7 +352,7 @@ async def drain_all(
             if stop():
                 return
             copied = meter.begin(ledger_id)
-            reason: str | None = "interrupted"
+            reason: str | None = Passing("interrupted")
             try:
                 reason = await drain.drain(ledger_id, copied)
             finally:

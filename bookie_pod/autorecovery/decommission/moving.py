@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from bookie_client.client import Client
-from bookie_client.replication.check import CheckOptions, LedgerChecker, close_checked
+from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ReplicationOptions
+from bookie_client.replication.targets import unregistered
+from bookie_pod.autorecovery.decommission.drain import Passing
+from bookie_protocol.errors import BookieUnavailable, EntriesUnreadable, PodkeeperError, RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _LEAVES = "it is being drained"
@@ -25,7 +29,13 @@ class ClientMover:
         self._checker = LedgerChecker(client, CheckOptions(throttle=self._replicator.options.throttle))
 
     async def recover(self, ledger_id: int) -> None:
-        await close_checked(self._client, await self._checker.check(ledger_id))
+        report = await self._checker.check(ledger_id)
+        try:
+            await close_checked(self._client, report)
+        except RecoveryFailed as error:
+            ensemble, reachable = report.metadata.value.last_ensemble, self._client.context.pool.reachable
+            await self._unless_they_answer(error, {each for each in ensemble if not await reachable(each)})
+            raise
 
     async def move(
         self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
@@ -41,13 +51,24 @@ class ClientMover:
                 continue
             told = _Deltas(progress)
             excluded = dict.fromkeys(bookies, _LEAVES)
-            result = await self._replicator.replicate(
-                fragment, leaving, excluded=excluded, session_id=session_id, progress=told
-            )
+            try:
+                result = await self._replicator.replicate(
+                    fragment, leaving, excluded=excluded, session_id=session_id, progress=told
+                )
+            except EntriesUnreadable as error:
+                # A bookie that stays and cannot tell may never be able to; it keeps what it has.
+                await self._unless_they_answer(error, error.silent | error.untold.intersection(bookies))
+                raise
             told.upto(result.nbytes)
             if result.unfilled:
-                left_out = "; ".join(result.unfilled.values())
+                left_out = Passing("; ".join(result.unfilled.values()))  # the next try tells whether there is no spare
         return left_out
+
+    async def _unless_they_answer(self, error: PodkeeperError, silent: Collection[str]) -> None:
+        """Raises `BookieUnavailable` if some of the silent bookies are registered: they may still have everything."""
+        silent = sorted(frozenset(silent) - await unregistered(self._client, silent))
+        if silent:
+            raise BookieUnavailable(f"{', '.join(silent)} may have what is missing, and cannot tell just now: {error}")
 
 
 class _Deltas:

@@ -1,13 +1,13 @@
-"""What a decommission would have to do, and what speaks against it. Changes nothing.
+"""The plan of a decommission: its work, and what speaks against it. Changes nothing.
 
 Threads: event loop.
 
-Source: reference auto-recovery, section 13.
+Source: docs/internals/auto-recovery.md, section 13.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,18 +16,22 @@ from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
 from bookie_pod.autorecovery.decommission.proof import stored_cookie
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, DecommissionRecord, Form
 from bookie_pod.autorecovery.decommission.store import DecommissionStore
-from bookie_pod.autorecovery.decommission.survey import Survey, survey
+from bookie_pod.autorecovery.decommission.survey import Survey, remedy_of, survey
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.together import bounded
 
+_ASKED_AT_A_TIME: Final = 32
+_NAMED: Final = 20
+"""Bookies that a warning names."""
 SPACE_MARGIN: Final = 1.1
 """Entries take more room on disk than their payload: headers, indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bookie that can take copies. `free_bytes` None: it did not say."""
+    """A bookie that can take copies. `free_bytes` None: unknown."""
 
     bookie_id: str
     free_bytes: int | None
@@ -35,7 +39,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class DecommissionPlan:
-    """Numbers of one moment. `nbytes`: payload to copy, of closed ledgers; what open ones hold nobody knows."""
+    """Numbers of one moment. `nbytes`: payload to copy, of closed ledgers; the payload of open ones is unknown."""
 
     bookie_id: str
     presence: str
@@ -62,7 +66,7 @@ class DecommissionPlan:
     other_lost: tuple[str, ...]
     """Other bookies that have a cookie and are registered nowhere."""
     refusals: tuple[str, ...] = ()
-    """Why it would not be begun."""
+    """Reasons why the decommission would be refused."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -98,7 +102,7 @@ async def make_plan(client: Client, service: MetadataService, bookie_id: str) ->
     active = await DecommissionStore(service).active(bookie_id)
     usable = writable - draining - {bookie_id}
     spares = _Spares(bookie_id, usable)
-    found = await survey(service, bookie_id, look=spares.look)
+    found = await survey(service, bookie_id, look=spares.look, keep_unreadable=True)
     needing = await _marked(service, found)
     marks = service.under_replication
     plan = DecommissionPlan(
@@ -123,6 +127,9 @@ async def make_plan(client: Client, service: MetadataService, bookie_id: str) ->
         needing_count=len(needing),
         other_lost=tuple(sorted(known - writable - read_only - {bookie_id})),
     )
+    if found.unreadable:
+        ledger_id, reason = min(found.unreadable.items())
+        plan = replace(plan, warnings=(f"it will not end: {remedy_of(ledger_id, reason)}",))
     return _judged(plan, is_known=bookie_id in known or presence is not Presence.ABSENT or bool(found.ledgers))
 
 
@@ -137,13 +144,13 @@ async def _targets(client: Client, bookies: frozenset[str]) -> tuple[Target, ...
         except PodkeeperError:
             return Target(bookie_id, None)
 
-    return tuple(await asyncio.gather(*map(ask, sorted(bookies))))
+    return tuple(await bounded(sorted(bookies), ask, _ASKED_AT_A_TIME))
 
 
 def _judged(plan: DecommissionPlan, *, is_known: bool) -> DecommissionPlan:
-    refusals, warnings = [], []
+    refusals, warnings = list(plan.refusals), list(plan.warnings)
     if not is_known:
-        refusals.append("nobody knows this bookie: it has no cookie, is not registered, and no ledger names it")
+        refusals.append("this bookie is unknown: it has no cookie, is not registered, and no ledger names it")
     if plan.without_spare_count:
         refusals.append(
             f"{plan.without_spare_count} ledgers have no other writable bookie to go to, such as"
@@ -158,20 +165,25 @@ def _judged(plan: DecommissionPlan, *, is_known: bool) -> DecommissionPlan:
             " ledgers of that size, or the next repair, will find too few"
         )
     if silent := [target.bookie_id for target in plan.targets if target.free_bytes is None]:
-        warnings.append(f"{', '.join(silent)} did not tell their free space")
+        warnings.append(f"{_named(silent)} did not report their free space")
     if plan.needing_count:
         warnings.append(
             f"{plan.needing_count} ledgers on it are under-replicated, such as {_some(plan.needing)}: it may hold their"
             " last copies"
         )
     if plan.other_lost:
-        warnings.append(f"other bookies are down: {', '.join(plan.other_lost)}")
+        warnings.append(f"other bookies are down: {_named(plan.other_lost)}")
     if not plan.auto_recovery_enabled:
         warnings.append("auto-recovery is disabled: what fails meanwhile is not restored")
     elif plan.auditor is None:
-        warnings.append("no auditor is elected: nobody notices what fails meanwhile")
+        warnings.append("no auditor is elected: a bookie that fails meanwhile is not noticed")
     return replace(plan, refusals=tuple(refusals), warnings=tuple(warnings))
 
 
 def _some(ids: tuple[int, ...]) -> str:
     return ", ".join(map(str, ids[:5]))
+
+
+def _named(bookies: Sequence[str]) -> str:
+    shown = ", ".join(bookies[:_NAMED])
+    return shown if len(bookies) <= _NAMED else f"{shown} and {len(bookies) - _NAMED} more"

@@ -1,8 +1,8 @@
-"""Whether a bookie is registered, now and in between, and how it is made read-only.
+"""The registration of a bookie, now and in between, and the way to make it read-only.
 
 Threads: event loop.
 
-Source: reference auto-recovery, sections 12.2 and 12.3.
+Source: docs/internals/auto-recovery.md, sections 12.2 and 12.3.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import aiohttp
 
 from bookie_protocol.admin_api.bookie import SET_READ_ONLY, ReadOnlyBody, ReadOnlyQuery
 from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.admin_api.trust import Trust
 from bookie_protocol.errors import (
     BookieUnavailable,
     CouldNotTell,
@@ -35,12 +36,12 @@ ADMIN_S: Final = 20.0
 ANNOUNCED_S: Final = 30.0
 """Seconds within which a change of mode must show in the metadata service."""
 FOLLOW_PAUSE_S: Final = 1.0
-"""Until registrations that could not be followed are followed again."""
+"""Seconds until registrations that could not be followed are followed again."""
 _LOOK_S: Final = 0.2
 
 
 class Presence(Enum):
-    """How a bookie is registered. One that is in both lists counts as writable."""
+    """The registration of a bookie. One that is in both lists counts as writable."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
@@ -48,7 +49,7 @@ class Presence(Enum):
 
 
 async def presence_of(service: MetadataService, bookie_id: str) -> Presence:
-    """Asked now. Raises `MetadataError`."""
+    """Return the present registration, read now. Raises `MetadataError`."""
     # Writable once more at the end: between the two looks the bookie may have moved from one list to the other.
     for group, presence in (
         (BookieGroup.WRITABLE, Presence.WRITABLE),
@@ -80,8 +81,10 @@ class Vigil:
         self._quiet_since = asyncio.get_running_loop().time()
 
     async def settled(self) -> None:
-        """Until it has been so for `settle` seconds: clients hear of it a little later, and a ledger that they create
-        meanwhile may still name the bookie."""
+        """Wait until it has been so for `settle` seconds.
+
+        Clients hear of it a little later, and a ledger that they create meanwhile may still name the bookie.
+        """
         left = self._quiet_since + self._settle - asyncio.get_running_loop().time()
         if left > 0:
             await asyncio.sleep(left)
@@ -130,9 +133,9 @@ class BookieAdmin(Protocol):
 class HttpBookieAdmin:
     """Over the HTTP endpoint that the bookie publishes with its registration (Apache's path), or over `url`.
 
-    `token`: for bookies whose admin API demands one. `tls`: for those that serve https. A bookie of somebody else, such
-    as one of Apache's among ours, may know neither: one that does not say that it serves https, and does not, is asked
-    over plain http, and is not shown the token.
+    `token`: for bookies whose admin API demands one, shown to those in `trust`. `tls`: for those that serve https. A
+    bookie of another kind, such as one of Apache's among ours, may know neither: one that does not say that it serves
+    https, and does not, is asked over plain http, and is not shown the token.
     """
 
     def __init__(
@@ -142,15 +145,19 @@ class HttpBookieAdmin:
         url: str | None = None,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
+        trust: Trust | None = None,
     ) -> None:
         self._service = service
         self._url = url.rstrip("/") if url is not None else None
         self._token = token
         self._tls = tls
+        self._trust = trust
 
     async def _urls_of(self, bookie_id: str) -> list[str]:
-        """Where the bookie's admin API is, the likelier first. `BookieUnavailable`: it publishes none, or is not
-        registered."""
+        """Return the addresses of the bookie's admin API, the likelier first.
+
+        `BookieUnavailable`: it publishes none, or is not registered.
+        """
         if self._url is not None:
             return [self._url]
         try:
@@ -183,7 +190,7 @@ class HttpBookieAdmin:
         self, bookie_id: str, url: str, token: str | None, read_only: bool, decommission: int | None
     ) -> None:
         # `decommission` is no member: Apache's bookies take none that they do not know, and do not look at the query.
-        place = Place(f"the admin API at {url}", url, self._tls)
+        place = Place(f"the admin API at {url}", url, self._tls, trust=self._trust)
         try:
             async with aiohttp.ClientSession() as session:
                 client = AdminClient(session, token, timeout_s=ADMIN_S)
@@ -204,8 +211,8 @@ async def make_read_only(
     """Make a registered bookie read-only by an operator's word, and wait until the registration says so. `began_ms`: of
     the decommission for which it is done.
 
-    One that is read-only already is told too, so that it stays so when its disks get room; there it is no error if it
-    cannot be reached. `Refused`: it is writable and cannot be made read-only.
+    One that is read-only already gets the request too, so that it stays so when its disks get room; there it is no
+    error if it cannot be reached. `Refused`: it is writable and cannot be made read-only.
     """
     try:
         await admin.set_read_only(bookie_id, True, began_ms)

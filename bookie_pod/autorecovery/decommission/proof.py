@@ -1,14 +1,14 @@
 """The proof that nothing needs a bookie any more, and the deletion of its cookie on the strength of it.
 
 Proven is: no segment of any ledger names the bookie, by a full listing with uncached reads that began after the drain
-had ended; no mark of an under-replicated ledger names it, which is what an audit after the drain would find; nobody is
-about to name it (`survey.Claims`); and the bookie was not registered writable since the drain began, so it cannot have
-got new data. The listing begins only when every client has had time to hear that the bookie takes none, and to end what
-it had begun: one that has not may still create a ledger on it, a moment after the listing. The cookie is read before
-all this, and only that cookie is deleted, in the session in which it was read: a coordinator that sleeps meanwhile
-finds that its session has ended, or that there is another cookie, of the next bookie of the id.
+had ended; no mark of an under-replicated ledger names it, which is what an audit after the drain would find; no process
+is about to name it (`survey.Claims`); and the bookie was not registered writable since the drain began, so it cannot
+have got new data. The listing begins only when every client has had time to hear that the bookie takes none, and to end
+what it had begun: one that has not may still create a ledger on it, a moment after the listing. The cookie is read
+before all this, and only that cookie is deleted, in the session in which it was read: a coordinator that sleeps
+meanwhile finds that its session has ended, or that there is another cookie, of the next bookie of the id.
 
-`delete_unneeded_cookie` proves as much of a bookie that is gone, for whoever deletes its cookie without a decommission;
+`delete_unneeded_cookie` proves as much of a bookie that is gone, for a deletion of its cookie without a decommission;
 `fence_cookie` keeps others from deleting one on an old proof.
 
 Invariants
@@ -17,7 +17,7 @@ Invariants
 
 Threads: event loop.
 
-Source: reference auto-recovery, sections 8 and 13.
+Source: docs/internals/auto-recovery.md, sections 8 and 13.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bookie_pod.autorecovery.decommission.state import (
     Proved,
     SeenWritable,
 )
-from bookie_pod.autorecovery.decommission.survey import Claims, EndRecovery, Wait, survey, survey_unclaimed
+from bookie_pod.autorecovery.decommission.survey import Claims, EndRecovery, Wait, remedy_of, survey, survey_unclaimed
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataNotFound,
@@ -52,12 +52,12 @@ from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
 from bookie_protocol.metadata_service.interface import CookieStore, Identity, MetadataService
 
 LOCKS_SECONDS: Final = 30.0
-"""For so long the locks of others are waited for; they may name the bookie when they end."""
+"""Seconds for which the locks of others are waited for; their holders may name the bookie when they end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proving:
-    """What a proof works with. `end_recovery` and `wait`: see `Claims`; `progress`: ledgers read so far."""
+    """The parts that a proof works with. `end_recovery` and `wait`: see `Claims`; `progress`: ledgers read so far."""
 
     service: MetadataService
     vigil: Vigil
@@ -76,7 +76,11 @@ async def prove(parts: Proving, bookie_id: str, accepted_losses: Collection[int]
     begun_ms = parts.clock_ms()
     cookie = await stored_cookie(service, bookie_id)
     await vigil.check()
-    found = await survey(service, bookie_id, progress=parts.progress)
+    found = await survey(service, bookie_id, progress=parts.progress, keep_unreadable=True)
+    if unreadable := found.unreadable.keys() - set(accepted_losses):
+        ledger_id = min(unreadable)
+        told = f"; or give its data up with --accept-loss ({len(unreadable)} such ledgers)"
+        raise MetadataDamaged(remedy_of(ledger_id, found.unreadable[ledger_id]) + told)
     await vigil.check()  # of a session that is in step with the listing
     if vigil.seen_writable:
         return SeenWritable(), None
@@ -121,10 +125,10 @@ async def stored_cookie(service: MetadataService, bookie_id: str) -> Identity | 
 async def delete_unneeded_cookie(
     service: MetadataService, bookie_id: str, accepted_losses: Collection[int] = ()
 ) -> None:
-    """`accepted_losses`: ledgers that may go on naming it, because somebody gave their data up.
+    """`accepted_losses`: ledgers that may go on naming it, because a person gave their data up.
 
-    `NoCookie`: it has none. `Refused`: the bookie is registered or was meanwhile, a ledger or mark names it, somebody
-    is about to name it, or changed the cookie meanwhile. `MetadataError`: nobody can tell, nothing was deleted."""
+    `NoCookie`: it has none. `Refused`: the bookie is registered or was meanwhile, a ledger or mark names it, a process
+    is about to name it, or the cookie was changed meanwhile. `MetadataError`: unknown, nothing was deleted."""
     try:
         cookie = (await service.cookies.read(bookie_id)).identity
     except MetadataNotFound as error:
@@ -136,7 +140,7 @@ async def delete_unneeded_cookie(
         try:
             await service.cookies.delete_this(bookie_id, cookie)
         except (MetadataVersionConflict, SessionEnded) as error:
-            raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
+            raise Refused(f"the cookie of {bookie_id} stays: it was changed just now, so try again") from error
         except MetadataNotFound as error:
             raise NoCookie(f"bookie {bookie_id} has no cookie any more") from error
 
@@ -185,14 +189,18 @@ async def _check_absent(vigil: Vigil, bookie_id: str) -> None:
 
 
 async def fence_cookie(cookies: CookieStore, bookie_id: str, proven: int | None) -> bool:
-    """Make the deletion of the version that was `proven` (None: of no cookie) fail from now on, whoever is about to ask
-    for it, by giving the cookie a new version; False: it is gone already. May be repeated. Raises `MetadataError`."""
+    """Make the deletion of the version that was `proven` (None: of no cookie) fail from now on, whichever process asks
+    for it.
+
+    It gives the cookie a new version. Return False if the cookie is gone already. May be repeated. Raises
+    `MetadataError`.
+    """
     try:
         cookie = await cookies.read(bookie_id)
         if cookie.version == proven:
-            await cookies.update(bookie_id, cookie.value, cookie.version)
+            await cookies.update(bookie_id, cookie.value, cookie.identity)
     except MetadataVersionConflict:
-        return True  # somebody else changed it, which does as well
+        return True  # another process changed it, which does as well
     except MetadataNotFound:
         return False
     return True

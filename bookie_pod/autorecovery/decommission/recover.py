@@ -6,12 +6,12 @@ interfere, and a cookie goes only after a full listing showed that nothing names
 Invariants
 - A ledger that is not closed and names one of the bookies in its last ensemble is recovered first, which fences its
   writer; with `skip_open` those in state OPEN are left alone.
-- The first ledger that cannot be restored ends it, unless `skip_unrecoverable`; ledgers that somebody else holds the
-  lock of are waited for.
+- The first ledger that cannot be restored ends it, unless `skip_unrecoverable`; ledgers that another process has locked
+  are waited for.
 
 Threads: event loop.
 
-Source: reference auto-recovery, section 9.
+Source: docs/internals/auto-recovery.md, section 9.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, DrainOptions, LedgerDrain, LedgerMover, Locked
 from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
-from bookie_pod.autorecovery.decommission.survey import all_ledgers, bytes_held
+from bookie_pod.autorecovery.decommission.survey import all_ledgers, bytes_held, remedy_of
 from bookie_protocol.errors import CouldNotTell, NotThere, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -61,13 +61,20 @@ class RecoverResult:
 
 
 async def find_ledgers(
-    service: MetadataService, bookies: Collection[str], ledger_id: int | None = None
+    service: MetadataService,
+    bookies: Collection[str],
+    ledger_id: int | None = None,
+    unreadable: dict[int, str] | None = None,
 ) -> list[FoundLedger]:
-    """What names one of these bookies, ascending. `MetadataNotFound`: there is no such ledger; `MetadataError`."""
+    """Return the ledgers that name one of these bookies, ascending.
+
+    Ledgers that cannot be read are noted in `unreadable`; None: they raise. `MetadataNotFound`: there is no such
+    ledger; `MetadataError`.
+    """
     if ledger_id is not None:
         one = _found((await service.ledgers.read(ledger_id)).value, bookies)
         return [one] if one.bookies else []
-    async with aclosing(all_ledgers(service)) as ledgers:
+    async with aclosing(all_ledgers(service, unreadable)) as ledgers:
         return [each async for metadata in ledgers if (each := _found(metadata, bookies)).bookies]
 
 
@@ -95,7 +102,8 @@ class Recover:
         failed, `Refused` (a cookie cannot go), `MetadataError`."""
         options = self._options
         if ledgers is None:
-            ledgers = await find_ledgers(self._service, self._bookies, options.ledger_id)
+            ledgers = await find_ledgers(self._service, self._bookies, options.ledger_id, self.result.failed)
+        unreadable = dict(self.result.failed)
         todo = []
         for ledger in ledgers:
             if options.skip_open and ledger.state is LedgerState.OPEN:
@@ -103,10 +111,9 @@ class Recover:
             else:
                 todo.append(ledger)
         self.meter.expect({ledger.ledger_id: ledger.nbytes for ledger in todo})
-        try:
-            await self._restore_all([ledger.ledger_id for ledger in todo])
-        finally:
-            await self._drain.close()
+        await self._restore_all([ledger.ledger_id for ledger in todo])
+        if unreadable and not options.skip_unrecoverable:
+            raise CouldNotTell(remedy_of(*min(unreadable.items())))
         if options.delete_cookies:
             await self._delete_cookies()
         return self.result

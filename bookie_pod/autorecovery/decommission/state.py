@@ -11,8 +11,9 @@ Invariants
 - A cookie is deleted only in REMOVING, only the version that was read before the proof, and only by the coordinator
   that made the proof: one that takes over proves again.
 - A bookie that was seen writable since the drain began is drained and proven again.
-- Once UNDOING is stored nobody deletes the cookie: whoever asks for the undo in REMOVING changes the cookie's version
-  first, so that a deletion under way fails (`cookies.fence_cookie`). Whoever takes over in REMOVING does so too.
+- Once UNDOING is stored the cookie is not deleted: a request for the undo in REMOVING changes the cookie's version
+  first, so that a deletion under way fails (`proof.fence_cookie`). A coordinator that takes over in REMOVING does so
+  too.
 
 Format: JSON object, `format` 1; fields as in `DecommissionRecord`, enumerations by value, times in ms since the epoch.
 Members that this version does not know are refused, because they may forbid what it would do.
@@ -23,26 +24,27 @@ Pure; any thread.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from bookie_pod.autorecovery.well_typed import is_well_typed
 from bookie_protocol.errors import UNREADABLE, MetadataDamaged, Refused
 
 FORMAT: Final = 1
 SHOWN_BLOCKERS: Final = 20
-"""How many blockers a record names; all of them are counted."""
+"""Number of blockers that a record names; all of them are counted."""
 
 
 class Phase(Enum):
-    """Where a decommission stands."""
+    """The phase of a decommission."""
 
     REQUESTED = "requested"
     """The bookie is to take no new data: read-only, or stopped."""
     DRAINING = "draining"
     """Its replicas are being copied to others."""
     PROVING = "proving"
-    """Nothing was left to copy; a full listing has to confirm it."""
+    """The drain left nothing to copy; a full listing has to confirm it."""
     REMOVING = "removing"
     """Proven; its cookie goes."""
     DONE = "done"
@@ -114,7 +116,7 @@ class CookieGone:
 
 @dataclass(frozen=True, slots=True)
 class CookieKept:
-    """The proof stands, and the cookie is to stay (`delete_cookie` is false)."""
+    """The proof is valid, and the cookie is to stay (`delete_cookie` is false)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class UndoRequested:
-    """Somebody wants the bookie back."""
+    """A request to keep the bookie."""
 
 
 Event = (
@@ -150,7 +152,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was looked at. `begun_ms` and `ended_ms` since the epoch."""
+    """The record of what was looked at. `begun_ms` and `ended_ms` since the epoch."""
 
     begun_ms: int
     ended_ms: int
@@ -170,7 +172,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """How far the drain is. Bytes are estimates from metadata until a ledger is copied."""
+    """The progress of the drain. Bytes are estimates from metadata until a ledger is copied."""
 
     ledgers_total: int = 0
     ledgers_left: int = 0
@@ -184,7 +186,7 @@ class DrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class DecommissionRecord:
-    """The stored state. `coordinator`: who works on it; whoever takes over writes its own name here."""
+    """The stored state. `coordinator`: the process that works on it; one that takes over writes its own name here."""
 
     bookie_id: str
     coordinator: str
@@ -194,7 +196,7 @@ class DecommissionRecord:
     form: Form | None = None
     delete_cookie: bool = True
     accepted_losses: tuple[int, ...] = ()
-    """Ledgers that may go on naming the bookie, because somebody gave their data up."""
+    """Ledgers that may go on naming the bookie, because a person gave their data up."""
     read_only_by_us: bool = False
     """It was this decommission that made the bookie read-only, or is about to: it was writable when it began."""
     cookie_version: int | None = None
@@ -279,16 +281,10 @@ def decode_record(data: bytes, name: str) -> DecommissionRecord:
         progress["blockers"] = tuple(Blocker(**each) for each in progress["blockers"])
         value["progress"] = DrainProgress(**progress)
         record = DecommissionRecord(**value)
-        if record.bookie_id != name or not _well_typed(record):
+        if record.bookie_id != name:
             raise ValueError(f"it is of bookie {record.bookie_id}")
+        if not is_well_typed(record):
+            raise ValueError("a member has another type")
         return record
     except UNREADABLE as error:
         raise MetadataDamaged(f"the decommission record of {name} cannot be read: {error}") from error
-
-
-_PLAIN: Final = {"bookie_id": str, "coordinator": str, "started_ms": int, "updated_ms": int, "delete_cookie": bool}
-
-
-def _well_typed(record: DecommissionRecord) -> bool:
-    known = {field.name for field in fields(record)}
-    return _PLAIN.keys() <= known and all(isinstance(getattr(record, name), kind) for name, kind in _PLAIN.items())

@@ -4,13 +4,14 @@ Records of kind `decommission` are those under way: their names are the bookies 
 moves to kind `decommissioned`, so that a new bookie of the same id is not taken for one that leaves.
 
 Invariants
-- Every change is a compare-and-set. A coordinator whose record was changed by somebody else ends with `TakenOver`
-  and has no further effect on the record.
-- Whoever starts a decommission that is under way takes it over: the last one counts, so that a crashed coordinator
-  needs no waiting. One that was only suspended, just before it deleted the cookie, finds another version there.
-- One that is DONE answers for its own bookie and proof: whoever starts another moves it away, and begins anew. The next
-  bookie of the id may be there by then.
-- Versions of records begin anew with each record, so before each change the stored one is compared by content.
+- Every change is a compare-and-set. A coordinator whose record was changed by another process ends with `TakenOver` and
+  has no further effect on the record.
+- A coordinator that starts a decommission that is under way takes it over: the last one counts, so that a crashed
+  coordinator needs no waiting. One that was only suspended, just before it deleted the cookie, finds another version
+  there.
+- One that is DONE answers for its own bookie and proof: the start of another moves it away, and begins with a new
+  record. The next bookie of the id may be there by then.
+- Versions of records begin at the start with each record, so before each change the stored one is compared by content.
 
 Threads: event loop.
 """
@@ -40,7 +41,7 @@ from bookie_pod.autorecovery.decommission.state import (
     encode_record,
 )
 from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
-from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.interface import Identity, MetadataService, Versioned
 from bookie_protocol.metadata_service.records import DECOMMISSION
 
 FINISHED: Final = "decommissioned"
@@ -62,15 +63,21 @@ def coordinator_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class DecommissionRequest:
-    """What is wanted; of one that is under way its own word on losses is added to, the rest stays."""
+    """A request for a decommission.
+
+    One that is under way gets its losses, and its cookie goes if any of the requests wants that.
+    """
 
     bookie_id: str
     coordinator: str
     delete_cookie: bool = True
     accepted_losses: frozenset[int] = frozenset()
     was_writable: bool = False
-    """Before there was a record of it. A bookie that restarts and finds one is read-only by itself, so who looks later
-    cannot tell any more that an undo has to make it writable."""
+    """True if the bookie was writable before there was a record of it.
+
+    A bookie that restarts and finds a record is read-only by itself, so a later look cannot show any more that an undo
+    has to make it writable.
+    """
 
 
 class DecommissionStore:
@@ -92,7 +99,7 @@ class DecommissionStore:
             found = await self._active.read(bookie_id)
         except MetadataNotFound:
             return None
-        return Versioned(decode_record(found.value, bookie_id), found.version)
+        return Versioned(decode_record(found.value, bookie_id), found.identity)
 
     async def finished(self, bookie_id: str) -> DecommissionRecord | None:
         """The last decommission of this id that was finished."""
@@ -126,31 +133,34 @@ class DecommissionStore:
             accepted_losses=tuple(sorted(request.accepted_losses)),
             read_only_by_us=request.was_writable,
         )
-        version = await self._active.create(record.bookie_id, encode_record(record))
-        return HeldRecord(self, record, version, owner=request.coordinator)
+        identity = await self._active.create(record.bookie_id, encode_record(record))
+        return HeldRecord(self, record, identity, owner=request.coordinator)
 
     async def _take_over(self, request: DecommissionRequest, found: Versioned[DecommissionRecord]) -> HeldRecord:
         if found.value.phase is Phase.UNDOING:
             raise TakenOver(f"the decommission of {request.bookie_id} is being undone: repeat the undo first")
         losses = tuple(sorted({*found.value.accepted_losses, *request.accepted_losses}))
-        held = HeldRecord(self, found.value, found.version)
+        held = HeldRecord(self, found.value, found.identity)
         removing, version = found.value.phase is Phase.REMOVING, found.value.cookie_version
         if removing and not await fence_cookie(self._cookies, request.bookie_id, version):
             await held.advance(CookieGone())  # by its coordinator, which did not live to say so
             await held.archive()
             return await self._create(request)
-        await held.store(replace(found.value, accepted_losses=losses), Resumed(request.coordinator))
+        delete_cookie = found.value.delete_cookie or request.delete_cookie
+        wanted = replace(found.value, accepted_losses=losses, delete_cookie=delete_cookie)
+        await held.store(wanted, Resumed(request.coordinator))
         held.owner = request.coordinator
         return held
 
     async def _changed(self, bookie_id: str, before: Versioned[DecommissionRecord] | None) -> bool:
         return await self.active(bookie_id) != before
 
-    async def write(self, record: DecommissionRecord, version: int) -> int:
-        return await self._active.update(record.bookie_id, encode_record(record), version)
+    async def write(self, record: DecommissionRecord, replaced: Identity) -> Identity:
+        return await self._active.update(record.bookie_id, encode_record(record), replaced)
 
     async def remove(self, record: DecommissionRecord) -> None:
-        """The record under way, if it is this one to the letter: any other is somebody else's, or a later one's."""
+        """Remove the record under way, if it is exactly this one: any other is another coordinator's, or a later
+        one's."""
         with suppress(MetadataNotFound, MetadataVersionConflict):
             found = await self._active.read(record.bookie_id)
             if decode_record(found.value, record.bookie_id) == record:
@@ -166,8 +176,11 @@ class DecommissionStore:
         await self.remove(record)
 
     async def _archive_over(self, record: DecommissionRecord) -> None:
-        """Archive the record in the place of an earlier one. That of a later one stays: it began only after somebody
-        had archived this one, so whoever comes too late finds another record under way than this, or none."""
+        """Archive the record in the place of an earlier one.
+
+        A later one stays: it began only after this one was archived, so a late coordinator finds another record under
+        way than this, or none.
+        """
         while True:
             known = await self._finished.read(record.bookie_id)
             active = await self.active(record.bookie_id)  # only now: who archives from here on changes the version
@@ -175,7 +188,7 @@ class DecommissionStore:
                 return
             data = encode_record(_with_earlier_numbers(record, known.value))
             with suppress(MetadataVersionConflict):
-                await self._finished.update(record.bookie_id, data, known.version)
+                await self._finished.update(record.bookie_id, data, known.identity)
                 return
 
     def clock_ms(self) -> int:
@@ -198,12 +211,13 @@ class HeldRecord:
     """A record that this coordinator works on; `record` is what is stored."""
 
     def __init__(
-        self, store: DecommissionStore, record: DecommissionRecord, version: int, *, owner: str | None = None
+        self, store: DecommissionStore, record: DecommissionRecord, identity: Identity, *, owner: str | None = None
     ) -> None:
-        """`owner`: the coordinator that holds it, which nobody else is; None: whoever finds it changed looks again."""
+        """Hold the record for `owner`, the coordinator that has it alone; None: if the record was changed, read it
+        again."""
         self.owner = owner
         self._store = store
-        self._version = version
+        self._identity = identity
         self._turn = asyncio.Lock()
         self.record = record
 
@@ -217,12 +231,12 @@ class HeldRecord:
             await self._write(advance(self.record, event, self._store.clock_ms()))
 
     async def store(self, record: DecommissionRecord, event: Event) -> None:
-        """As `advance`, from a changed record."""
+        """Do as `advance`, from a changed record."""
         async with self._turn:
             await self._write(advance(record, event, self._store.clock_ms()))
 
     async def note(self, progress: DrainProgress) -> None:
-        """Store how far the work is, unless it is DONE: that record stays as it is. `TakenOver`."""
+        """Store the progress of the work, unless it is DONE: that record stays as it is. `TakenOver`."""
         async with self._turn:
             if self.phase is Phase.DONE:
                 return
@@ -241,13 +255,14 @@ class HeldRecord:
     async def _write(self, record: DecommissionRecord) -> None:
         found = await self._ours()
         try:
-            self._version = await self._store.write(record, found.version)
+            self._identity = await self._store.write(record, found.identity)
         except (MetadataVersionConflict, MetadataNotFound) as error:
             raise TakenOver(self._who(record, await self._store.active(record.bookie_id))) from error
         self.record = record
 
     async def _ours(self) -> Versioned[DecommissionRecord]:
-        """What is stored, if nobody else wrote since: a write of ours whose answer was lost may have. `TakenOver`."""
+        """Return the stored record, if no other process wrote since: a write of ours whose answer was lost may have.
+        `TakenOver`."""
         found = await self._store.active(self.record.bookie_id)
         if found is None or not self._is_ours(found):
             raise TakenOver(self._who(self.record, found))
@@ -255,14 +270,14 @@ class HeldRecord:
 
     def _is_ours(self, stored: Versioned[DecommissionRecord]) -> bool:
         if self.owner is None:
-            return stored == Versioned(self.record, self._version)
+            return stored == Versioned(self.record, self._identity)
         same_life = stored.value.started_ms == self.record.started_ms
         return same_life and stored.value.coordinator == self.owner and stored.value.phase is not Phase.UNDOING
 
     @staticmethod
     def _who(record: DecommissionRecord, found: Versioned[DecommissionRecord] | None) -> str:
         if found is None:
-            return f"the decommission of {record.bookie_id} was undone or finished by somebody else"
+            return f"the decommission of {record.bookie_id} was undone or finished by another coordinator"
         if found.value.phase is Phase.UNDOING:
             return f"the decommission of {record.bookie_id} is being undone"
         return f"the decommission of {record.bookie_id} was taken over by {found.value.coordinator}"

@@ -1,23 +1,25 @@
-"""What names a bookie: a full listing of the cluster's ledgers and marks, read anew; and, since a listing shows what
-names it and not what is under way, who may still be about to name a bookie that takes no new data.
+"""A full listing of the ledgers and marks that name a bookie, and of the work that may still name it.
 
+A listing shows what names the bookie and not what is under way. After a bookie stopped taking new data, two kinds of
+work may still be about to name it:
 - A re-replication chose its target before, and exchanges when everything is copied: hours later, maybe. It holds the
-  ledger's lock all the while, and names nobody after that has ended. So the locks that were held when the bookie had
+  ledger's lock all the while, and names no bookie after that has ended. So the locks that were held when the bookie had
   stopped being a target are waited for, and the ledgers are listed after them.
-- A recovery stores entries on other bookies, and its last write names them. Whatever was IN_RECOVERY then is brought to
-  its end, and looked at again.
+- A recovery stores entries on other bookies, and its last write names them. Every ledger that was IN_RECOVERY then is
+  brought to its end, and looked at again.
 
-What begins later does not choose the bookie any more.
+Work that begins later does not choose the bookie any more.
 
 Invariants
-- A listing is complete, or it raises: a ledger whose metadata cannot be read is an error that names it, never left out.
+- A listing is complete, or it raises: a ledger whose metadata cannot be read is an error that names it and what helps,
+  or is in `Survey.unreadable`, for callers that can go on with the others; it is never left out.
 - Nothing comes from a cache: the listing is in step with everything written before it began.
 - Memory: a few numbers for each ledger that names the bookie, and for each lock and each ledger in recovery of that
   moment; `WINDOW` ledgers are being read at once.
 
-Threads: event loop.
+Threads: event loop; ledgers with more than `STEPS` places in their ensembles are looked at on a thread, one at a time.
 
-Source: reference auto-recovery, sections 7 and 8; reference client protocol, section 9.
+Source: docs/internals/auto-recovery.md, sections 7 and 8; docs/internals/client-protocol.md, section 9.
 """
 
 from __future__ import annotations
@@ -27,16 +29,24 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from bookie_protocol.errors import MetadataNotFound
+from bookie_protocol.aside import STEPS, Aside, Slices
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LockHolder
 from bookie_protocol.together import read_ahead
 
-WINDOW: Final = 64
+WINDOW: Final = 16
+SHOWN: Final = 5
+_LOOK_SECONDS: Final = 0.5
+Wait = Callable[[str], Awaitable[None]]
+"""Called with what is waited for, again and again; returns when it is time to look."""
+EndRecovery = Callable[[int], Awaitable[str | None]]
+"""`LedgerDrain.end_recovery`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +65,10 @@ class Survey:
     ledgers: dict[int, NamingLedger] = field(default_factory=dict)
     marks: set[int] = field(default_factory=set)
     """Ledgers whose mark names the bookie as missing."""
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Ledgers whose metadata cannot be read, and why: they may name the bookie."""
     in_recovery: set[int] = field(default_factory=set)
-    """Ledgers that are being recovered, whoever they name: the end of a recovery may name others."""
+    """Ledgers that are being recovered, whichever bookies they name: the end of a recovery may name others."""
     ledgers_seen: int = 0
     marks_seen: int = 0
     largest_ensemble: int = 0
@@ -80,21 +92,31 @@ async def survey(
     *,
     look: Callable[[LedgerMetadata], None] | None = None,
     progress: Callable[[int], None] | None = None,
+    keep_unreadable: bool = False,
 ) -> Survey:
     """List what names the bookie. `look` gets the metadata of every ledger that does; `progress` how many ledgers were
-    read so far. Raises `MetadataError`."""
-    found = Survey()
-    async with aclosing(all_ledgers(service)) as ledgers:
+    read so far. `keep_unreadable`: list ledgers that cannot be read, rather than raise. Raises `MetadataError`."""
+    found, slices, aside = Survey(), Slices(), Aside()
+
+    def see(metadata: LedgerMetadata) -> None:
+        found.largest_ensemble = max(found.largest_ensemble, metadata.ensemble_size)
+        if metadata.state is LedgerState.IN_RECOVERY:
+            found.in_recovery.add(metadata.ledger_id)
+        if bookie_id in metadata.all_bookies():
+            nbytes = bytes_held(metadata, bookie_id)
+            found.ledgers[metadata.ledger_id] = NamingLedger(metadata.ledger_id, nbytes, metadata.is_closed)
+            if look is not None:
+                look(metadata)
+
+    async with aclosing(all_ledgers(service, found.unreadable if keep_unreadable else None)) as ledgers:
         async for metadata in ledgers:
             found.ledgers_seen += 1
-            found.largest_ensemble = max(found.largest_ensemble, metadata.ensemble_size)
-            if metadata.state is LedgerState.IN_RECOVERY:
-                found.in_recovery.add(metadata.ledger_id)
-            if bookie_id in metadata.all_bookies():
-                nbytes = bytes_held(metadata, bookie_id)
-                found.ledgers[metadata.ledger_id] = NamingLedger(metadata.ledger_id, nbytes, metadata.is_closed)
-                if look is not None:
-                    look(metadata)
+            steps = len(metadata.ensembles) * metadata.ensemble_size
+            if steps > STEPS:
+                await aside.run(partial(see, metadata))
+            else:
+                see(metadata)
+                await slices.took(steps)
             if progress is not None:
                 progress(found.ledgers_seen)
     async for mark in service.under_replication.list():
@@ -104,8 +126,11 @@ async def survey(
     return found
 
 
-async def all_ledgers(service: MetadataService) -> AsyncGenerator[LedgerMetadata, None]:
-    """The metadata of every ledger, ascending; one that is deleted meanwhile is left out. Raises `MetadataError`."""
+async def all_ledgers(
+    service: MetadataService, unreadable: dict[int, str] | None = None
+) -> AsyncGenerator[LedgerMetadata, None]:
+    """The metadata of every ledger, ascending; one that is deleted meanwhile is left out. Those that cannot be read are
+    noted in `unreadable`, with the reason; None: they raise. Raises `MetadataError`."""
 
     async def ids() -> AsyncGenerator[int, None]:
         async for span in service.ledgers.ranges():
@@ -117,6 +142,11 @@ async def all_ledgers(service: MetadataService) -> AsyncGenerator[LedgerMetadata
             return (await service.ledgers.read(ledger_id)).value
         except MetadataNotFound:
             return None
+        except MetadataDamaged as error:
+            if unreadable is None:
+                raise MetadataDamaged(remedy_of(ledger_id, str(error))) from error
+            unreadable[ledger_id] = str(error)
+            return None
 
     async with aclosing(read_ahead(ids(), read, WINDOW)) as found:
         async for metadata in found:
@@ -124,9 +154,19 @@ async def all_ledgers(service: MetadataService) -> AsyncGenerator[LedgerMetadata
                 yield metadata
 
 
+def remedy_of(ledger_id: int, reason: str) -> str:
+    """Say what helps against a ledger that cannot be read."""
+    return (
+        f"the metadata of ledger {ledger_id} cannot be read, so the bookies that it names are unknown ({reason}):"
+        f" bring them back, or delete the ledger (`bookie ledger delete {ledger_id} --force`)"
+    )
+
+
 def bytes_held(metadata: LedgerMetadata, bookie_id: str) -> int:
-    """An estimate of the payload bytes that a bookie holds of a closed ledger, from its length and striping; 0 for one
-    that is not closed, whose length nobody knows."""
+    """Estimate the payload bytes that a bookie holds of a closed ledger, from its length and striping.
+
+    0 for one that is not closed, whose length is unknown.
+    """
     if not metadata.is_closed or metadata.last_entry_id < 0:
         return 0
     starts = (*metadata.first_entry_ids, metadata.last_entry_id + 1)
@@ -138,21 +178,12 @@ def bytes_held(metadata: LedgerMetadata, bookie_id: str) -> int:
     return round(metadata.length * held / (metadata.last_entry_id + 1))
 
 
-SHOWN: Final = 5
-_LOOK_SECONDS: Final = 0.5
-
-Wait = Callable[[str], Awaitable[None]]
-"""Called with what is waited for, again and again; returns when it is time to look."""
-EndRecovery = Callable[[int], Awaitable[str | None]]
-"""`LedgerDrain.end_recovery`."""
-
-
 class _TooLong(Exception):
     pass
 
 
 class Claims:
-    """Since one moment. `reset` when the bookie may have been chosen since."""
+    """The work of one moment that may still name the bookie. `reset` when the bookie may have been chosen since."""
 
     def __init__(self, service: MetadataService) -> None:
         self._service = service
@@ -168,7 +199,8 @@ class Claims:
         return frozenset(self._locks or ())
 
     async def locks_end(self, wait: Wait) -> None:
-        """Until every lock that was held at the first call was given back, or has ended. Raises `MetadataError`."""
+        """Wait until every lock that was held at the first call was given back, or has ended. Raises
+        `MetadataError`."""
         if self._locks is None:
             self._locks = dict(await self._service.under_replication.holders())
         while self._locks:
@@ -182,8 +214,11 @@ class Claims:
                 )
 
     async def recoveries_end(self, bookie_id: str, in_recovery: Collection[int], end: EndRecovery, wait: Wait) -> bool:
-        """Until every ledger that was IN_RECOVERY at the first call has its end; whether one of them names the bookie.
-        Raises `MetadataError`."""
+        """Wait until every ledger that was IN_RECOVERY at the first call has its end; return whether one of them names
+        the bookie.
+
+        Raises `MetadataError`.
+        """
         if self._recoveries is None:
             self._recoveries = set(in_recovery)
         while self._recoveries:
@@ -205,9 +240,11 @@ class Claims:
 
 
 async def survey_unclaimed(service: MetadataService, bookie_id: str, seconds: float) -> tuple[Survey, frozenset[int]]:
-    """What names a bookie that takes no new data, listed when the re-replications of this moment have ended; and the
-    ledgers of those that have not after so long: these may come to name it, and so may `Survey.in_recovery`. Raises
-    `MetadataError`."""
+    """List what names a bookie that takes no new data, when the re-replications of this moment have ended.
+
+    The second value is the ledgers of those that have not ended after `seconds`: these may come to name it, and so may
+    `Survey.in_recovery`. Raises `MetadataError`.
+    """
     loop, claims = asyncio.get_running_loop(), Claims(service)
     deadline = loop.time() + seconds
 
@@ -222,7 +259,7 @@ async def survey_unclaimed(service: MetadataService, bookie_id: str, seconds: fl
 
 
 async def names(service: MetadataService, ledger_id: int, bookie_id: str) -> bool:
-    """Whether the metadata of a ledger name the bookie now. Raises `MetadataError`."""
+    """Return whether the metadata of a ledger name the bookie now. Raises `MetadataError`."""
     try:
         return bookie_id in (await service.ledgers.read(ledger_id)).value.all_bookies()
     except MetadataNotFound:

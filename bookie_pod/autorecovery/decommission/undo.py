@@ -55,7 +55,7 @@ async def _stop(service: MetadataService, bookie_id: str) -> HeldRecord:
         if found.value.phase is Phase.DONE:
             await store.archive(found.value)  # its coordinator did not live to do so
             continue
-        held = HeldRecord(store, found.value, found.version)
+        held = HeldRecord(store, found.value, found.identity)
         if found.value.phase is Phase.UNDOING:
             return held
         if found.value.phase is Phase.REMOVING:

@@ -3,23 +3,22 @@
 worker.py           takes marked ledgers, several at a time, leaves alone those that failed, and stops in an orderly way
 ledger_repair.py    what is done to one ledger, and which findings count, given what its mark names
 fragment_repair.py  which bookies are filled again, and which are replaced
-locks.py            locks that are given back whatever happens
 progress.py         what people are shown
 
 - A lock is held from the first look until the mark is gone or the waiting is over: the grace of an open ledger, the
-  back-off of one that failed. Waiting ledgers take no place among those at work. A lock that nobody was told of (a
-  cancelled call, a lost answer) is removed in the background.
+  back-off of one that failed. Waiting ledgers take no place among those at work. A lock whose owner does not know of it
+  (a cancelled call, a lost answer) is removed in the background.
 - A bookie that is registered nowhere is replaced only if the mark names it; what went a moment ago is the auditor's
-  business. What a bookie itself denies or gives damaged is restored whoever the mark names. A mark may go when
-  nothing of that kind is left and the bookies that it names could be seen.
+  business. A copy that a bookie itself denies or gives damaged is restored whichever bookie the mark names. A mark goes
+  when each finding in it was answered by a look (`bookie_client.healing`).
 - What a check found some seconds ago is looked at again before its fragment is copied: copies of a bookie that is
   back stay where they are.
 - New copies are named in the session that holds the ledger's lock or not at all, and listed once more when they are
-  named; if some were collected meanwhile the exchange is taken back. A target that is gone when it is named is
-  marked: its audit may have come before. So it is for whoever copies: workers, drains, `recover`, the Spark job.
+  named; if some were collected meanwhile the exchange is taken back. A target that is gone when it is named is marked:
+  its audit may have come before. The same holds for all that copy: workers, drains, `recover`, the Spark job.
 - Denials of a bookie that is known to have lost entries end no ledger (`replication.check`, the one way to close a
   ledger for healing).
-- A mark that stands already is renewed where its ledger is locked, so that it outlives the round of a worker that
+- A mark that is there already is renewed where its ledger is locked, so that it outlives the round of a worker that
   looked too early. A bookie counts as audited only if no ledger was skipped for it.
 - Copying has one throttle and one budget of bytes for all ledgers of a process. Placement keys of the configuration
   count here, in the gateway and in commands (`bookie_pod.client_options`).

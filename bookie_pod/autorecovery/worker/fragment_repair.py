@@ -1,23 +1,22 @@
-"""Restoring the copies of one closed fragment: which bookies are filled again, and which are replaced.
+"""Restoring the copies of one fragment: which bookies are filled again, and which are replaced.
 
 - A bookie that is there, and says that its copies are gone (it came back with an empty disk), is filled again in place:
   that needs no spare. If it cannot be filled it is replaced.
 - A bookie whose copies are damaged is replaced, because its disk is in doubt; without a spare it is filled in place.
+- A segment that may still grow keeps its bookies. Those that lack confirmed entries, as one that was away while its
+  ledger was written, or that damaged them, are filled in place; its writer notices nothing.
 - With fewer spares than lost copies as many are restored as there are spares.
-- An entry of which no copy can be read holds up its fragment, and nothing is exchanged there: the entry is asked for
-  again at each later try before anything is copied.
-
-Invariant: what is remembered of unreadable entries is bounded: the first `SHOWN_ENTRIES` of `REMEMBERED` fragments,
-more than a worker has in turn.
+- An entry of which no copy can be read holds up its fragment, and nothing is exchanged there. So entries that may be of
+  that kind are asked for before the first byte is copied: those that a look found missing or damaged somewhere, those
+  that no bookie lists, and those that an earlier try of any worker noted in the mark.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 6.2, step 3, and 7.
+Source: docs/internals/auto-recovery.md, sections 6.2, step 3, and 7.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
@@ -30,6 +29,7 @@ from bookie_client.replication.replicator import CopyProgress, ProgressListener,
 from bookie_pod.autorecovery.worker.progress import LedgerNote, WorkerProgress
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_protocol.errors import (
+    BookieReadOnly,
     EntriesUnreadable,
     LedgerDeleted,
     MetadataUnavailable,
@@ -38,7 +38,6 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 
-REMEMBERED: Final = 100_000
 SHOWN_ENTRIES: Final = 20
 
 _log = structlog.get_logger(__name__)
@@ -53,6 +52,7 @@ class Replicator(Protocol):
         bad: Mapping[int, str],
         *,
         in_place: Collection[int] = (),
+        by_lists: bool = False,
         session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult: ...
@@ -65,7 +65,7 @@ class Replicator(Protocol):
 
 
 class _Copying(NamedTuple):
-    """Under which lock a fragment is copied, and who is told of it."""
+    """The lock under which a fragment is copied, and the note that gets its progress."""
 
     lock: LedgerLock
     listener: ProgressListener
@@ -78,38 +78,34 @@ class FragmentRepair:
         self._replicator = replicator
         self._progress = progress
         self._metrics = metrics
-        self._unreadable: OrderedDict[tuple[int, int], tuple[int, ...]] = OrderedDict()
 
     async def restore(
         self,
         found: FragmentReport,
         bad: Mapping[int, str],
+        doubtful: Collection[int],
         note: LedgerNote,
         writable: frozenset[str],
         lock: LedgerLock,
     ) -> None:
-        """Make new copies for the bad positions. `writable`: bookies that can be filled in place.
+        """Make new copies for the bad positions. `doubtful`: entries of which there may be no copy; `writable`: bookies
+        that can be filled in place.
 
         Raises what `FragmentReplicator.replicate` raises; `NotEnoughBookies` also when some copies found a place.
         """
-        try:
-            await self._ask_again(found.fragment)
-            await self._restore(found, bad, _Copying(lock, self._listener(note)), writable)
-        except EntriesUnreadable as error:
-            self._remember(found.fragment, error)
-            raise
-        self._unreadable.pop((found.fragment.ledger_id, found.fragment.first_entry), None)
+        await self._ask_for(found.fragment, doubtful)
+        await self._restore(found, bad, _Copying(lock, self._listener(note)), writable)
+
+    async def fill(self, fragment: Fragment, lacking: Mapping[int, str], note: LedgerNote, lock: LedgerLock) -> None:
+        """Fill bookies of a segment that may still grow. Raises what `FragmentReplicator.replicate` raises."""
+        copying = _Copying(lock, self._listener(note))
+        await self._replicate(fragment, lacking, set(lacking), copying, by_lists=True)
 
     async def mend(self, fragment: Fragment, note: LedgerNote, lock: LedgerLock) -> bool:
         """Exchange bookies so that the placement obeys its policy; whether any was exchanged."""
         done = await self._replicator.mend(fragment, session_id=lock.session_id, progress=self._listener(note))
         self._metrics.written(done.entries, done.nbytes)
         return done.ensemble != fragment.ensemble
-
-    def forget(self, ledger_id: int) -> None:
-        """The ledger is gone."""
-        for known in [key for key in self._unreadable if key[0] == ledger_id]:
-            del self._unreadable[known]
 
     async def _restore(
         self, found: FragmentReport, bad: Mapping[int, str], copying: _Copying, writable: frozenset[str]
@@ -118,13 +114,20 @@ class FragmentRepair:
         here = {position for position, bookie in bad.items() if bookie in writable}
         empty = {position for position in here if verdicts[position] is ReplicaVerdict.MISSING}
         fragment = found.fragment
+        if not fragment.is_closed:
+            if here:
+                await self._replicate(fragment, _only(bad, here), here, copying, by_lists=here == empty)
+            if here != bad.keys():
+                names = ", ".join(sorted(bad[position] for position in bad.keys() - here))
+                raise BookieReadOnly(f"no writes are taken by bookies of a segment that may still grow: {names}")
+            return
         try:
-            done = await self._replicate(fragment, bad, empty, copying)
+            done = await self._replicate(fragment, bad, empty, copying, by_lists=True)
             fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
         except NotEnoughBookies as error:
             left = {position: str(error) for position in bad if position not in empty}
             if empty:
-                await self._replicate(fragment, _only(bad, empty), empty, copying)
+                await self._replicate(fragment, _only(bad, empty), empty, copying, by_lists=True)
         except (EntriesUnreadable, LedgerDeleted, MetadataUnavailable):
             raise
         except PodkeeperError as error:
@@ -152,31 +155,33 @@ class FragmentRepair:
             raise NotEnoughBookies("; ".join(dict.fromkeys(why)))
 
     async def _replicate(
-        self, fragment: Fragment, bad: Mapping[int, str], in_place: Collection[int], copying: _Copying
+        self,
+        fragment: Fragment,
+        bad: Mapping[int, str],
+        in_place: Collection[int],
+        copying: _Copying,
+        *,
+        by_lists: bool = False,
     ) -> ReplicationResult:
         done = await self._replicator.replicate(
-            fragment, bad, in_place=in_place, session_id=copying.lock.session_id, progress=copying.listener
+            fragment,
+            bad,
+            in_place=in_place,
+            by_lists=by_lists,
+            session_id=copying.lock.session_id,
+            progress=copying.listener,
         )
         self._metrics.written(done.entries, done.nbytes)
         return done
 
-    async def _ask_again(self, fragment: Fragment) -> None:
-        """Entries that could not be read before are asked for before everything else is copied again in vain."""
-        known = self._unreadable.get((fragment.ledger_id, fragment.first_entry))
-        if not known:
-            return
-        still = await self._replicator.unreadable(fragment, known)
-        if still:
-            error = EntriesUnreadable(f"no copy of entries {list(still[:SHOWN_ENTRIES])} can be read, as before")
-            error.entries = still
+    async def _ask_for(self, fragment: Fragment, doubtful: Collection[int]) -> None:
+        lost = await self._replicator.unreadable(fragment, doubtful) if doubtful else ()
+        if lost:
+            error = EntriesUnreadable(
+                f"no copy of entries {list(lost[:SHOWN_ENTRIES])} can be read: nothing was copied"
+            )
+            error.entries = lost
             raise error
-
-    def _remember(self, fragment: Fragment, error: EntriesUnreadable) -> None:
-        key = fragment.ledger_id, fragment.first_entry
-        self._unreadable[key] = error.entries[:SHOWN_ENTRIES]
-        self._unreadable.move_to_end(key)
-        while len(self._unreadable) > REMEMBERED:
-            self._unreadable.popitem(last=False)
 
     def _listener(self, note: LedgerNote) -> ProgressListener:
         seen = [0, 0]

@@ -1,10 +1,11 @@
-"""What a replication worker is doing, ledger by ledger, for people and for the admin API.
+"""The progress of a replication worker, ledger by ledger, for people and for the admin API.
 
 `WorkerStatus` is the snapshot; `WorkerProgress` is what the worker notes in.
 
 Invariants
 - A snapshot costs no request and does not change afterwards.
-- Memory is bounded: ledgers at work are few, ledgers that wait or failed are as many as the worker lets wait.
+- Memory is bounded: ledgers at work are few, ledgers that wait are as many as the worker lets wait, and of those that
+  failed the last `MAX_RESTING_SHOWN` are shown.
 - Times are those of the event loop's clock: a snapshot tells ages in seconds, not dates.
 
 Event loop only.
@@ -14,13 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+from bookie_protocol.metadata_service.findings import Failure
+
+MAX_RESTING_SHOWN: Final = 2_000
+SHOWN_AFTER_S: Final = 60.0
+"""A ledger whose rest is over for so long is another worker's by now."""
 
 
 class Phase(Enum):
-    """What is being done to a ledger, or why nothing is."""
+    """The present work on a ledger, or the reason for which it waits."""
 
     CHECKING = "checking"
     """Its replicas are looked at."""
@@ -28,34 +36,34 @@ class Phase(Enum):
     MOVING = "moving"
     """Copies go to other bookies because the placement breaks the policy."""
     VERIFYING = "verifying"
-    """Everything was copied; its replicas are looked at once more."""
+    """All lost copies were made; its replicas are looked at once more."""
     WAITING_FOR_WRITER = "waiting for the writer"
     """It is open, and its writer has time to replace the lost bookie."""
     RECOVERING = "recovering"
     """It is fenced and closed."""
     BACKING_OFF = "backing off"
-    """It failed; its lock is kept until it is tried again."""
+    """It failed; its lock was given back, and it rests."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerProgress:
-    """One ledger that this worker has the lock of."""
+    """One ledger that this worker has the lock of, or that rests since this worker failed to repair it."""
 
     ledger_id: int
     phase: Phase
     seconds: float
-    """In this phase."""
+    """Seconds in this phase."""
     bad_fragments: int
     """Fragments that were found to lack copies, in the round under way."""
     done_fragments: int
     entries_copied: int
-    """In the round under way; those that are already with their targets."""
+    """Entries copied in the round under way, those included that their targets have already."""
     entries_to_copy: int
     bytes_copied: int
     attempts: int
-    """Rounds that failed before this one."""
+    """Rounds of all workers that failed before this one."""
     reason: str
-    """Why it failed last, or what it waits for; may be empty."""
+    """The reason of the last failure, or of the waiting; may be empty."""
     lost_entries: tuple[int, ...] = ()
     """Entries of which no copy can be read any more, the first few."""
     retry_in: float | None = None
@@ -68,7 +76,7 @@ class WorkerStatus:
 
     is_running: bool
     ledgers: tuple[LedgerProgress, ...]
-    """At work, waiting or backing off, in ascending order of ids."""
+    """Ledgers at work, waiting or backing off, in ascending order of ids."""
     ledgers_repaired: int
     ledgers_failed: int
     """Rounds that ended without success."""
@@ -77,14 +85,14 @@ class WorkerStatus:
     entries_copied: int
     bytes_copied: int
     bytes_per_second: float
-    """Over the last half minute or so."""
+    """Rate over the last half minute or so."""
     is_enabled: bool | None = None
-    """Whether auto-recovery is enabled in the cluster, as last seen; None: not seen yet."""
+    """True if auto-recovery is enabled in the cluster, as last seen; None: not seen yet."""
 
 
 @dataclass(slots=True)
 class LedgerNote:
-    """What is noted of one ledger while this worker has its lock."""
+    """The notes on one ledger while this worker has its lock."""
 
     ledger_id: int
     phase: Phase
@@ -98,6 +106,13 @@ class LedgerNote:
     reason: str = ""
     lost_entries: tuple[int, ...] = ()
     retry_at: float | None = None
+
+    def take(self, failures: Collection[Failure]) -> None:
+        """Note what earlier rounds came to, of whichever worker they were."""
+        last = max(failures, key=lambda each: each.times, default=None)
+        if last is not None:
+            self.attempts, self.reason = last.times, last.reason
+            self.lost_entries = last.entries
 
     def snapshot(self, now: float) -> LedgerProgress:
         return LedgerProgress(
@@ -154,13 +169,13 @@ class WorkerProgress:
         self.entries_copied = 0
         self.bytes_copied = 0
         self.moved_at = self.clock()
-        """When anything last went on: a watchdog looks at it."""
+        """Time at which any ledger last made progress: a watchdog looks at it."""
         self._rate = Rate(self.clock)
 
-    def begin(self, ledger_id: int, attempts: int) -> LedgerNote:
+    def begin(self, ledger_id: int) -> LedgerNote:
         """The lock of a ledger was taken."""
-        note = LedgerNote(ledger_id, Phase.CHECKING, self.clock(), attempts)
-        self.notes[ledger_id] = note
+        self.notes.pop(ledger_id, None)
+        note = self.notes[ledger_id] = LedgerNote(ledger_id, Phase.CHECKING, self.clock())
         self.moved()
         return note
 
@@ -172,10 +187,20 @@ class WorkerProgress:
             note.reason = reason
         self.moved()
 
-    def end(self, ledger_id: int) -> None:
-        """Note that the ledger's lock was given back."""
-        self.notes.pop(ledger_id, None)
+    def end(self, note: LedgerNote, *, keep: bool = False) -> None:
+        """The ledger's lock is given back. `keep`: show for a while that it rests."""
+        if not keep:
+            self.notes.pop(note.ledger_id, None)
+        self._forget_old()
         self.moved()
+
+    def _forget_old(self) -> None:
+        """Ledgers that others took over, or of which there are too many to show."""
+        over = self.clock() - SHOWN_AFTER_S
+        resting = [note for note in self.notes.values() if note.phase is Phase.BACKING_OFF]
+        for place, note in enumerate(resting):
+            if (note.retry_at or 0.0) < over or place < len(resting) - MAX_RESTING_SHOWN:
+                del self.notes[note.ledger_id]
 
     def copied(self, note: LedgerNote, entries: int, nbytes: int) -> None:
         """Copies reached their target."""
@@ -190,7 +215,7 @@ class WorkerProgress:
         self.moved_at = self.clock()
 
     def is_busy(self) -> bool:
-        """Whether some ledger is being worked on, and not only waited for."""
+        """Return whether some ledger is being worked on, and not only waited for."""
         waiting = (Phase.WAITING_FOR_WRITER, Phase.BACKING_OFF)
         return any(note.phase not in waiting for note in self.notes.values())
 

@@ -4,105 +4,61 @@ Invariants
 - At most `ledgers_at_once` ledgers are checked, copied or recovered at a time; ledgers that wait (for their writer, or
   because they failed) take no such place. Of those that are locked at most `MAX_LEDGERS` are in hand.
 - A lock is held from the first look at a ledger until its mark is gone or it has failed; however its round ends, the
-  lock is given back (`locks`). Who holds one may be about to name any bookie, and is waited for.
-- A ledger that failed is left alone by all workers for as long as its back-off says, and is locked by nobody: whoever
-  drains a bookie needs its lock, be it to find that nothing can be moved.
+  lock is given back. Who holds one may be about to name any bookie, and is waited for.
+- A round that failed is noted in the ledger's mark: the worker, the reason, and the entries without a copy. So a
+  process that starts again knows what others learnt. `findings.binding` says who rests after it: the worker itself, and
+  all workers where no copy of an entry is left. No worker holds the lock meanwhile: a drain of a bookie needs it.
 - Trouble with the metadata service or with bookies never ends the worker; it tries again after a pause. A defect (an
   error outside of the taxonomy) costs the ledger its round and is logged with its traceback.
 - While auto-recovery is disabled no ledger is taken, and no writer is fenced.
-- A ledger that could not be repaired is left alone for twice as long after each failure, up to a limit (`Backoff`).
-  How often it failed is remembered of the last `REMEMBERED` that failed, ten times as many as a worker holds
-  locks of: were it forgotten before its ledger's turn comes again, no delay would ever grow. Why it failed, which is
-  for people, of the last `EXPLAINED`.
-- No delay is shorter than `SHORTEST_S`, whatever is configured: a ledger that cannot be repaired is no hot loop.
-- However many fail, they hold up no other ledger: at most `MAX_LEFT_ALONE` are left alone at a time, and of more the
-  one is tried again that has the least time left, though no more than one in `SHORTEST_S` for each place at work.
+- A ledger rests for twice as long after each failure, up to a limit.
+- However many fail, they hold up no other ledger. Where more than can be remembered rest, the others are tried again,
+  though no more than one in `SHORTEST_S` for each place at work.
+- No rest is shorter than `SHORTEST_S`, whatever is configured: a ledger that cannot be repaired is no hot loop.
+- A worker to which no bookie answers, round after round, suspects itself (`SelfDoubt`): it takes ledgers ever more
+  slowly and says so, rather than taking every mark away from workers that are well.
 
 Event loop only.
 
-Source: reference auto-recovery, section 6.
+Source: docs/internals/auto-recovery.md, section 6.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
-from heapq import heappop, heappush
-from itertools import count
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
-from bookie_pod.autorecovery.locks import LockKeeper
+from bookie_client.healing.guard import LedgerGuard
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_protocol.errors import MetadataError, PodkeeperError
+from bookie_protocol.metadata_service.findings import Failure, Trouble, binding
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.under_replication import LedgerLock
+from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
 from bookie_protocol.pace import doubled
 from bookie_protocol.shown import one_line
 
-REMEMBERED: Final = 100_000
-EXPLAINED: Final = 2_000
 SHORTEST_S: Final = 0.1
 _FIRST: Final = 32
-"""What part of the full delay the first one is."""
+"""Divisor of the full rest that gives the first one."""
 MAX_LEDGERS: Final = 10_000
-MAX_LEFT_ALONE: Final = 10_000
-"""Each takes some 3 KB."""
-STOP_SECONDS: Final = 5.0
+SICK_AFTER: Final = 8
+"""Rounds in a row without an answer from any bookie, after which a worker suspects itself."""
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """What is remembered of a ledger. `reason`, `lost_entries`: of the last failure, see `worker.RoundResult`."""
-
-    count: int
-    reason: str = ""
-    lost_entries: tuple[int, ...] = ()
-
-
-class Backoff:
-    """`longest_s`: the full delay in seconds; the first one is a 32nd of it."""
-
-    def __init__(self, longest_s: float, remembered: int = REMEMBERED, explained: int = EXPLAINED) -> None:
-        self._longest_s = longest_s
-        self._remembered = remembered
-        self._explained = explained
-        self._counts: OrderedDict[int, int] = OrderedDict()
-        self._failures: OrderedDict[int, Failures] = OrderedDict()
-
-    def failures(self, ledger_id: int) -> Failures:
-        """The failures since this ledger last succeeded, as far as they are remembered."""
-        return self._failures.get(ledger_id) or Failures(self._counts.get(ledger_id, 0))
-
-    def failed(self, ledger_id: int, reason: str = "", lost_entries: tuple[int, ...] = ()) -> float:
-        """It failed (again): seconds until the next try."""
-        before = self._counts.pop(ledger_id, 0)
-        self._counts[ledger_id] = before + 1
-        self._failures.pop(ledger_id, None)
-        self._failures[ledger_id] = Failures(before + 1, reason, lost_entries)
-        if len(self._counts) > self._remembered:
-            self._counts.popitem(last=False)
-        if len(self._failures) > self._explained:
-            self._failures.popitem(last=False)
-        return max(SHORTEST_S, doubled(self._longest_s / _FIRST, self._longest_s, before))
-
-    def succeeded(self, ledger_id: int) -> None:
-        """It is repaired, or gone."""
-        self._counts.pop(ledger_id, None)
-        self._failures.pop(ledger_id, None)
-
-
 class Outcome(Enum):
-    """How a round with a ledger ended."""
+    """The end of a round with a ledger."""
 
     REPAIRED = "repaired"
-    """Nothing is missing; the mark may go."""
+    """Every copy is there; the mark may go."""
     DELETED = "deleted"
     WITHDRAWN = "withdrawn"
     """Its mark is gone; there is nothing to do."""
@@ -112,15 +68,17 @@ class Outcome(Enum):
 
 
 class RoundResult(NamedTuple):
-    """`reason`: why not, for people. `lost_entries`: entries of which no copy is left, the first few."""
+    """`reason`: why not, for people. `lost_entries`: entries of which no copy is left, the first few. `trouble`: the
+    kind of a failure."""
 
     outcome: Outcome
     reason: str = ""
     lost_entries: tuple[int, ...] = ()
+    trouble: Trouble = Trouble.OTHER
 
 
 class Repair(Protocol):
-    """What is done to one ledger whose lock is held. Raises `PodkeeperError` for a round that failed."""
+    """The work on one ledger whose lock is held. Raises `PodkeeperError` for a round that failed."""
 
     async def repair(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
         """Look at it and restore what can be restored without disturbing a writer."""
@@ -143,8 +101,44 @@ class WorkerOptions:
     """Ledgers taken from the metadata service; 0: no limit."""
 
 
+_Work = Callable[[LedgerLock, LedgerNote], Coroutine[Any, Any, RoundResult]]
+
+
+class SelfDoubt:
+    """Counts rounds in a row in which no bookie answered."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    @property
+    def rounds(self) -> int:
+        return self._rounds
+
+    def ended(self, result: RoundResult) -> None:
+        """A round ended. One that was about nothing tells nothing."""
+        if result.outcome is Outcome.FAILED and result.trouble is Trouble.UNREACHABLE:
+            self._rounds += 1
+        elif result.outcome is not Outcome.WITHDRAWN:
+            self._rounds = 0
+
+    def pause(self) -> float:
+        """Seconds to wait before the next ledger is taken."""
+        if self._rounds < SICK_AFTER:
+            return 0.0
+        return doubled(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._rounds - SICK_AFTER)
+
+    def complaint(self) -> str | None:
+        """Return a fault that needs attention; None: nothing."""
+        if self._rounds < SICK_AFTER:
+            return None
+        return (
+            f"no bookie answered the replication worker in {self._rounds} rounds in a row: check the network, the"
+            " certificates and the descriptors of this process"
+        )
+
+
 class ReplicationWorker:
-    """`run` until cancelled; once."""
+    """`run` until cancelled; once. `worker_id`: by which its failures are known; other workers have other ones."""
 
     def __init__(
         self,
@@ -153,17 +147,18 @@ class ReplicationWorker:
         options: WorkerOptions,
         progress: WorkerProgress,
         metrics: ReplicationWorkerMetrics,
+        worker_id: str,
     ) -> None:
+        self._worker_id = worker_id
         self._marks = service.under_replication
         self._repair = repair
         self._options = options
         self.progress = progress
         self._metrics = metrics
-        self._backoff = Backoff(options.failed_ledger_backoff)
-        self._keeper = LockKeeper(self._marks)
+        self._guard = LedgerGuard(service)
+        self._doubt = SelfDoubt()
         self._at_work = asyncio.Semaphore(options.ledgers_at_once)
         self._in_hand = asyncio.Semaphore(MAX_LEDGERS)
-        self._left_alone = _Pauses(MAX_LEFT_ALONE)
         self._next_task_at = 0.0
 
     def status(self) -> WorkerStatus:
@@ -171,8 +166,17 @@ class ReplicationWorker:
 
     @property
     def locks_not_released(self) -> int:
-        """Locks that could not be given back yet."""
-        return self._keeper.not_released
+        """Locks of this process that could not be given back yet."""
+        return self._marks.locks_not_released
+
+    @property
+    def rounds_without_an_answer(self) -> int:
+        """Rounds in a row in which no bookie answered."""
+        return self._doubt.rounds
+
+    def complaint(self) -> str | None:
+        """Return why this worker may be the one that is ill; None: it is not."""
+        return self._doubt.complaint()
 
     async def run(self) -> None:
         """Work until cancelled; every lock is given back then, as far as the metadata service answers."""
@@ -189,12 +193,12 @@ class ReplicationWorker:
                     await asyncio.sleep(0)  # it takes its place
         finally:
             self.progress.is_running = False
-            await self._keeper.close(STOP_SECONDS)
 
     # --- taking -----------------------------------------------------------------------------------------------
 
     async def _take(self) -> LedgerLock:
         while True:
+            await asyncio.sleep(self._doubt.pause())
             await self._turn()
             try:
                 return await self._acquire()
@@ -204,16 +208,25 @@ class ReplicationWorker:
             await asyncio.sleep(max(self._options.pause_after_error, 0.1))
 
     async def _acquire(self) -> LedgerLock:
-        """As the store's own; one that is taken at the very moment of the cancellation is given back."""
-        taking = asyncio.ensure_future(self._marks.acquire())
+        """Acquire a lock as the store does; one that is taken at the very moment of the cancellation is given back."""
+        taking = asyncio.ensure_future(self._marks.acquire(self._rests))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
             taking.cancel()
             await asyncio.wait({taking})
             if not taking.cancelled() and taking.exception() is None:
-                await self._keeper.give_back(taking.result())
+                await self._marks.release(taking.result())
             raise
+
+    def _rests(self, mark: UnderreplicatedLedger) -> float:
+        """Seconds for which this worker leaves a ledger with this mark alone."""
+        failure = binding(mark.failures, self._worker_id)
+        return 0.0 if failure is None else self._rest_after(failure.times)
+
+    def _rest_after(self, times: int) -> float:
+        longest = self._options.failed_ledger_backoff
+        return max(SHORTEST_S, doubled(longest / _FIRST, longest, times - 1))
 
     async def _turn(self) -> None:
         rate = self._options.tasks_per_second
@@ -240,35 +253,29 @@ class ReplicationWorker:
 
     async def _see_through(self, lock: LedgerLock) -> None:
         """Owns the lock."""
-        ledger_id = lock.ledger_id
-        before = self._backoff.failures(ledger_id)
-        note = self.progress.begin(ledger_id, before.count)
-        note.reason, note.lost_entries = before.reason, before.lost_entries
+        note = self.progress.begin(lock.ledger_id)
         in_hand, place = _Place(self._in_hand, held=True), _Place(self._at_work)
+        failed = False
         try:
             await place.enter()
             result: RoundResult | None = await self._round(lock, note, self._repair.repair)
             if result is not None and result.outcome is Outcome.OPEN:
                 result = await self._after_the_grace(lock, note, place, result)
             if result is not None and result.outcome is Outcome.FAILED:
-                delay = self._back_off(note, result)
-                if self._left_alone.are_many:
-                    await asyncio.sleep(SHORTEST_S)  # in its place at work: one is tried again for it
-                place.leave()
-                async with self._marks.leaving_alone(ledger_id):
-                    await self._keeper.give_back(lock)
-                    in_hand.leave()
-                    await self._left_alone.pause(delay)
+                await self._note_failure(lock, note, result)
+                failed = True
+                if self._marks.many_rest:
+                    await asyncio.sleep(SHORTEST_S)  # in its place at work: this ledger may be tried again at once
         finally:
             place.leave()
-            self.progress.end(ledger_id)
+            self.progress.end(note, keep=failed)
             in_hand.leave()
-            await self._keeper.give_back(lock)
+            await self._marks.release(lock)
 
     async def _after_the_grace(
         self, lock: LedgerLock, note: LedgerNote, place: _Place, result: RoundResult
     ) -> RoundResult | None:
-        """None: nothing was decided, somebody takes the ledger again later."""
+        """Return the result; None: nothing was decided, and a worker takes the ledger again later."""
         grace = self._options.open_ledger_grace
         _log.info("open ledger: its writer has time", ledger=note.ledger_id, seconds=grace, reason=result.reason)
         self.progress.enter(note, Phase.WAITING_FOR_WRITER, reason=result.reason, wait=grace)
@@ -283,16 +290,14 @@ class ReplicationWorker:
         result = await self._round(lock, note, self._repair.recover)
         return result._replace(outcome=Outcome.FAILED) if result.outcome is Outcome.OPEN else result
 
-    async def _round(
-        self, lock: LedgerLock, note: LedgerNote, work: Callable[[LedgerLock, LedgerNote], Awaitable[RoundResult]]
-    ) -> RoundResult:
+    async def _round(self, lock: LedgerLock, note: LedgerNote, work: _Work) -> RoundResult:
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.progress.enter(note, Phase.CHECKING)
         try:
-            result = await work(lock, note)
+            result = await self._guard.work(lock, work(lock, note))
             if result.outcome in (Outcome.REPAIRED, Outcome.DELETED):
-                await self._keeper.finish(lock)
+                await self._guard.remove_mark(lock)
         except PodkeeperError as error:
             self._metrics.failed_with(error)
             result = RoundResult(Outcome.FAILED, one_line(error))
@@ -302,26 +307,24 @@ class ReplicationWorker:
             result = RoundResult(Outcome.FAILED, f"a defect: {error!r}")
         self._metrics.processed(loop.time() - began, success=result.outcome in (Outcome.REPAIRED, Outcome.DELETED))
         self._count(lock.ledger_id, result)
+        self._doubt.ended(result)
         return result
 
     def _count(self, ledger_id: int, result: RoundResult) -> None:
         match result.outcome:
             case Outcome.REPAIRED:
-                self._backoff.succeeded(ledger_id)
                 self.progress.ledgers_repaired += 1
             case Outcome.DELETED:
-                self._backoff.succeeded(ledger_id)
                 self._metrics.deleted()
                 _log.info("marked ledger is deleted", ledger=ledger_id)
             case Outcome.FAILED:
                 self.progress.ledgers_failed += 1
 
-    def _back_off(self, note: LedgerNote, result: RoundResult) -> float:
-        """Seconds until the next try."""
-        delay = self._backoff.failed(note.ledger_id, result.reason, result.lost_entries)
+    async def _note_failure(self, lock: LedgerLock, note: LedgerNote, result: RoundResult) -> None:
+        """Tell everybody, in the ledger's mark; where that cannot be written this process rests by itself."""
         note.attempts += 1
         note.lost_entries = result.lost_entries
-        self.progress.enter(note, Phase.BACKING_OFF, reason=result.reason, wait=delay)
+        rest = self._rest_after(note.attempts)
         self._metrics.deferred()
         tell = _log.error if result.lost_entries and note.attempts == 1 else _log.warning
         tell(
@@ -329,10 +332,16 @@ class ReplicationWorker:
             ledger=note.ledger_id,
             attempts=note.attempts,
             reason=result.reason,
-            retry_in=round(delay, 1),
+            retry_in=round(rest, 1),
             **({"lost_entries": list(result.lost_entries)} if result.lost_entries else {}),
         )
-        return delay
+        failure = Failure(self._worker_id, result.trouble, 1, result.lost_entries, result.reason)
+        try:
+            await self._marks.note_failure(lock, failure)
+        except MetadataError as error:
+            _log.warning("failure is not noted", ledger=note.ledger_id, reason=str(error))
+            self._marks.rest(note.ledger_id, rest)
+        self.progress.enter(note, Phase.BACKING_OFF, reason=result.reason, wait=rest)
 
 
 class _Place:
@@ -351,39 +360,3 @@ class _Place:
     async def enter(self) -> None:
         await self._places.acquire()
         self._held = True
-
-
-class _Pauses:
-    """At most `most` pauses at a time: when there are more, the one ends that would end first."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._ends: list[tuple[float, int, asyncio.Future[None]]] = []
-        """A heap. Those that are over stand in front, since they go in the order of their ends."""
-        self._number = count()
-
-    @property
-    def are_many(self) -> bool:
-        """Whether one would end for another."""
-        while self._ends and self._ends[0][2].done():
-            heappop(self._ends)
-        return len(self._ends) >= self._most
-
-    async def pause(self, seconds: float) -> None:
-        """Wait for so long, or until there are too many."""
-        loop, ends = asyncio.get_running_loop(), self._ends
-        ended: asyncio.Future[None] = loop.create_future()
-        end = loop.time() + seconds
-        timer = loop.call_at(end, _end, ended)
-        heappush(ends, (end, next(self._number), ended))
-        while len(ends) > self._most:
-            _end(heappop(ends)[2])
-        try:
-            await ended
-        finally:
-            timer.cancel()
-
-
-def _end(pause: asyncio.Future[None]) -> None:
-    if not pause.done():
-        pause.set_result(None)

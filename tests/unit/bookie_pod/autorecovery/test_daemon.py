@@ -138,7 +138,7 @@ async def test_a_stuck_worker_is_told(session: Session, part: Part) -> None:
     progress = WorkerProgress()
     daemon = AutoRecovery(session, {"replication worker": part.run}, progress)
     await daemon.start()
-    note = progress.begin(1, 0)
+    note = progress.begin(1)
     progress.enter(note, Phase.COPYING)
     await until(lambda: daemon.complaint() is not None)
     assert "is stuck" in (daemon.complaint() or "")

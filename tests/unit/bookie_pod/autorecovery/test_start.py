@@ -21,6 +21,7 @@ from bookie_pod.config.load import load_config
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
+from bookie_protocol.metadata_service.findings import absences
 from tests.unit.bookie_client.replication.cluster import (
     ReplicationCluster,
     equal_entries,
@@ -189,7 +190,7 @@ async def test_the_time_of_a_mark_is_stored_if_asked_for(models: ReplicationClus
         )
         repair = worker._repair
         assert isinstance(repair, LedgerRepair)
-        await repair._parts.mark_lost(5, {"b", "a"})
+        await repair._parts.mark_more(5, absences("ab"))
         mark = await models.service.under_replication.read(5)
         assert mark is not None
         assert (mark.replicas, mark.ctime_ms) == (("a", "b"), 4711 if stored else None)

@@ -27,6 +27,7 @@ class Election:
         self.stood: list[float] = []
         self.elected = False
         self.auditor: str | None = None
+        self.term = "v1"
         self.vote = asyncio.Event()
         """Set: lost."""
         self.resigned: list[float] = []

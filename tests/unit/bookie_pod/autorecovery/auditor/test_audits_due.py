@@ -393,12 +393,31 @@ def test_the_stored_delay_counts(stored: int | None, damaged: bool, delay: int) 
     on_a_virtual_clock(main())
 
 
+def test_while_a_delay_runs_the_note_stays_young() -> None:
+    async def main() -> None:
+        cluster = Cluster(delay_s=3600)
+        await cluster.begin()
+        cluster.register("a", "b")
+        left_ms = NOW_MS + 500
+        for _ in range(20):
+            await asyncio.sleep(170)
+            now_ms = cluster.clock.now_ms()
+            assert await cluster.kept.absences_to_go_on_with(now_ms) == {"c": left_ms}
+        await asyncio.sleep(3600)
+        assert cluster.lost.is_lost("c")
+        writes = len(cluster.memory.writes)
+        await asyncio.sleep(3600)
+        assert len(cluster.memory.writes) == writes
+
+    on_a_virtual_clock(main())
+
+
 def test_what_the_auditor_before_left_is_gone_on_with() -> None:
     async def main() -> None:
         cluster = Cluster(delay_s=60)
         runs = Runs("a0", None, Finished(1, 2, 3), None)
         await cluster.kept.write(Check.BOOKIES, runs)
-        await cluster.kept.write_absences({"b": NOW_MS - 50_000, "c": NOW_MS - 1000})
+        await cluster.kept.write_absences({"b": NOW_MS - 50_000, "c": NOW_MS - 1000}, NOW_MS - 1000)
         cluster.writable = frozenset({"a", "c"})
         await cluster.lost.prepare()
         assert cluster.lost.runs == runs

@@ -20,7 +20,6 @@ from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.tree.under_replication.manager import UnderReplication
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import QUIET, AuditorRig, R, audits, ledger
 
 LEDGERS = (
@@ -268,7 +267,7 @@ async def test_a_ledger_that_names_a_bookie_late_which_left_for_good_is_noticed(
     await rig.until(lambda: [each.is_audited for each in auditor.status().absent] == [True])
     stored = await rig.service.ledgers.read(1)
     late = stored.value.with_ensemble(0, ("b0:1", "b2:1", "b3:1"))  # an exchange that was under way
-    await rig.service.ledgers.write(late, stored.version)
+    await rig.service.ledgers.write(late, stored.identity)
     await rig.until_marked({1: ("b0:1",)})
 
 
@@ -302,7 +301,7 @@ async def test_a_locked_ledger_is_marked_when_its_lock_is_gone_if_it_still_needs
     await rig.until_marked({2**40: ("b0:1",)})
     await rig.until(lambda: auditor.status().deferred_marks == 2)
     stored = await rig.service.ledgers.read(3)  # its worker has replaced b0
-    await rig.service.ledgers.write(stored.value.with_ensemble(5, ("b1:1", "b3:1", "b4:1")), stored.version)
+    await rig.service.ledgers.write(stored.value.with_ensemble(5, ("b1:1", "b3:1", "b4:1")), stored.identity)
     for lock in locks:
         await rig.marks.release(lock)
     await rig.until(lambda: auditor.status().deferred_marks == 0)
@@ -330,7 +329,7 @@ async def test_a_mark_that_cannot_be_read_holds_up_no_other_ledger(rig: AuditorR
     await rig.store(*LEDGERS)
     await rig.marks.mark(1, ("b1:1",), ctime_ms=5)
     node = f"{rig.service.root}/underreplication/ledgers{mark_path(1)}"
-    await rig.service.tree.set(node, b"{ nonsense", ANY_VERSION)
+    await rig.service.tree.overwrite(node, b"{ nonsense")
     auditor = await rig.auditor(lost_bookie_recovery_delay_s=1)
     before = audits(auditor.status())
     await rig.leave("b0:1")
@@ -338,7 +337,7 @@ async def test_a_mark_that_cannot_be_read_holds_up_no_other_ledger(rig: AuditorR
     counts = auditor.status().checks[0].runs.last
     assert counts is not None
     assert (counts.counts["marked"], counts.counts["damaged"]) == (2, 1)
-    await rig.service.tree.set(node, b"", ANY_VERSION)
+    await rig.service.tree.overwrite(node, b"")
     assert await rig.marked() == {1: (), 3: ("b0:1",), 2**40: ("b0:1",)}
 
 

@@ -16,6 +16,7 @@ from bookie_pod.autorecovery.auditor.placement_check import VIEW_SECONDS, Placem
 from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_pod.autorecovery.auditor.sweep import Look
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
+from bookie_protocol.metadata_service.findings import Finding, Reason
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from tests.support.auditor_rig import AuditorRig, FastClock, ledger
 from tests.support.clock import Clock
@@ -146,12 +147,12 @@ async def test_what_is_said_of_a_ledger(
     policy = Says()
     policy.of = {FIRST: first, SECOND: second}
     policy.mended = mended or Adherence.FAIL
-    suspects = frozenset({(0, "")}) if mended is Adherence.MEETS_SOFT else frozenset[tuple[int, str]]()
+    suspects = frozenset({(0, Finding("", Reason.UNKNOWN))}) if mended is Adherence.MEETS_SOFT else frozenset()
     check, _ = a_check(TWO, policy, Marks(Marked.NEW))
     assert await check.look(1) == Look(counts, suspects)
     counting, _ = a_check(TWO, policy)
     assert await counting.look(1) == Look(counts)
-    assert await counting.look_again(1, frozenset({(0, "")})) == Look()
+    assert await counting.look_again(1, frozenset({(0, Finding("", Reason.UNKNOWN))})) == Look()
     assert await check.finish() == {"overdue": 5}
     assert bool(policy.asked_to_mend) == (mended is not None)
 
@@ -180,10 +181,10 @@ async def test_what_breaks_the_policy_twice_is_marked(outcome: Marked, look: Loo
     policy, marks = Says(), Marks(outcome)
     policy.of = {FIRST: Adherence.FAIL}
     check, _ = a_check(TWO, policy, marks)
-    assert await check.look_again(1, frozenset({(0, "")})) == look
+    assert await check.look_again(1, frozenset({(0, Finding("", Reason.UNKNOWN))})) == look
     assert marks.marked == [(1, ())]
     policy.of = {}
-    assert await check.look_again(1, frozenset({(0, "")})) == Look()
+    assert await check.look_again(1, frozenset({(0, Finding("", Reason.UNKNOWN))})) == Look()
     assert len(marks.marked) == 1
 
 

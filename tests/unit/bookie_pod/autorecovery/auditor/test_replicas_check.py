@@ -6,17 +6,20 @@ Counting copies against striping, entry by entry.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_client.distribution import Quorums
+from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.lists import LISTS_TO_GIVE_UP
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor import replicas_check
 from bookie_pod.autorecovery.auditor.replicas_check import (
-    LISTS_TO_GIVE_UP,
     NOTHING,
     ReplicasCheck,
-    Segment,
     Stored,
     count_copies,
 )
@@ -65,6 +68,7 @@ async def test_a_ledger_of_very_many_segments_does_not_hold_the_loop(rig: Audito
     check = ReplicasCheck(
         rig.service,
         rig.lists,
+        rig._end,
         None,  # type: ignore[arg-type]  # nothing is marked
         Everybody(),
         metadata_pace=ReplicationThrottle(),
@@ -77,6 +81,26 @@ async def test_a_ledger_of_very_many_segments_does_not_hold_the_loop(rig: Audito
         await asyncio.sleep(0)
     assert (await done).counts == {"ledgers": 1}
     assert turns >= 400
+
+
+async def test_suspects_do_not_grow_with_the_ledger(rig: AuditorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas_check, "PIECE", 2)
+    rig.lists.stored = {("b0:1", 1): NoSuchLedger("never heard of it")}
+    check = ReplicasCheck(
+        rig.service,
+        rig.lists,
+        rig._end,
+        None,  # type: ignore[arg-type]  # nothing is marked
+        Everybody(),
+        metadata_pace=ReplicationThrottle(),
+        pace=ReplicationThrottle(),
+        marks=False,
+    )
+    look = await check._compare(ledger(1, (0, "012"), (10, "012"), last=99))
+    assert {(first, each.bookie, each.runs) for first, each in look.suspects} == {
+        (0, "b0:1", ((0, 0),)),
+        (10, "b0:1", ((10, 10),)),
+    }
 
 
 class Everybody:
@@ -130,7 +154,7 @@ async def test_what_is_missing_once_only_is_not_counted(rig: AuditorRig) -> None
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> tuple[Segment, int, dict[str, set[int] | None]]:
+def segments(draw: st.DrawFn) -> tuple[Fragment, dict[str, set[int] | None]]:
     size = draw(st.integers(1, 5))
     quorum = draw(st.integers(1, size))
     first = draw(st.integers(0, 50))
@@ -138,18 +162,22 @@ def segments(draw: st.DrawFn) -> tuple[Segment, int, dict[str, set[int] | None]]
     ensemble = [f"b{n}" for n in range(size)]
     ids = st.sets(st.integers(max(0, first - 5), last + 5))
     stored = {bookie: draw(st.none() | ids) for bookie in ensemble}
-    return Segment(first, last, ensemble), quorum, stored
+    return segment(first, last, ensemble, quorum), stored
+
+
+def segment(first: int, last: int, ensemble: Sequence[str], write: int) -> Fragment:
+    return Fragment(1, first, last, tuple(ensemble), Quorums(len(ensemble), write, write), is_closed=True)
 
 
 @given(segments(), st.sampled_from((3, 1 << 18)))
 def test_against_a_count_of_single_entries(case, piece: int) -> None:
-    segment, quorum, stored = case
-    size = len(segment.ensemble)
+    part, stored = case
+    size, quorum = part.quorums.ensemble, part.quorums.write
     fewest = quorum
     missing: dict[str, set[int]] = {}
-    for entry_id in range(segment.first, segment.last + 1):
+    for entry_id in range(part.first_entry, part.last_entry + 1):
         there = 0
-        for position, bookie in enumerate(segment.ensemble):
+        for position, bookie in enumerate(part.ensemble):
             if not holds_entry(position, entry_id, size, quorum):
                 continue
             held = stored[bookie]
@@ -163,19 +191,19 @@ def test_against_a_count_of_single_entries(case, piece: int) -> None:
     }
     whole, replicas_check.PIECE = replicas_check.PIECE, piece  # type: ignore[misc]
     try:
-        pieces = list(count_copies(segment, quorum, lists))
+        pieces = list(count_copies(part, lists))
     finally:
         replicas_check.PIECE = whole  # type: ignore[misc]
     assert min(each.fewest for each in pieces) == fewest
-    for bookie in segment.ensemble:
+    for bookie in part.ensemble:
         assert sum(each.missing.get(bookie, 0) for each in pieces) == len(missing.get(bookie, ()))
         firsts = [each.first_missing[bookie] for each in pieces if bookie in each.first_missing]
         assert min(firsts, default=None) == min(missing.get(bookie, ()), default=None)
 
 
 def test_a_long_segment_is_counted_in_pieces() -> None:
-    segment = Segment(0, 3 * replicas_check.PIECE, ("a", "b"))
-    found = list(count_copies(segment, 2, {"a": NOTHING, "b": None}))
+    long = segment(0, 3 * replicas_check.PIECE, "ab", 2)
+    found = list(count_copies(long, {"a": NOTHING, "b": None}))
     assert len(found) == 4
     assert sum(each.missing["a"] for each in found) == 3 * replicas_check.PIECE + 1
     assert {each.fewest for each in found} == {1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ from bookie_pod.autorecovery.auditor.runs import (
     set_enabled,
     trigger_audit,
 )
-from bookie_pod.autorecovery.auditor.schedule import Clock, Due
+from bookie_pod.autorecovery.auditor.schedule import SKEW_MS, Clock, Due
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, Refused
 from tests.support.auditor_rig import AuditorRig
 
@@ -41,10 +42,27 @@ RUNS = st.builds(
     st.none() | st.builds(Failure, TIMES, st.text()),
 )
 
+NOW_MS = 1_700_000_000_000
+YEAR_MS = 366 * 86_400_000
+
 
 @given(RUNS)
 def test_round_trip(runs: Runs) -> None:
     assert decode_runs(encode_runs(runs)) == runs
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("running", {"started_ms": "x", "next_ledger": 1, "active_ms": 1}),
+        ("last", {"started_ms": [], "finished_ms": "y", "active_ms": 1}),
+        ("failure", {"at_ms": "x", "reason": "r"}),
+        ("failure", {"at_ms": 1, "reason": {"a": [1]}}),
+    ],
+)
+def test_a_member_of_another_type_is_as_if_nothing_had_been_written(member: str, value: object) -> None:
+    record = {"auditor": "a", "running": None, "last": None, "failure": None, member: value}
+    assert decode_runs(json.dumps(record).encode()) == Runs()
 
 
 @given(
@@ -64,12 +82,31 @@ async def test_records_are_made_and_replaced(rig: AuditorRig) -> None:
     assert await records.absences() == {}
     assert await records.requested_ms(Check.LEDGERS) is None
     for since in (5, 6):
-        await records.write_absences({"b1": since})
+        await records.write_absences({"b1": since}, 7)
         assert await records.absences() == {"b1": since}
     store = rig.service.records(AUDITOR)
-    for damaged in (b"", b"[]", b'{"b1": "x"}'):
-        await store.update(ABSENCES, damaged, (await store.read(ABSENCES)).version)
+    for damaged in (b"", b"[]", b'{"b1": 5}', b'{"noted_ms": 7, "since_ms": {"b1": "x"}}'):
+        await store.overwrite(ABSENCES, damaged)
         assert await records.absences() == {}
+
+
+@pytest.mark.parametrize(
+    ("noted_ms", "since_ms"),
+    [
+        (NOW_MS - 60_000, NOW_MS - 90_000),
+        (NOW_MS + SKEW_MS, NOW_MS - 90_000),
+        (NOW_MS - SKEW_MS - 1, NOW_MS),
+        (NOW_MS - YEAR_MS, NOW_MS),
+        (NOW_MS + YEAR_MS, NOW_MS),
+    ],
+)
+async def test_times_of_loss_of_another_clock_or_of_long_ago_begin_now(
+    rig: AuditorRig, noted_ms: int, since_ms: int
+) -> None:
+    records = AuditRecords(rig.service)
+    times = {"restarts": NOW_MS - 90_000, "ahead": NOW_MS + 1000}
+    await records.write_absences(times, noted_ms)
+    assert await records.absences_to_go_on_with(NOW_MS) == {"restarts": since_ms, "ahead": NOW_MS}
 
 
 @pytest.mark.parametrize(
@@ -81,10 +118,15 @@ async def test_records_are_made_and_replaced(rig: AuditorRig) -> None:
         (Due(60, 5000, None), 65_000),
         (Due(60, 5000, 7), 0),
         (Due(0, 5000, 7), 0),
+        (Due(60, NOW_MS + SKEW_MS, None), NOW_MS + SKEW_MS + 60_000),
+        (Due(60, NOW_MS + SKEW_MS + 1, None), 0),
+        (Due(604_800, NOW_MS + YEAR_MS, None), 0),
+        (Due(0, NOW_MS + YEAR_MS, None), None),
     ],
 )
 def test_when_a_check_is_due(due: Due, at: int | None) -> None:
-    assert due.at_ms() == at
+    """One whose last run lies in the future, by an auditor with a wrong clock, is due at once."""
+    assert due.at_ms(NOW_MS) == at
 
 
 async def test_the_clock_never_goes_back() -> None:
@@ -115,12 +157,12 @@ async def test_a_record_that_comes_and_goes_is_not_written_for_ever(
             return
         raise MetadataExists(name)
 
-    monkeypatch.setattr(records._store, "update", gone)
+    monkeypatch.setattr(records._store, "overwrite", gone)
     monkeypatch.setattr(records._store, "create", there)
-    await records.write_absences({})
+    await records.write_absences({}, 7)
     assert tries == ["update", "create"] * 2
     with pytest.raises(MetadataExists, match="comes and goes"):
-        await records.write_absences({})
+        await records.write_absences({}, 7)
     assert tries == ["update", "create"] * 12
 
 

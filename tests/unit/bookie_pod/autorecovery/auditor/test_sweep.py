@@ -19,6 +19,7 @@ from bookie_pod.autorecovery.auditor.placement_check import PlacementCheck, coun
 from bookie_pod.autorecovery.auditor.replicas_check import ReplicasCheck
 from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Look, Suspect, Sweep
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
+from bookie_protocol.metadata_service.findings import Finding, Reason
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from tests.support.auditor_rig import AuditorRig, ledger
 from tests.support.virtual_loop import on_a_virtual_clock
@@ -233,7 +234,7 @@ UNPACED = ReplicationThrottle()
         ),
         (
             lambda rig: ReplicasCheck(
-                rig.service, rig.lists, NOBODY, NOBODY, metadata_pace=UNPACED, pace=UNPACED, marks=True
+                rig.service, rig.lists, rig._end, NOBODY, NOBODY, metadata_pace=UNPACED, pace=UNPACED, marks=True
             ),
             [{"deleted": 1}, {"could_not_tell": 1}],
         ),
@@ -248,7 +249,9 @@ async def test_no_check_ends_at_a_ledger_that_is_gone_or_cannot_be_read(
     check = made(rig)
     assert await check.look(1) == Look({"deleted": 1})
     assert await check.look(2) == Look({"ledgers": 1, "could_not_tell": 1})
-    assert [(await check.look_again(each, frozenset({(0, "b0:1")}))).counts for each in (1, 2)] == second_looks
+    assert [
+        (await check.look_again(each, frozenset({(0, Finding("b0:1", Reason.MISSING))}))).counts for each in (1, 2)
+    ] == second_looks
 
 
 async def test_marks_behind_one_that_cannot_be_read_are_not_counted() -> None:

@@ -15,9 +15,10 @@ from bookie_client.replication.check import CheckOptions
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor import term
 from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult
+from bookie_pod.autorecovery.auditor.periodic import CheckMetrics
 from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_pod.autorecovery.auditor.schedule import Clock
-from bookie_pod.autorecovery.auditor.term import PAUSE_SECONDS, Sources, Term, TermMetrics, sources_of
+from bookie_pod.autorecovery.auditor.term import PAUSE_SECONDS, Sources, Term, sources_of
 from tests.support.auditor_rig import QUIET
 from tests.support.virtual_loop import on_a_virtual_clock
 from tests.unit.bookie_pod.autorecovery.auditor.test_audits_due import NOW_MS, Cluster
@@ -26,8 +27,8 @@ from tests.unit.bookie_pod.autorecovery.auditor.test_audits_due import NOW_MS, C
 def a_term(cluster: Cluster) -> Term:
     service: Any = cluster
     nobody: Any = None
-    sources = Sources(nobody, nobody, nobody, nobody, nobody)
-    return Term(service, sources, QUIET, _Instruments(), cluster.clock, Random(1), "a1")  # type: ignore[arg-type]
+    sources = Sources(nobody, nobody, nobody, nobody, nobody, nobody)
+    return Term(service, sources, QUIET, _Instruments(), cluster.clock, Random(1), "a1", "v1")  # type: ignore[arg-type]
 
 
 class _Instruments:
@@ -67,7 +68,7 @@ def test_what_an_auditor_reads_is_bounded(
     fixed = {"auditor_max_concurrent_opens": 7, "auditor_verification_percentage": 12}
     config = replace(QUIET, **{"checker_reads_in_flight": 0, "auditor_read_bytes_per_second": 0, **fixed, **settings})
     sources = sources_of(client, config)
-    assert sources == Sources(1, 2, "lists", "policy", "view")  # type: ignore[arg-type]
+    assert sources == Sources(1, 2, "lists", sources.ask_end, "policy", "view")  # type: ignore[arg-type]
     (_, thorough), (_, short) = made
     assert isinstance(thorough, CheckOptions)
     assert isinstance(short, CheckOptions)
@@ -118,7 +119,7 @@ def test_a_term_tells_who_is_absent_and_how_its_checks_are() -> None:
         made = a_term(cluster)
         membership = made.lost_bookies.membership
         membership.observe(frozenset({"a"}), NOW_MS)
-        membership.restore({"b": NOW_MS - 1000, "c": NOW_MS - 500}, NOW_MS)
+        membership.restore({"b": NOW_MS - 1000, "c": NOW_MS - 500})
         membership.delay_s = 1
         (b, c) = made.absent()
         assert (b.bookie_id, b.since_ms, b.lost_at_ms, b.is_lost, b.is_audited) == (
@@ -136,7 +137,7 @@ def test_a_term_tells_who_is_absent_and_how_its_checks_are() -> None:
         bookies = made.check_statuses()[0]
         assert (bookies.is_running, bookies.counts["ledgers"]) == (True, 3)
         made._came_back({"b": 5})
-        assert made.withdrawals._since_ms == {"b": 5}
+        assert made.withdrawals._wake.is_set()
 
     on_a_virtual_clock(main())
 
@@ -144,7 +145,7 @@ def test_a_term_tells_who_is_absent_and_how_its_checks_are() -> None:
 def test_what_is_counted_is_handed_on() -> None:
     async def main() -> None:
         instruments = _Instruments()
-        metrics = TermMetrics(instruments, Clock(lambda: NOW_MS))  # type: ignore[arg-type]
+        metrics = CheckMetrics(instruments, Clock(lambda: NOW_MS))  # type: ignore[arg-type]
         metrics.audit_ran(5.0, None)
         metrics.audit_ran(6.0, AuditResult(marked=2, marked_bytes=30, publish_ms=4.0))
         metrics.check_ran(Check.LEDGERS, 7.0, True)

@@ -10,8 +10,8 @@ from bookie_client.replication.check import ReplicaVerdict
 from bookie_pod.autorecovery.auditor import withdrawals
 from bookie_pod.autorecovery.auditor.withdrawals import Withdrawals
 from bookie_protocol.errors import BookieUnavailable, MetadataDamaged, MetadataError, MetadataUnavailable
+from bookie_protocol.metadata_service.findings import absences
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import AuditorRig, ledger
 
 LEDGERS = tuple(ledger(n, (0, "012")) for n in range(1, 6))
@@ -33,7 +33,7 @@ async def test_a_bookie_that_is_back_with_its_copies_clears_its_marks(rig: Audit
     await rig.come("b0:1")
     await rig.until_marked({})
     await rig.until(lambda: auditor.status().withdrawn_marks == 5)
-    assert rig.checker.complete == dict.fromkeys(range(1, 6), ("b0:1",))
+    assert rig.checker.findings == dict.fromkeys(range(1, 6), absences(["b0:1"]))
     await no_locks(rig)
 
 
@@ -147,7 +147,7 @@ async def test_a_mark_that_cannot_be_read_keeps_no_other_from_being_taken_back(r
     await rig.leave("b0:1")
     await rig.until(lambda: [each.is_audited for each in auditor.status().absent] == [True])
     node = f"{rig.service.root}/underreplication/ledgers{mark_path(1)}"
-    await rig.service.tree.set(node, b"{ nonsense", ANY_VERSION)
+    await rig.service.tree.overwrite(node, b"{ nonsense")
     await rig.come("b0:1")
     await rig.until(lambda: auditor.status().withdrawn_marks == 4)
     assert await rig.marks.count() == 1

@@ -9,12 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.autorecovery.decommission.drain import DrainMeter, Passing
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Drained, Form, Phase, Quiesced
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, TakenOver
 from bookie_pod.autorecovery.decommission.survey import bytes_held, survey
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, NotThere, Refused
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    NotThere,
+    PodkeeperError,
+    Refused,
+    SparesUnreachable,
+    fresh,
+)
 from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
+from bookie_protocol.versioned import Identity
 from tests.support.decommission_rig import GOING, QUICK, R, Rig, W, ledger
 from tests.support.until import until
 
@@ -183,14 +195,57 @@ async def test_marks_that_name_the_bookie_are_part_of_it(rig: Rig) -> None:
     await marks.mark(3, [GOING, "b4:1"], ctime_ms=1)
     await marks.mark(2**40, [], ctime_ms=1)  # placement
     coordinator, _ = rig.coordinator()
-    running = asyncio.create_task(coordinator.run(REQUEST))
-    await until(lambda: coordinator.watched.meter is not None and set(coordinator.watched.meter.blocked) == {3})
-    assert coordinator.watched.meter is not None
-    assert coordinator.watched.meter.blocked[3].startswith("its mark names b4:1 too")
-    await marks.unmark(3)  # a worker restored it
-    record = await running
+    record = await coordinator.run(REQUEST)
     assert record.proof is not None
-    assert [mark.ledger_id async for mark in marks.list()] == [2, 2**40]
+    found = {mark.ledger_id: mark.replicas async for mark in marks.list()}
+    assert found == {2: ("b3:1",), 3: ("b4:1",), 2**40: ()}, "a mark that names others stays theirs"
+
+
+async def test_ledger_that_cannot_be_read_holds_up_the_proof_alone(rig: Rig) -> None:
+    """A delete that went half way, or metadata of a later release."""
+    path = "/ledgers/00/0000/L0003"
+    stored = await rig.service.tree.read(path)
+    await rig.service.tree.set(path, b"", stored.identity)
+    coordinator, _ = rig.coordinator()
+    running = asyncio.create_task(coordinator.run(REQUEST))
+    await until(lambda: "ledger 3" in coordinator.watched.waiting_for)
+    assert "bookie ledger delete 3" in coordinator.watched.waiting_for
+    assert "--accept-loss" in coordinator.watched.waiting_for
+    record = coordinator.watched.record
+    assert record is not None
+    assert record.phase is Phase.PROVING
+    assert record.progress.ledgers_left == 0, "the others are drained"
+    assert await rig.has_cookie()
+    await rig.service.ledgers.delete(3)
+    assert (await running).phase is Phase.DONE
+
+
+@pytest.mark.parametrize("ledger_id", [2, 2**40], ids=["of a ledger that names it", "of a ledger that is gone"])
+async def test_mark_that_cannot_be_read_holds_it_up_until_somebody_removes_it(rig: Rig, ledger_id: int) -> None:
+    marks = rig.service.under_replication
+    await marks.mark(ledger_id, [GOING], ctime_ms=1)
+    path = f"/ledgers/underreplication/ledgers{mark_path(ledger_id)}"
+    await rig.service.tree.overwrite(path, b"{")
+    coordinator, _ = rig.coordinator()
+    running = asyncio.create_task(coordinator.run(REQUEST))
+    await until(
+        lambda: coordinator.watched.meter is not None and coordinator.watched.meter.blocked.keys() == {ledger_id}
+    )
+    assert coordinator.watched.meter is not None
+    reason = coordinator.watched.meter.blocked[ledger_id]
+    assert path in reason
+    assert "force-auditor-checks" in reason, "what helps is not cut off"
+    await rig.service.tree.delete(path)
+    assert (await running).phase is Phase.DONE
+    assert await rig.naming() == set()
+
+
+async def test_ledger_that_cannot_be_read_may_be_given_up(rig: Rig) -> None:
+    path = "/ledgers/00/0000/L0003"
+    stored = await rig.service.tree.read(path)
+    await rig.service.tree.set(path, b"BookieMetadataFormatVersion\t9\n", stored.identity)
+    coordinator, _ = rig.coordinator()
+    assert (await coordinator.run(replace(REQUEST, accepted_losses=frozenset({3})))).phase is Phase.DONE
 
 
 async def test_losses_that_were_accepted_do_not_block(rig: Rig) -> None:
@@ -203,6 +258,51 @@ async def test_losses_that_were_accepted_do_not_block(rig: Rig) -> None:
     assert not await rig.has_cookie()
 
 
+@pytest.mark.parametrize("error", [SparesUnreachable("b cannot be reached"), NotEnoughBookies("no spare")])
+async def test_accepted_ledger_is_not_given_up_for_a_moment(rig: Rig, error: PodkeeperError) -> None:
+    """Spares that take no connections for some seconds, or are away."""
+    coordinator, mover = rig.coordinator()
+    mover.fails = [fresh(error) for _ in range(20)]
+    record = await coordinator.run(replace(REQUEST, accepted_losses=frozenset({2, 3})))
+    assert record.phase is Phase.DONE
+    assert await rig.naming() == set()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_ledger_that_a_live_bookie_can_give_is_not_given_up(rig: Rig, stopped: bool) -> None:
+    coordinator, mover = rig.coordinator()
+    if stopped:
+        await rig.stop(GOING)
+    mover.fails = [NotEnoughBookies("every spare said no")] * 100_000
+    naming = await rig.naming()
+    running = asyncio.create_task(coordinator.run(replace(REQUEST, accepted_losses=frozenset(naming))))
+    if stopped:
+        assert (await running).phase is Phase.DONE
+        assert await rig.naming() == naming
+        return
+    await until(lambda: bool(coordinator.watched.notes))
+    await asyncio.sleep(5 * rig.options.give_up_after)
+    assert not running.done()
+    assert await rig.has_cookie()
+    mover.fails = []
+    assert (await running).phase is Phase.DONE
+    assert await rig.naming() == set()
+
+
+@pytest.mark.parametrize(("tries", "apart", "given_up"), [(2, 100.0, False), (3, 1.0, False), (3, 60.0, True)], ids=str)
+def test_reason_has_to_last_for_minutes_and_tries(tries: int, apart: float, given_up: bool) -> None:
+    now = 0.0
+    meter = DrainMeter(lambda: now)
+    for number in range(tries):
+        now = number * apart
+        meter.begin(7)
+        meter.end(7, "no place")
+    assert (meter.lasting(7, 120.0) is not None) == given_up
+    meter.begin(7)
+    meter.end(7, Passing("its worker is at it"))
+    assert meter.lasting(7, 0.0) is None
+
+
 async def test_the_cookie_stays_if_that_is_asked_for(rig: Rig) -> None:
     coordinator, _ = rig.coordinator()
     record = await coordinator.run(replace(REQUEST, delete_cookie=False))
@@ -210,14 +310,19 @@ async def test_the_cookie_stays_if_that_is_asked_for(rig: Rig) -> None:
     assert await rig.has_cookie()
 
 
+async def change_cookie(rig: Rig) -> Identity:
+    found = await rig.service.cookies.read(GOING)
+    return await rig.service.cookies.update(GOING, b"new", found.identity)
+
+
 async def test_a_cookie_that_changes_is_proven_anew(rig: Rig) -> None:
     steps: list[Phase] = []
-    changed: list[asyncio.Task[int]] = []
+    changed: list[asyncio.Task[Identity]] = []
 
     def step(phase: Phase) -> None:
         steps.append(phase)
         if phase is Phase.REMOVING and not changed:
-            changed.append(asyncio.get_running_loop().create_task(rig.service.cookies.update(GOING, b"new", -1)))
+            changed.append(asyncio.get_running_loop().create_task(change_cookie(rig)))
 
     coordinator, _ = rig.coordinator(on_step=step)
     check = coordinator._service.bookies.is_registered

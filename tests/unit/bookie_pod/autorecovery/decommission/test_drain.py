@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, LedgerDrain, Locked, Passing, drain_all
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker
 from bookie_protocol.errors import MetadataUnavailable
-from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.clock import Clock
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, Rig, ledger
 from tests.support.until import until
@@ -154,21 +152,3 @@ async def test_why_a_ledger_has_to_wait_and_that_its_lock_is_given_back(
                 assert await marks.locked_by(1) is None
         assert await attempt() is None
         assert mover.recovered == [1]
-        await drain.close()
-
-
-async def test_locks_that_cannot_be_given_back_are_given_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie_pod.autorecovery.locks.FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr("bookie_pod.autorecovery.decommission.drain.STOP_SECONDS", 0.0)
-
-    class Marks:
-        async def release(self, lock: LedgerLock) -> None:
-            raise MetadataUnavailable("no answer")
-
-    service: Any = SimpleNamespace(under_replication=Marks())
-    nobody: Any = None
-    drain = LedgerDrain(service, nobody, [GOING], QUICK)
-    await drain._locks.give_back(LedgerLock(1, None, 7))
-    assert drain._locks.not_released == 1
-    await drain.close()
-    assert drain._locks.not_released == 0

@@ -73,7 +73,7 @@ async def test_space(rig: Rig) -> None:
     assert plan.refusals == ("1000 bytes are to be copied, and the others have 1000 bytes free",)
     plan = await plan_of(rig, b1=300, b2=None)
     assert plan.refusals == ()
-    assert "b2:1 did not tell their free space" in plan.warnings
+    assert "b2:1 did not report their free space" in plan.warnings
 
 
 async def test_trouble_elsewhere_is_told(rig: Rig) -> None:
@@ -90,7 +90,7 @@ async def test_trouble_elsewhere_is_told(rig: Rig) -> None:
 
 async def test_a_bookie_that_nobody_knows(rig: Rig) -> None:
     plan = await plan_of(rig, "b7:1")
-    assert plan.refusals[0].startswith("nobody knows this bookie")
+    assert plan.refusals[0].startswith("this bookie is unknown")
     assert (plan.presence, plan.form, plan.ledgers) == ("not registered", Form.STOPPED, 0)
 
 
@@ -124,7 +124,7 @@ FINE = DecommissionPlan(
         ({}, [], []),
         ({"targets": (Target("b1:1", 5), Target("b2:1", 5))}, ["10 bytes are to be copied"], []),
         ({"targets": (Target("b1:1", 0), Target("b2:1", 0)), "ledgers": 0}, [], []),
-        ({"targets": (Target("b1:1", None), Target("b2:1", 0))}, [], ["b1:1 did not tell their free space"]),
+        ({"targets": (Target("b1:1", None), Target("b2:1", 0))}, [], ["b1:1 did not report their free space"]),
         ({"largest_ensemble": 3}, [], ["2 writable bookies are left, and there are ledgers on 3"]),
         (
             {"without_spare": (7, 1, 2, 3, 4, 5), "without_spare_count": 6},

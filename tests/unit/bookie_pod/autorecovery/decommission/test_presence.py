@@ -19,6 +19,7 @@ from bookie_pod.autorecovery.decommission.presence import (
     make_writable,
     presence_of,
 )
+from bookie_protocol.admin_api.trust import Trust
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, Refused, Unauthorized
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.bookie_process import free_port
@@ -82,7 +83,8 @@ def publish(monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint) -> None:
 
 
 async def test_it_is_asked_where_it_says_that_it_is(rig: Rig, api: Api) -> None:
-    admin = HttpBookieAdmin(rig.service, token="secret")  # which is at any address of its host
+    trust = Trust(own_machine=True)
+    admin = HttpBookieAdmin(rig.service, token="secret", trust=trust)  # which is at any address of its host
     await make_read_only(rig.service, admin, GOING, Presence.WRITABLE, 7)
     assert await presence_of(rig.service, GOING) is Presence.READ_ONLY
     assert await make_writable(rig.service, admin, GOING)
@@ -99,7 +101,8 @@ async def test_one_of_somebody_else_is_asked_without_tls_and_without_the_token(
 ) -> None:
     folder = Certificates(tmp_path).make_all().folder
     trusting = ssl.create_default_context(cafile=str(folder / "authority.pem"))
-    admin = HttpBookieAdmin(rig.service, token="secret", tls=trusting)
+    trust = Trust(authorities=trusting, own_machine=True)
+    admin = HttpBookieAdmin(rig.service, token="secret", tls=trusting, trust=trust)
     await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
     assert [token for *_, token in api.asked] == [None]
 
@@ -118,7 +121,7 @@ async def test_who_speaks_tls_without_saying_so_gets_the_token_and_no_other_does
     await rig.start(GOING)
     try:
         tls = ssl.create_default_context(cafile=str(made.folder / "authority.pem"))
-        trusting = HttpBookieAdmin(rig.service, token="secret", tls=tls)
+        trusting = HttpBookieAdmin(rig.service, token="secret", tls=tls, trust=Trust(authorities=tls))
         await make_read_only(rig.service, trusting, GOING, Presence.WRITABLE)
         assert [token for *_, token in api.asked] == ["Bearer secret"]
         doubting = HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context())
@@ -140,6 +143,15 @@ async def test_one_that_says_that_it_speaks_tls_is_never_asked_without(
     assert api.asked == []
 
 
+async def test_a_registered_address_that_the_configuration_does_not_name_gets_no_token_and_is_not_repeated(
+    rig: Rig, api: Api
+) -> None:
+    api.status = 403
+    with pytest.raises(Unauthorized) as caught:
+        await HttpBookieAdmin(rig.service, token="secret", trust=Trust()).set_read_only(GOING, True)
+    assert ([token for *_, token in api.asked], "because" in str(caught.value)) == ([None], False)
+
+
 async def test_a_url_wins(rig: Rig, api: Api) -> None:
     admin = HttpBookieAdmin(rig.service, url="http://127.0.0.1:1/")
     with pytest.raises(BookieUnavailable, match="cannot be reached"):
@@ -158,7 +170,7 @@ async def test_a_url_wins(rig: Rig, api: Api) -> None:
 )
 async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: type[PodkeeperError], words: str) -> None:
     api.status = status
-    admin = HttpBookieAdmin(rig.service)
+    admin = HttpBookieAdmin(rig.service, trust=Trust(own_machine=True))
     with pytest.raises(kind, match=words):
         await admin.set_read_only(GOING, True)
     with pytest.raises(Refused, match="still writable and cannot be made read-only"):
@@ -169,7 +181,7 @@ async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: ty
 async def test_nobody_is_sent_elsewhere(rig: Rig, api: Api) -> None:
     api.status = 308
     with pytest.raises(BookieUnavailable, match="because of something"):
-        await HttpBookieAdmin(rig.service, token="t0k").set_read_only(GOING, True)
+        await HttpBookieAdmin(rig.service, token="t0k", trust=Trust(own_machine=True)).set_read_only(GOING, True)
     assert len(api.asked) == 1
 
 

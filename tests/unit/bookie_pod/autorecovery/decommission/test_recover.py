@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.drain import LedgerDrain
 from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
 from bookie_protocol.errors import CouldNotTell, MetadataNotFound, NotThere, Refused
@@ -120,26 +119,3 @@ class TestCookies:
         await rig.service.under_replication.unmark(2)
         await delete_unneeded_cookie(rig.service, GOING)
         assert not await rig.has_cookie()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_locks_that_could_not_be_given_back_have_their_time_at_the_end(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    closed: list[LedgerDrain] = []
-    close = LedgerDrain.close
-
-    async def noted(self: LedgerDrain) -> None:
-        closed.append(self)
-        await close(self)
-
-    monkeypatch.setattr(LedgerDrain, "close", noted)
-    mover = FakeMover(rig.service, rig.ends)
-    mover.refuse = {1: "no copy can be read"} if fails else {}
-    run = recover(rig, mover)
-    if fails:
-        with pytest.raises(CouldNotTell, match="ledger 1 cannot be restored: no copy can be read"):
-            await run.run()
-    else:
-        await run.run()
-    assert closed == [run._drain]

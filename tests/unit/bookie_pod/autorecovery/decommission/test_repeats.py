@@ -31,7 +31,7 @@ from bookie_pod.autorecovery.decommission.store import (
 )
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
-from bookie_protocol.metadata_service.interface import CookieStore, Identified, Identity
+from bookie_protocol.metadata_service.interface import CookieStore, Identity, Versioned
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, R, Rig, W, ledger
 
 
@@ -109,11 +109,11 @@ async def test_who_takes_over_while_the_coordinator_before_tells_how_far_it_is_h
 
         noted = False
 
-        async def write(self, record: DecommissionRecord, version: int) -> int:
+        async def write(self, record: DecommissionRecord, replaced: Identity) -> Identity:
             if not self.noted:
                 self.noted = True
                 await first.note(DrainProgress(ledgers_total=3, ledgers_left=2))
-            return await super().write(record, version)
+            return await super().write(record, replaced)
 
     second = await Slow(rig.service).begin(DecommissionRequest(GOING, "second"))
     assert (second.record.coordinator, second.record.progress.ledgers_left) == ("second", 2)
@@ -146,7 +146,7 @@ async def test_two_who_find_one_done_both_put_it_away(rig: Rig) -> None:
     found = await store.active(GOING)
     assert found is not None
     done = replace(found.value, phase=Phase.DONE)
-    version = await store.write(done, found.version)
+    version = (await store.write(done, found.identity)).version
     await asyncio.gather(store.archive(done), store.archive(done))
     assert await store.active(GOING) is None
     following = await store.begin(DecommissionRequest(GOING, "next"))
@@ -162,7 +162,7 @@ async def test_an_earlier_record_that_is_damaged_keeps_nobody_from_putting_the_n
     store = DecommissionStore(rig.service)
     held = await store.begin(DecommissionRequest(GOING, "first"))
     done = replace(held.record, phase=Phase.DONE)
-    await store.write(done, 0)
+    await store.write(done, held._identity)
     await store.archive(done)
     assert (await store.active(GOING), await store.finished(GOING)) == (None, done)
 
@@ -176,10 +176,10 @@ async def test_who_archives_late_takes_nothing_from_the_decommissions_since(rig:
     sleeper = DecommissionStore(rig.service)
     held = await sleeper.begin(DecommissionRequest(GOING, "first"))
     done = replace(held.record, phase=Phase.DONE)
-    await sleeper.write(done, 0)
+    await sleeper.write(done, held._identity)
     read = sleeper._finished.read
 
-    async def read_and_sleep(name: str) -> Identified[bytes]:
+    async def read_and_sleep(name: str) -> Versioned[bytes]:
         found = await read(name)
         asleep.set()
         await awake.wait()
@@ -194,7 +194,7 @@ async def test_who_archives_late_takes_nothing_from_the_decommissions_since(rig:
         await others.archive(done)
         following = await others.begin(DecommissionRequest(GOING, "next", delete_cookie=False))
         last = replace(following.record, phase=Phase.DONE)
-        await others.write(last, 0)
+        await others.write(last, following._identity)
         await others.archive(last)
         awake.set()
         await late

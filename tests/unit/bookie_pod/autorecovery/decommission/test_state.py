@@ -164,6 +164,15 @@ def test_bytes() -> None:
         encode_record(NEW).replace(b'"delete_cookie"', b'"keep_cookie"'),
         encode_record(NEW).replace(b'"accepted_losses": []', b'"accepted_losses": [1e999]'),
         b"[" * 100_000,
+        encode_record(NEW).replace(b'"ledgers_total": 0', b'"ledgers_total": "x"'),
+        encode_record(NEW).replace(b'"eta_s": null', b'"eta_s": "x"'),
+        encode_record(NEW).replace(b'"blocked": 0', b'"blocked": {}'),
+        encode_record(NEW).replace(b'"blockers": []', b'"blockers": [{"ledger_id": [1], "reason": {}}]'),
+        encode_record(NEW).replace(b'"cookie_version": null', b'"cookie_version": []'),
+        encode_record(NEW).replace(b'"read_only_by_us": false', b'"read_only_by_us": "no"'),
+        encode_record(NEW).replace(
+            b'"proof": null', b'"proof": {"begun_ms": "x", "ended_ms": 1, "ledgers": 1, "marks": 1}'
+        ),
     ],
 )
 def test_damaged_bytes_are_told(data: bytes) -> None:

@@ -126,8 +126,8 @@ async def test_a_ledger_that_cannot_be_read_is_no_ledger_that_does_not_name_it()
     assert not await names(cluster.service, 3, GOING), "it is gone"
 
 
-def holder(host: str, since_ms: int = 1) -> LockHolder:
-    return LockHolder(host, 7, since_ms)
+def holder(host: str, creation: int = 1) -> LockHolder:
+    return LockHolder(host, 7, creation)
 
 
 async def test_locks_of_one_moment_are_waited_for_and_no_others() -> None:
@@ -138,7 +138,7 @@ async def test_locks_of_one_moment_are_waited_for_and_no_others() -> None:
     async def wait(reason: str) -> None:
         said.append(reason)
         if len(said) == 1:
-            cluster.held[0] = holder("host0", since_ms=2)  # given back, and taken anew
+            cluster.held[0] = holder("host0", creation=2)  # given back, and taken anew
             cluster.held[9] = holder("host9")
             del cluster.held[1]
         else:

@@ -235,7 +235,16 @@ async def test_losses_are_added_to_those_that_were_accepted() -> None:
     cluster = await Cluster().begin(replace(RECORD, accepted_losses=(2, 5), delete_cookie=False))
     store = DecommissionStore(cluster.service)
     held = await store.begin(DecommissionRequest(GOING, "host/2", accepted_losses=frozenset({5, 1})))
-    assert (held.record.accepted_losses, held.record.delete_cookie) == ((1, 2, 5), False)
+    assert held.record.accepted_losses == (1, 2, 5)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+async def test_cookie_goes_if_any_request_wants_that(first: bool, second: bool) -> None:
+    """Over HTTP it stays by default; the command promises that it is gone."""
+    cluster = await Cluster().begin(replace(RECORD, delete_cookie=first))
+    held = await DecommissionStore(cluster.service).begin(DecommissionRequest(GOING, "host/2", delete_cookie=second))
+    assert held.record.delete_cookie == (first or second)
 
 
 async def test_one_that_is_being_undone_is_not_taken_over() -> None:

@@ -8,7 +8,7 @@ from bookie_client.replication.check import FragmentReport, LedgerReport, Replic
 from bookie_client.replication.fragments import fragments
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.interface import Identity, Versioned
 
 LEDGER = 5
 Verdicts = Mapping[str, ReplicaVerdict]
@@ -31,14 +31,20 @@ def metadata_of(
 
 
 def report_of(
-    metadata: LedgerMetadata, verdicts: Verdicts | None = None, lac: int = 99, lac_error: PodkeeperError | None = None
+    metadata: LedgerMetadata,
+    verdicts: Verdicts | None = None,
+    lac: int = 99,
+    lac_error: PodkeeperError | None = None,
+    entries: Mapping[str, int] | None = None,
 ) -> LedgerReport:
-    """`verdicts`: those of bookies that are not GOOD."""
+    """`verdicts`: those of bookies that are not GOOD; `entries`: which entry showed them."""
     found = []
     for fragment in fragments(LEDGER, metadata, lac):
         findings = tuple(
-            ReplicaFinding(position, bookie, (verdicts or {}).get(bookie, ReplicaVerdict.GOOD))
+            ReplicaFinding(
+                position, bookie, (verdicts or {}).get(bookie, ReplicaVerdict.GOOD), (entries or {}).get(bookie)
+            )
             for position, bookie in enumerate(fragment.ensemble)
         )
         found.append(FragmentReport(fragment, findings))
-    return LedgerReport(LEDGER, Versioned(metadata, 0), lac, tuple(found), lac_error)
+    return LedgerReport(LEDGER, Versioned(metadata, Identity(0, 1)), lac, tuple(found), lac_error)

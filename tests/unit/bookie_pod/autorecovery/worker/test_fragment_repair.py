@@ -1,4 +1,4 @@
-"""What is counted while a fragment is copied, and what is remembered of entries that cannot be read."""
+"""What is counted while a fragment is copied, and what is asked for before it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from bookie_client.replication.check import FragmentReport, ReplicaVerdict
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress
-from bookie_pod.autorecovery.worker import fragment_repair
-from bookie_pod.autorecovery.worker.fragment_repair import SHOWN_ENTRIES, FragmentRepair
+from bookie_pod.autorecovery.worker.fragment_repair import FragmentRepair
 from bookie_pod.autorecovery.worker.progress import WorkerProgress
 from bookie_protocol.errors import EntriesUnreadable
 from bookie_protocol.metadata_service.under_replication import LedgerLock
+from bookie_protocol.versioned import Identity
 from tests.unit.bookie_pod.autorecovery.worker.reports import LEDGER, metadata_of, report_of
 
-LOCK = LedgerLock(LEDGER, 0, 1)
+LOCK = LedgerLock(LEDGER, Identity(0, 1), 1)
 
 
 class Metrics:
@@ -43,7 +43,7 @@ class Replicator:
         raise error
 
     async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
-        self.asked.append(tuple(entry_ids))
+        self.asked.append(tuple(sorted(entry_ids)))
         return tuple(each for each in entry_ids if each in self.lost)
 
 
@@ -51,15 +51,15 @@ class Rig:
     def __init__(self) -> None:
         self.now = 0.0
         self.progress = WorkerProgress(lambda: self.now)
-        self.note = self.progress.begin(LEDGER, 0)
+        self.note = self.progress.begin(LEDGER)
         self.replicator, self.metrics = Replicator(), Metrics()
         replicator: Any = self.replicator
         metrics: Any = self.metrics
         self.repair = FragmentRepair(replicator, self.progress, metrics)
 
-    async def fails(self, found: FragmentReport) -> EntriesUnreadable:
+    async def fails(self, found: FragmentReport, doubtful: Collection[int]) -> EntriesUnreadable:
         with pytest.raises(EntriesUnreadable) as raised:
-            await self.repair.restore(found, {0: "a"}, self.note, frozenset(), LOCK)
+            await self.repair.restore(found, {0: "a"}, doubtful, self.note, frozenset(), LOCK)
         return raised.value
 
 
@@ -79,29 +79,11 @@ def reports(*firsts: int) -> list[FragmentReport]:
     return list(report_of(metadata, {"a": ReplicaVerdict.LOST}).fragments)
 
 
-async def test_entries_that_could_not_be_read_are_asked_for_first() -> None:
+async def test_entries_in_doubt_are_asked_for_before_anything_is_copied() -> None:
     rig, (found,) = Rig(), reports(0)
-    rig.replicator.lost = tuple(range(SHOWN_ENTRIES + 5))
-    assert (await rig.fails(found)).entries == rig.replicator.lost
-    again = await rig.fails(found)
-    assert rig.replicator.asked == [tuple(range(SHOWN_ENTRIES))]
-    assert again.entries == tuple(range(SHOWN_ENTRIES))
-    assert str(again) == f"no copy of entries {list(range(SHOWN_ENTRIES))} can be read, as before"
-    assert rig.replicator.copied == 1, "nothing else is copied in vain"
     rig.replicator.lost = (3, 50)
-    assert (await rig.fails(found)).entries == (3,)
-    rig.replicator.lost = (50,)
-    assert (await rig.fails(found)).entries == (50,), "those can be read again, and another one cannot"
-    assert rig.replicator.copied == 2
-
-
-async def test_of_so_many_fragments_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_repair, "REMEMBERED", 2)
-    rig, found = Rig(), reports(0, 10, 20)
-    rig.replicator.lost = (5,)
-    for each in (found[0], found[1], found[0], found[2]):
-        await rig.fails(each)
-    assert list(rig.repair._unreadable) == [(LEDGER, 0), (LEDGER, 20)], "the one that failed longest ago is forgotten"
-    rig.repair._unreadable[LEDGER + 1, 0] = (1,)
-    rig.repair.forget(LEDGER)
-    assert list(rig.repair._unreadable) == [(LEDGER + 1, 0)]
+    error = await rig.fails(found, {2, 3})
+    assert (error.entries, rig.replicator.copied) == ((3,), 0)
+    assert (await rig.fails(found, {2})).entries == (3, 50), "another one cannot be read"
+    assert (await rig.fails(found, ())).entries == (3, 50)
+    assert (rig.replicator.asked, rig.replicator.copied) == ([(2, 3), (2,)], 2)

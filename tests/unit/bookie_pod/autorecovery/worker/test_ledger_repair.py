@@ -6,13 +6,16 @@ Which findings a worker acts upon.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import pytest
 
-from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaVerdict, denying
+from bookie_client.healing import rule
+from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaVerdict
+from bookie_client.replication.closing import denying
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
-from bookie_pod.autorecovery.worker import ledger_repair
+from bookie_client.replication.tail import Tail
 from bookie_pod.autorecovery.worker.ledger_repair import FRESH_SECONDS, LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
@@ -30,11 +33,14 @@ from bookie_protocol.errors import (
     RecoveryFailed,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.findings import Failure, Finding, Reason, Trouble, absences
 from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
+from bookie_protocol.versioned import Identity
 from tests.unit.bookie_pod.autorecovery.worker.reports import LEDGER, metadata_of, report_of
 
 LOST, MISSING = ReplicaVerdict.LOST, ReplicaVerdict.MISSING
-DAMAGED, UNREACHABLE = ReplicaVerdict.DAMAGED, ReplicaVerdict.UNREACHABLE
+DAMAGED, UNREACHABLE, UNTOLD = ReplicaVerdict.DAMAGED, ReplicaVerdict.UNREACHABLE, ReplicaVerdict.UNTOLD
+DIVERGENT = ReplicaVerdict.DIVERGENT
 
 SESSION = 77
 
@@ -45,13 +51,18 @@ class Cluster:
     def __init__(self, metadata: LedgerMetadata, verdicts: Mapping[str, ReplicaVerdict], spares: str = "xyz") -> None:
         self.metadata: LedgerMetadata | None = metadata
         self.verdicts = dict(verdicts)
+        self.entries: dict[str, int] = {}
+        """The entry that shows a verdict."""
         self.lac = 99
+        self.lacking: dict[int, str] = {}
+        """Positions whose bookies lack entries behind it."""
         self.lac_error: PodkeeperError | None = None
         self.spares = list(spares)
         self.mark: UnderreplicatedLedger | None = UnderreplicatedLedger(LEDGER, tuple(verdicts))
         self.marked: list[tuple[int, list[str]]] = []
-        self.complete: list[list[str]] = []
-        """Bookies of which every copy was looked for, at each check."""
+        self.findings: list[list[str]] = []
+        """The bookies of the findings that each check was to answer."""
+        self.no_list_has: tuple[int, ...] = ()
         self.phases: list[Phase] = []
         """What was told to be done, at each check, copy and recovery."""
         self.copies: list[tuple[int, dict[int, str], tuple[int, ...]]] = []
@@ -59,6 +70,7 @@ class Cluster:
         self.asked: list[tuple[int, ...]] = []
         self.still_unreadable: tuple[int, ...] = ()
         self.refuse: Callable[[Mapping[int, str], Collection[int]], None] = lambda bad, in_place: None
+        self.read_only: frozenset[str] = frozenset()
         self.recoveries = 0
         self.on_recovery: Callable[[], None] = lambda: None
         self.on_writable: Callable[[], object] = lambda: None
@@ -67,7 +79,7 @@ class Cluster:
         self.registry = Registry()
         self.now = 1000.0
         self.looked_again: list[tuple[int, list[int], list[str]]] = []
-        """First entry, positions, and bookies of which every copy was looked for, of each further look."""
+        """First entry, positions, and bookies of the findings, of each further look."""
         self.progress = WorkerProgress(lambda: self.now)
         self.repair = LedgerRepair(
             RepairParts(
@@ -75,7 +87,7 @@ class Cluster:
                 replicator=self,
                 writable=self._writable,
                 mark=self._mark,
-                mark_lost=self._mark_lost,
+                mark_more=self._mark_more,
                 recover=self._recover,
                 progress=self.progress,
                 metrics=ReplicationWorkerMetrics(self.registry, embedded=False),
@@ -83,9 +95,9 @@ class Cluster:
         )
 
     async def run(self, *, recover: bool = False) -> RoundResult:
-        self.note = self.progress.begin(LEDGER, 0)
+        self.note = self.progress.begin(LEDGER)
         work = self.repair.recover if recover else self.repair.repair
-        return await work(LedgerLock(LEDGER, 0, SESSION), self.note)
+        return await work(LedgerLock(LEDGER, Identity(0, 1), SESSION), self.note)
 
     def metric(self, name: str) -> float:
         lines = self.registry.render().splitlines()
@@ -93,12 +105,20 @@ class Cluster:
 
     # --- Checker, Replicator ----------------------------------------------------------------------------------
 
-    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
+    async def check(self, ledger_id: int, *, findings: Collection[Finding] = ()) -> LedgerReport:
         if self.metadata is None:
             raise LedgerDeleted(f"ledger {ledger_id} does not exist")
-        self.complete.append(sorted(complete))
+        self.findings.append(sorted(each.bookie for each in findings))
         self.phases.append(self.note.phase)
-        return report_of(self.metadata, self.verdicts, self.lac, self.lac_error)
+        return report_of(self.metadata, self.verdicts, self.lac, self.lac_error, self.entries)
+
+    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None:
+        return None
+
+    async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail:
+        doubted = {each.bookie for each in doubts}
+        lacking = {position: bookie for position, bookie in self.lacking.items() if bookie in doubted}
+        return Tail(replace(report.fragments[-1].fragment, last_entry=self.lac + 5), lacking)
 
     async def check_again(
         self,
@@ -106,10 +126,10 @@ class Cluster:
         found: FragmentReport,
         positions: Collection[int],
         *,
-        complete: Collection[str] = (),
+        findings: Collection[Finding] = (),
     ) -> FragmentReport:
         first = found.fragment.first_entry
-        self.looked_again.append((first, sorted(positions), sorted(complete)))
+        self.looked_again.append((first, sorted(positions), sorted(each.bookie for each in findings)))
         whole = report_of(metadata, self.verdicts, self.lac)
         return next(each for each in whole.fragments if each.fragment.first_entry == first)
 
@@ -119,11 +139,12 @@ class Cluster:
         bad: Mapping[int, str],
         *,
         in_place: Collection[int] = (),
+        by_lists: bool = False,
         session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult:
         assert session_id == SESSION, "copies are named in the session that holds the lock"
-        assert fragment.is_closed
+        assert fragment.is_closed or set(in_place) == bad.keys(), "an open segment keeps its bookies"
         assert self.metadata is not None
         assert self.metadata.ensembles[fragment.first_entry] == fragment.ensemble
         self.copies.append((fragment.first_entry, dict(bad), tuple(sorted(in_place))))
@@ -140,6 +161,7 @@ class Cluster:
                 unfilled[position] = "no spare"
         for position in in_place:
             self.verdicts.pop(bad[position], None)
+            self.lacking.pop(position, None)
         self._exchange(fragment.first_entry, tuple(ensemble))
         if progress is not None:
             progress(CopyProgress(LEDGER, fragment.first_entry, fragment.count, fragment.count, 10 * fragment.count))
@@ -169,18 +191,131 @@ class Cluster:
 
     async def _writable(self) -> frozenset[str]:
         self.on_writable()
-        return frozenset("abcdxyz") - {bookie for bookie, verdict in self.verdicts.items() if verdict is LOST}
+        lost = {bookie for bookie, verdict in self.verdicts.items() if verdict is LOST}
+        return frozenset("abcdxyz") - lost - self.read_only
 
     async def _mark(self, ledger_id: int) -> UnderreplicatedLedger | None:
         return self.mark
 
-    async def _mark_lost(self, ledger_id: int, bookies: Collection[str]) -> None:
-        self.marked.append((ledger_id, sorted(bookies)))
+    async def _mark_more(self, ledger_id: int, findings: Collection[Finding]) -> None:
+        self.marked.append((ledger_id, sorted(each.bookie for each in findings)))
+
+    async def holes(self, fragment: Fragment, positions: Collection[int]) -> tuple[int, ...]:
+        return self.no_list_has
 
     async def _recover(self, report: LedgerReport) -> None:
         self.recoveries += 1
         self.phases.append(self.note.phase)
         self.on_recovery()
+
+
+class TestSegmentsThatMayGrow:
+    async def test_what_a_bookie_that_is_there_lacks_is_filled_in_and_the_writer_goes_on(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}, None), {"a": MISSING})
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, (0,)), (50, {0: "a"}, (0,))]
+        assert cluster.metadata == metadata_of({0: "abc", 50: "acd"}, None)
+        assert cluster.recoveries == 0
+
+    async def test_a_lost_bookie_is_left_to_the_writer_while_another_one_is_filled(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST, "b": MISSING})
+        assert (await cluster.run()).outcome is Outcome.OPEN
+        assert cluster.copies == [(0, {1: "b"}, (1,))]
+
+    async def test_a_filling_that_fails_for_a_moment_fences_nobody(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": MISSING})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            raise BookieUnavailable("it is away")
+
+        cluster.refuse = refuse
+        for recover in (False, True):
+            result = await cluster.run(recover=recover)
+            assert (result.outcome, result.reason) == (Outcome.FAILED, "segment at entry 0: it is away")
+        cluster.refuse = lambda bad, in_place: None
+        assert (await cluster.run(recover=True)).outcome is Outcome.REPAIRED
+        assert cluster.recoveries == 0
+
+    @pytest.mark.parametrize("read_only", ["a", "ab"])
+    async def test_a_read_only_bookie_that_lacks_entries_is_told_and_fences_nobody(self, read_only: str) -> None:
+        cluster = Cluster(metadata_of({0: "abcd"}, None), dict.fromkeys("ab", MISSING))
+        cluster.read_only = frozenset(read_only)
+        for recover in (False, True):
+            result = await cluster.run(recover=recover)
+            assert result.outcome is Outcome.FAILED
+            assert "may still grow: a" in result.reason
+        assert cluster.copies == ([(0, {1: "b"}, (1,))] if read_only == "a" else [])
+        assert (cluster.recoveries, cluster.note.done_fragments) == (0, 0)
+
+    @pytest.mark.parametrize("verdict", [DAMAGED, DIVERGENT])
+    async def test_no_bookie_of_it_is_replaced_for_bad_copies(self, verdict: ReplicaVerdict) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": verdict})
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert (cluster.copies, cluster.recoveries) == ([(0, {0: "a"}, (0,))], 0)
+
+    @pytest.mark.parametrize("reason", Reason)
+    @pytest.mark.parametrize("read_only", ["", "a"])
+    async def test_what_a_bookie_may_have_lost_behind_its_end_is_filled_in(
+        self, reason: Reason, read_only: str
+    ) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("a",), findings=(Finding("a", reason, ((3, 3),)),))
+        cluster.lacking, cluster.read_only = {0: "a"}, frozenset(read_only)
+        result = await cluster.run()
+        assert result.outcome is (Outcome.FAILED if read_only else Outcome.REPAIRED)
+        assert (cluster.copies, cluster.recoveries) == ([] if read_only else [(0, {0: "a"}, (0,))], 0)
+
+    async def test_with_fewer_good_copies_than_its_writer_promised_it_is_closed(self) -> None:
+        """Spares get the copies then."""
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": MISSING, "b": MISSING})
+        cluster.read_only = frozenset("ab")
+        cluster.on_recovery = lambda: setattr(cluster, "metadata", metadata_of({0: "abc"}))
+        assert (await cluster.run()).outcome is Outcome.OPEN
+        assert (await cluster.run(recover=True)).outcome is Outcome.REPAIRED
+        assert cluster.recoveries == 1
+
+    @pytest.mark.parametrize("reason", [Reason.MISSING, Reason.ABSENT, Reason.UNKNOWN])
+    async def test_one_that_was_marked_for_what_it_lacks_keeps_its_delay_when_it_goes(self, reason: Reason) -> None:
+        """Marks of Java's auditors say nothing of reasons."""
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("a",), findings=(Finding("a", reason, ()),))
+        result = await cluster.run()
+        assert result.outcome is (Outcome.FAILED if reason is Reason.MISSING else Outcome.OPEN)
+        assert "a is registered nowhere" in result.reason
+        cluster.metadata = metadata_of({0: "abc", 60: "abd"}, None)
+        assert (await cluster.run()).outcome is (Outcome.FAILED if reason is Reason.MISSING else Outcome.OPEN)
+        assert [first for first, *_ in cluster.copies] == [0], "who is named is replaced in segments that are closed"
+
+    @pytest.mark.parametrize(
+        ("reason", "marked"),
+        [
+            (None, ["b"]),
+            (Reason.ABSENT, ["b"]),
+            (Reason.UNKNOWN, ["b"]),
+            (Reason.DAMAGED, ["b"]),
+            (Reason.MISSING, []),
+        ],
+    )
+    async def test_the_mark_says_what_is_wrong_with_whoever_is_filled(
+        self, reason: Reason | None, marked: list[str]
+    ) -> None:
+        """It is not believed about other entries then. Of one that is away nothing new is said."""
+        cluster = Cluster(metadata_of({0: "abc", 50: "abd"}, None), {"a": LOST, "b": MISSING})
+        findings = [Finding("a", Reason.MISSING, ((3, 3),)), *([] if reason is None else [Finding("b", reason)])]
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("a",), findings=tuple(findings))
+        named = []
+        cluster.refuse = lambda bad, in_place: named.append((sorted(in_place), len(cluster.marked)))
+        await cluster.run()
+        assert cluster.marked == ([(LEDGER, marked)] if marked else [])
+        assert all(before == len(cluster.marked) for in_place, before in named)
+
+    async def test_what_is_missing_is_filled_before_a_ledger_is_fenced_for_another_one(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST, "b": MISSING})
+        cluster.on_recovery = lambda: setattr(cluster, "metadata", metadata_of({0: "abc"}))
+        assert (await cluster.run(recover=True)).outcome is Outcome.REPAIRED
+        assert cluster.phases[:5] == [
+            *(Phase.CHECKING, Phase.COPYING, Phase.COPYING, Phase.CHECKING, Phase.RECOVERING),
+        ]
 
 
 class TestLostCopies:
@@ -190,7 +325,7 @@ class TestLostCopies:
         assert cluster.copies == [(0, {0: "a"}, ()), (50, {0: "a"}, ())]
         assert cluster.metadata is not None
         assert "a" not in cluster.metadata.all_bookies()
-        assert cluster.complete == [["a"], ["a"]]
+        assert cluster.findings == [["a"], ["a"]]
         assert (cluster.note.done_fragments, cluster.note.entries_copied, cluster.note.bytes_copied) == (2, 80, 800)
         assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 1
         assert cluster.metric("NUM_ENTRIES_READ") == 80
@@ -207,7 +342,7 @@ class TestLostCopies:
         recovering.on_recovery = lambda: setattr(recovering, "metadata", metadata_of({0: "abc"}))
         assert (await recovering.run(recover=True)).outcome is Outcome.REPAIRED
         assert recovering.phases == [
-            *(Phase.CHECKING, Phase.RECOVERING, Phase.CHECKING),
+            *(Phase.CHECKING, Phase.CHECKING, Phase.RECOVERING, Phase.CHECKING),
             *(Phase.COPYING, Phase.VERIFYING),
         ]
 
@@ -329,7 +464,7 @@ class TestWhatChangesMeanwhile:
         assert cluster.looked_again == [(50, [0], ["a"]), (80, [2], ["a"])]
         assert cluster.metadata is not None
         assert [cluster.metadata.ensembles[first] for first in (50, 80)] == [tuple("acd"), tuple("bca")]
-        assert len(cluster.complete) == 2, "the whole ledger is looked at once more before the mark goes"
+        assert len(cluster.findings) == 2, "the whole ledger is looked at once more before the mark goes"
         assert (cluster.note.done_fragments, cluster.note.entries_to_copy) == (3, 50)
 
     async def test_what_is_still_bad_is_copied(self) -> None:
@@ -360,7 +495,7 @@ class TestWhatChangesMeanwhile:
             setattr(cluster, "now", cluster.now + FRESH_SECONDS + 1) or cluster.verdicts.clear()
         )
         assert (await cluster.run()).outcome is Outcome.REPAIRED
-        assert (cluster.copies, len(cluster.complete)) == ([], 2)
+        assert (cluster.copies, len(cluster.findings)) == ([], 2)
         assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 0
 
 
@@ -432,18 +567,71 @@ class TestUnreadableEntries:
         cluster.verdicts["c"] = UNREACHABLE
         assert (await cluster.run()).lost_entries == ()
 
-    async def test_they_are_asked_for_before_anything_is_copied_again(self, cluster: Cluster) -> None:
-        await cluster.run()
+    async def test_they_are_not_lost_if_somebody_who_was_asked_for_them_did_not_tell(self, cluster: Cluster) -> None:
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            error = EntriesUnreadable("c did not answer, and a is gone")
+            error.entries, error.silent = (3, 4), frozenset("ac")
+            raise error
+
+        cluster.refuse = refuse
+        result = await cluster.run()
+        assert (result.outcome, result.lost_entries) == (Outcome.FAILED, ())
+
+    async def test_what_another_worker_found_is_asked_for_before_the_first_byte(self, cluster: Cluster) -> None:
+        cluster.mark = UnderreplicatedLedger(
+            LEDGER, ("a", "b"), failures=(Failure("another", Trouble.NO_COPY, 3, (3, 4), "no copy"),)
+        )
         cluster.still_unreadable = (4,)
-        assert (await cluster.run()).lost_entries == (4,)
-        assert (len(cluster.copies), cluster.asked) == (1, [(3, 4)])
+        result = await cluster.run()
+        assert (result.lost_entries, result.trouble) == ((4,), Trouble.NO_COPY)
+        assert (cluster.copies, cluster.asked) == ([], [(3, 4)])
+        assert (cluster.note.attempts, cluster.note.reason) == (3, "no copy")
         cluster.still_unreadable, cluster.refuse = (), lambda bad, in_place: None
         assert (await cluster.run()).outcome is Outcome.REPAIRED
-        assert cluster.asked == [(3, 4), (4,)]
-        cluster.verdicts["x"] = LOST
-        cluster.mark = UnderreplicatedLedger(LEDGER, ("x",))
-        await cluster.run()
-        assert len(cluster.asked) == 2, "what could be read is not remembered"
+
+    async def test_what_no_bookie_lists_is_asked_for_before_the_first_byte(self, cluster: Cluster) -> None:
+        cluster.no_list_has = cluster.still_unreadable = (7,)
+        assert (await cluster.run()).lost_entries == (7,)
+        assert (cluster.copies, cluster.asked) == ([], [(7,)])
+
+    async def test_what_a_look_found_missing_is_asked_for_before_the_first_byte(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST, "b": MISSING, "c": DAMAGED})
+        cluster.entries = {"b": 99, "c": 5}
+        cluster.still_unreadable = (99,)
+        assert (await cluster.run()).lost_entries == (99,)
+        assert ([sorted(each) for each in cluster.asked], cluster.copies) == ([[5, 99]], [])
+
+
+class TestFindings:
+    async def test_a_finding_is_looked_at_again_before_its_mark_goes(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"b": DAMAGED})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("b",), findings=(Finding("b", Reason.DAMAGED, ((7, 7),)),))
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {1: "b"}, ())]
+        assert cluster.findings == [["b"], ["b"]]
+
+    async def test_one_that_cannot_tell_is_replaced_only_if_it_was_found_so(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"b": UNTOLD})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("b",), findings=(Finding("b", Reason.UNTOLD, ((7, 7),)),))
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {1: "b"}, ())]
+        cluster = Cluster(metadata_of({0: "abc"}), {"b": UNTOLD})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("b",), findings=(Finding("b", Reason.ABSENT),))
+        assert (await cluster.run()).outcome is Outcome.FAILED
+        assert cluster.copies == []
+
+    async def test_copies_behind_the_end_of_an_open_ledger_are_not_compared(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("b",), findings=(Finding("b", Reason.DIVERGENT, ((100, 100),)),))
+        assert (await cluster.run()).outcome is Outcome.FAILED
+        cluster.lac = 100
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+
+    async def test_a_worker_to_which_nobody_answers_says_so(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), dict.fromkeys("abc", UNREACHABLE))
+        assert (await cluster.run()).trouble is Trouble.UNREACHABLE
+        cluster = Cluster(metadata_of({0: "abc"}), dict.fromkeys("ab", UNREACHABLE))
+        assert (await cluster.run()).trouble is Trouble.OTHER
 
 
 class TestOpenLedgers:
@@ -540,7 +728,7 @@ DAMAGED, UNREACHABLE, EMPTY = ReplicaVerdict.DAMAGED, ReplicaVerdict.UNREACHABLE
 )
 def test_what_wants_a_new_copy(verdict: ReplicaVerdict, named: set[str], bad: bool) -> None:
     report = report_of(metadata_of({0: "abc"}), {"a": verdict})
-    assert ledger_repair.bad_positions(report.fragments[0], named) == ({0: "a"} if bad else {})
+    assert rule.bad_positions(report.fragments[0], absences(named)) == ({0: "a"} if bad else {})
 
 
 @pytest.mark.parametrize(
@@ -549,21 +737,22 @@ def test_what_wants_a_new_copy(verdict: ReplicaVerdict, named: set[str], bad: bo
 )
 def test_when_a_mark_may_go(verdict: ReplicaVerdict, named: str, stays: bool) -> None:
     report = report_of(metadata_of({0: "abc"}), {"a": verdict})
-    left = ledger_repair.what_is_left(report, {named})
+    left = rule.what_is_left(report, absences([named]))
     assert (left is not None) is stays
     assert left is None or "segment at entry 0: a " in left
 
 
 def test_a_mark_stays_while_the_end_is_not_known() -> None:
     report = report_of(metadata_of({0: "abc"}, None), lac=-1, lac_error=BookieUnavailable("nobody answers"))
-    assert ledger_repair.what_is_left(report, set()) == "the end of the ledger is not known: nobody answers"
+    assert rule.what_is_left(report, ()) == "the end of the ledger is not known: nobody answers"
 
 
 @pytest.mark.parametrize(
     ("last_entry", "verdicts", "waits"),
     [
         (None, {"c": LOST}, True),
-        (None, {"c": MISSING}, True),
+        (None, {"c": MISSING}, False),  # enough others have what it lacks
+        (None, {"c": MISSING, "d": MISSING}, True),
         (None, {"a": LOST}, False),  # of a segment that the writer has left
         (None, {"d": LOST}, False),  # went a moment ago, the mark does not name it
         (None, {"c": UNREACHABLE}, False),
@@ -573,11 +762,11 @@ def test_a_mark_stays_while_the_end_is_not_known() -> None:
 )
 def test_when_a_writer_is_waited_for(last_entry: int | None, verdicts: dict[str, ReplicaVerdict], waits: bool) -> None:
     report = report_of(metadata_of({0: "abe", 50: "bcd"}, last_entry), verdicts)
-    assert (ledger_repair.waits_for(report, {"a", "c"}) is not None) is waits
+    assert (rule.waits_for(report, absences("ac")) is not None) is waits
 
 
 def test_whose_no_counts_for_nothing() -> None:
     report = report_of(metadata_of({0: "abcd"}), {"a": MISSING, "b": DAMAGED, "c": LOST, "d": UNREACHABLE})
     assert denying(report) == {"a", "b"}
-    assert ledger_repair.may_be_read_later(report.fragments[0], 3)
-    assert not ledger_repair.may_be_read_later(report_of(metadata_of({0: "abc"}), {"a": LOST}).fragments[0], 3)
+    assert rule.may_be_read_later(report.fragments[0], 3)
+    assert not rule.may_be_read_later(report_of(metadata_of({0: "abc"}), {"a": LOST}).fragments[0], 3)

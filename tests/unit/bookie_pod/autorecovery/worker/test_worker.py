@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
@@ -16,13 +16,11 @@ from typing import NoReturn
 import pytest
 
 from bookie_pod.autorecovery.decommission.survey import survey_unclaimed
-from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import worker as worker_module
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import (
     SHORTEST_S,
-    Backoff,
-    Failures,
+    SICK_AFTER,
     Outcome,
     ReplicationWorker,
     RoundResult,
@@ -30,7 +28,8 @@ from bookie_pod.autorecovery.worker.worker import (
 )
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, MetadataVersionConflict
+from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
+from bookie_protocol.metadata_service.findings import ENOUGH_WORKERS, Trouble
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.metadata_drivers import EmbeddedUnderTest
@@ -83,7 +82,11 @@ class Repairs:
 
 
 async def _fail(ledger_id: int) -> RoundResult:
-    return RoundResult(Outcome.FAILED, "no copy is left", (0,))
+    return RoundResult(Outcome.FAILED, "no copy is left", (0,), Trouble.NO_COPY)
+
+
+async def _unanswered(ledger_id: int) -> RoundResult:
+    return RoundResult(Outcome.FAILED, "no bookie answers", (), Trouble.UNREACHABLE)
 
 
 @asynccontextmanager
@@ -91,11 +94,12 @@ async def working(
     service: TreeMetadataService,
     repairs: Repairs,
     registry: Registry | None = None,
+    worker_id: str = "w1",
     **options: float,
 ) -> AsyncIterator[ReplicationWorker]:
     settings = {"open_ledger_grace": 0.05, "failed_ledger_backoff": 3.2, "pause_after_error": 0.05, **options}
     metrics = ReplicationWorkerMetrics(registry or Registry(), embedded=False)
-    worker = ReplicationWorker(service, repairs, WorkerOptions(**settings), WorkerProgress(), metrics)  # type: ignore[arg-type]
+    worker = ReplicationWorker(service, repairs, WorkerOptions(**settings), WorkerProgress(), metrics, worker_id)  # type: ignore[arg-type]
     running = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -176,7 +180,7 @@ class TestTaking:
     ) -> None:
         silences = 0
 
-        def silent() -> NoReturn:
+        def silent(*asked: object) -> NoReturn:
             nonlocal silences
             silences += 1
             monkeypatch.undo()
@@ -203,7 +207,7 @@ class TestTaking:
             await none_marked(service)
         assert repairs.begun == [1, 1]
 
-    async def test_failures_of_a_ledger_that_is_gone_are_forgotten(self, service: TreeMetadataService) -> None:
+    async def test_a_ledger_that_fails_and_is_gone_then(self, service: TreeMetadataService) -> None:
         repairs = Repairs()
         rounds = iter((Outcome.FAILED, Outcome.FAILED, Outcome.DELETED))
 
@@ -216,7 +220,6 @@ class TestTaking:
             await none_marked(service)
             await until(lambda: not worker.progress.notes)
             assert repairs.begun == [1, 1, 1]
-            assert worker._backoff.failures(1).count == 0
 
     async def test_a_mark_that_is_made_again_while_its_ledger_is_found_deleted_is_looked_at_again(
         self, service: TreeMetadataService
@@ -266,9 +269,9 @@ class TestFailing:
         repairs.how = fail
         await mark(service, 1)
         async with working(service, repairs) as worker:
-            await until(lambda: len(times) >= 4)
+            await until(lambda: len(times) >= 4 and worker.progress.notes[1].phase is Phase.BACKING_OFF)
             (seen,) = worker.status().ledgers
-            assert (seen.reason, seen.lost_entries) == ("no spare", (7, 8)), "also while it is tried again"
+            assert (seen.reason, seen.lost_entries) == ("no spare", (7, 8))
         pauses = [after - before for before, after in pairwise(times)]
         assert [pause >= expected for pause, expected in zip(pauses, (0.1, 0.2, 0.4), strict=False)] == [True] * 3
         assert await marked(service) == [1]
@@ -309,20 +312,66 @@ class TestFailing:
             assert repairs.begun == [1, 2], "it backs off all the same"
             assert worker.progress.notes[1].phase is Phase.BACKING_OFF
 
-    async def test_no_other_worker_tries_it_meanwhile(
+    async def test_no_other_worker_tries_it_while_an_entry_has_no_copy(
         self, driver: EmbeddedUnderTest, service: TreeMetadataService
     ) -> None:
+        """Nor does a process that begins anew."""
         repairs, others = Repairs(), Repairs()
         repairs.how = _fail
         await mark(service, 1)
         async with working(service, repairs, failed_ledger_backoff=1000) as worker:
             await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.BACKING_OFF)
-            async with working(await driver.open(timeout=4.0), others):
-                await mark(service, 2)
-                await until(lambda: 2 in repairs.begun + others.begun)
-                assert 1 not in others.begun
-        async with working(await driver.open(timeout=4.0), others):
-            await until(lambda: 1 in others.begun)
+        async with working(await driver.open(timeout=4.0), others, worker_id="w2", failed_ledger_backoff=1000):
+            await mark(service, 2)
+            await until(lambda: others.begun == [2])
+            await mark(service, 3)
+            await until(lambda: others.begun == [2, 3])
+
+    async def test_others_try_at_once_what_may_be_the_workers_own_trouble(
+        self, driver: EmbeddedUnderTest, service: TreeMetadataService
+    ) -> None:
+        sick, well = Repairs(), Repairs()
+        sick.how = _unanswered
+        await mark(service, *range(5))
+        async with working(service, sick, failed_ledger_backoff=1000, ledgers_at_once=1):
+            await until(lambda: len(sick.begun) == 5)
+            async with working(await driver.open(timeout=4.0), well, worker_id="w2", failed_ledger_backoff=1000):
+                await none_marked(service)
+        assert sorted(well.begun) == list(range(5))
+
+    async def test_what_many_workers_failed_at_rests(
+        self, driver: EmbeddedUnderTest, service: TreeMetadataService
+    ) -> None:
+        """A cluster without a spare bookie is the trouble of no worker."""
+        await mark(service, 1)
+        workers = [Repairs() for _ in range(ENOUGH_WORKERS + 2)]
+        async with AsyncExitStack() as stack:
+            for number, repairs in enumerate(workers):
+                repairs.how = _unanswered
+                other = await driver.open(timeout=4.0)
+                await stack.enter_async_context(
+                    working(other, repairs, worker_id=f"w{number}", failed_ledger_backoff=1000)
+                )
+            await until(lambda: sum(len(each.begun) for each in workers) == ENOUGH_WORKERS)
+            await asyncio.sleep(0.2)
+        assert sum(len(each.begun) for each in workers) == ENOUGH_WORKERS
+
+    async def test_a_worker_to_which_no_bookie_answers_slows_down_and_says_so(
+        self, service: TreeMetadataService
+    ) -> None:
+        repairs = Repairs()
+        repairs.how = _unanswered
+        await mark(service, *range(SICK_AFTER + 5))
+        async with working(service, repairs, failed_ledger_backoff=1000, ledgers_at_once=1) as worker:
+            await until(lambda: len(repairs.begun) >= SICK_AFTER)
+            await until(lambda: worker.complaint() is not None)
+            begun = len(repairs.begun)
+            await asyncio.sleep(0.3)
+            assert len(repairs.begun) <= begun + 1
+            assert worker.rounds_without_an_answer >= SICK_AFTER
+            repairs.how = repairs._fine
+            await until(lambda: worker.complaint() is None)
+            assert worker.rounds_without_an_answer == 0
 
     async def test_it_is_tried_again_when_its_time_has_come(self, service: TreeMetadataService) -> None:
         """Though nothing changes in the metadata service that would tell of it."""
@@ -349,30 +398,10 @@ class TestFailing:
             await until(lambda: worker.progress.ledgers_repaired == 1)
             assert sorted(repairs.begun) == list(range(10)), "each backs off all the same"
 
-    async def test_of_very_many_that_back_off_the_one_with_the_least_time_left_is_tried_again(
+    async def test_more_than_can_rest_are_no_hot_loop(
         self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(worker_module, "MAX_LEFT_ALONE", 3)
-        repairs = Repairs()
-        repairs.how = _fail
-        async with working(service, repairs, failed_ledger_backoff=1000) as worker:
-            for ledger_id in range(3):
-                await mark(service, ledger_id)
-                await until(lambda ledger_id=ledger_id: ledger_id in repairs.begun)  # type: ignore[misc]
-            await until(lambda: {note.phase for note in worker.progress.notes.values()} == {Phase.BACKING_OFF})
-            repairs.how = repairs._fine
-            await mark(service, 3)
-            await until(lambda: worker.progress.ledgers_repaired == 1)
-            assert repairs.begun == [0, 1, 2, 3], "nobody makes way for one that does not back off"
-            repairs.how = _fail
-            await mark(service, 4)
-            await until(lambda: len(repairs.begun) >= 6)
-            assert repairs.begun[:6] == [0, 1, 2, 3, 4, 0]
-
-    async def test_very_many_that_back_off_are_no_hot_loop(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(worker_module, "MAX_LEFT_ALONE", 3)
+        monkeypatch.setattr(service.under_replication._locks._resting, "_most", 3)
         repairs, began = Repairs(), list[float]()
 
         async def fail(ledger_id: int) -> RoundResult:
@@ -381,7 +410,7 @@ class TestFailing:
 
         repairs.how = fail
         await mark(service, *range(4))
-        async with working(service, repairs, failed_ledger_backoff=1000):
+        async with working(service, repairs, failed_ledger_backoff=1000, ledgers_at_once=1):
             await until(lambda: len(began) >= 9)
         assert began[8] - began[3] >= 4 * SHORTEST_S
 
@@ -488,55 +517,6 @@ class TestLocks:
                 while await service.under_replication.locks():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 
-    async def test_giving_back_goes_on_until_somebody_answers(self) -> None:
-        tries: list[LedgerLock] = []
-        released = asyncio.Event()
-
-        class Marks:
-            async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-                tries.append(lock)
-                if len(tries) < 3:
-                    raise MetadataUnavailable("no answer")
-                released.set()
-
-        keeper = LockKeeper(Marks())  # type: ignore[arg-type]
-        lock = LedgerLock(1, 0, 1)
-        await keeper.give_back(lock)
-        assert keeper.not_released == 1
-        async with asyncio.timeout(10):
-            await released.wait()
-        await keeper.close(1)
-        assert tries == [lock] * 3
-        assert keeper.not_released == 0
-
-    async def test_a_lock_that_is_somebody_elses_by_now_is_given_back_once(self) -> None:
-        tries: list[LedgerLock] = []
-
-        class Marks:
-            async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-                tries.append(lock)
-                raise MetadataVersionConflict("another one")
-
-        keeper = LockKeeper(Marks())  # type: ignore[arg-type]
-        await keeper.give_back(LedgerLock(1, 0, 1))
-        assert (len(tries), keeper.not_released) == (1, 0)
-
-    async def test_a_keeper_whose_end_is_cut_short_tries_no_more(self) -> None:
-        """The worker is cancelled once for its session, and again for the end of its process."""
-
-        class Marks:
-            async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-                raise MetadataUnavailable("the metadata service was closed")
-
-        keeper = LockKeeper(Marks())  # type: ignore[arg-type]
-        await keeper.give_back(LedgerLock(1, 0, 1))
-        closing = asyncio.create_task(keeper.close(60))
-        await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.wait({closing})
-        await asyncio.sleep(0)
-        assert [task.get_name() for task in asyncio.all_tasks() if "lock of ledger" in task.get_name()] == []
-
     async def test_an_expired_session_leaves_nothing_behind(
         self, driver: EmbeddedUnderTest, service: TreeMetadataService
     ) -> None:
@@ -560,49 +540,40 @@ class TestLocks:
             assert await other.under_replication.locked_by(1) is not None
             await other.under_replication.release(lock)
 
+    async def test_nothing_is_begun_under_a_lock_that_has_ended(
+        self, driver: EmbeddedUnderTest, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its session ended while the ledger's writer had time: another worker has the ledger by now."""
+        repairs = Repairs()
 
-def test_delays_double_up_to_the_full_one() -> None:
-    backoff = Backoff(320.0)
-    assert [backoff.failed(7) for _ in range(8)] == [10, 20, 40, 80, 160, 320, 320, 320]
-    assert backoff.failures(7).count == 8
-    assert backoff.failed(8) == 10
+        async def never(rests: object) -> None:
+            await asyncio.Event().wait()
 
+        async def open_one(ledger_id: int) -> RoundResult:
+            # The worker looks for more work while this ledger's writer has time: it must not be the one that finds it.
+            monkeypatch.setattr(service.under_replication, "acquire", never)
+            return RoundResult(Outcome.OPEN, "a bookie is gone")
 
-def test_success_begins_anew() -> None:
-    backoff = Backoff(320.0)
-    backoff.failed(7)
-    backoff.failed(7)
-    backoff.failed(7, "no spare", (3,))
-    assert backoff.failures(7) == Failures(3, "no spare", (3,))
-    backoff.succeeded(7)
-    backoff.succeeded(8)
-    assert backoff.failures(7) == Failures(0)
-    assert backoff.failed(7) == 10
-
-
-def test_no_delay_is_a_hot_loop() -> None:
-    assert Backoff(0.0).failed(7) == SHORTEST_S
-
-
-def test_the_oldest_failures_are_forgotten() -> None:
-    backoff = Backoff(320.0, remembered=2, explained=2)
-    for ledger_id in (1, 2, 1, 3):
-        backoff.failed(ledger_id)
-    assert [backoff.failures(ledger_id).count for ledger_id in (1, 2, 3)] == [2, 0, 1]
+        repairs.how = open_one
+        other = await driver.open()
+        await mark(service, 1)
+        rests = {"open_ledger_grace": 1.0, "failed_ledger_backoff": 1000}
+        async with working(service, repairs, ledgers_at_once=1, **rests) as worker:
+            await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.WAITING_FOR_WRITER)
+            await driver.expire(service)
+            lock = await other.under_replication.lock(1)
+            await service.session.wait_connected()
+            await until(lambda: worker.progress.notes[1].phase is Phase.BACKING_OFF)
+            assert (repairs.begun, repairs.recovered) == ([1], [])
+            await other.under_replication.release(lock)
 
 
-def test_reasons_are_forgotten_before_counts() -> None:
-    backoff = Backoff(320.0, remembered=3, explained=1)
-    for ledger_id in (1, 2):
-        backoff.failed(ledger_id, "no spare", (7,))
-    assert backoff.failures(1) == Failures(1)
-    assert backoff.failures(2) == Failures(1, "no spare", (7,))
-    assert backoff.failed(1) == 20
+def test_rests_double_up_to_the_full_one_and_none_is_a_hot_loop(service: TreeMetadataService) -> None:
+    def rests(longest: float) -> list[float]:
+        options = WorkerOptions(failed_ledger_backoff=longest)
+        metrics = ReplicationWorkerMetrics(Registry(), embedded=False)
+        worker = ReplicationWorker(service, Repairs(), options, WorkerProgress(lambda: 0.0), metrics, "w1")
+        return [worker._rest_after(times) for times in range(1, 9)]
 
-
-def test_delays_grow_however_many_ledgers_fail_in_turn() -> None:
-    backoff = Backoff(320.0)
-    for _ in range(5):
-        for ledger_id in range(10_000):
-            backoff.failed(ledger_id)
-    assert {backoff.failed(ledger_id) for ledger_id in range(10_000)} == {320.0}
+    assert rests(320.0) == [10, 20, 40, 80, 160, 320, 320, 320]
+    assert set(rests(0.0)) == {SHORTEST_S}
