@@ -4,8 +4,8 @@ Start (a failure ends it there, with everything that was started stopped again):
  1. identity; the port is taken, connections are dropped until step 9; that of gRPC is held
  2. HTTP probes: alive, not ready
  3. metadata service; the directories locked, cookies checked, new directories stamped
- 4. storage opened (the right engine, or refused); what it, or an earlier bookie of its id, may have lost is put in
-    limbo
+ 4. each directory is the one that it is configured as; storage opened (the right engine, or refused); what it, or an
+    earlier bookie of its id, may have lost is put in limbo
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
@@ -20,7 +20,7 @@ A stop during the start waits for the blocking step that runs (a replay ends ear
 
 Threads: event loop; blocking steps run on threads of their own.
 
-Source: reference on-disk formats, section 14; bookie behaviour, section 9.
+Source: docs/internals/on-disk-formats.md, section 14; docs/internals/bookie-behaviour.md, section 9.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
@@ -36,14 +37,17 @@ import structlog
 from bookie_pod.admin.rooms import BookieRooms, RunningBookie
 from bookie_pod.admin.sanity import SanityWatch
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import ProcessCollector, Registry
 from bookie_pod.node import options
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import DirtyMarker, Durability
-from bookie_pod.node.identity.bookie_id import BookieAddressOptions, derive_bookie_id
+from bookie_pod.node.identity.bookie_id import derive_bookie_id
+from bookie_pod.node.identity.cookie_check import StoredCookie
 from bookie_pod.node.identity.earlier_life import older_ledgers
 from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories
+from bookie_pod.node.identity.published import directory_places
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
 from bookie_pod.node.listening import bind_listener, hold_grpc_port
 from bookie_pod.node.live_status import LiveStatus, join_cluster
@@ -51,11 +55,11 @@ from bookie_pod.node.metadata import open_metadata, with_patience
 from bookie_pod.node.mode import BookieMode, open_mode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
 from bookie_pod.node.processes.background import BackgroundTasks, LoopBridge, collect_cycles
-from bookie_pod.node.processes.memory import give_back_memory, trimmer
+from bookie_pod.node.processes.service import watch_session
 from bookie_pod.node.processes.watch import Step, Watch
 from bookie_pod.node.recovery import ReplayedJournals
 from bookie_pod.node.registration import RegistrationManager
-from bookie_pod.node.side_services import SideServices, own_connector
+from bookie_pod.node.side_services import SideServices
 from bookie_pod.node.start_errors import as_no_cluster, as_start_errors, required_metadata_uri
 from bookie_pod.node.storage_start import StorageStart
 from bookie_pod.node.upkeep import Upkeep, make_upkeep
@@ -64,9 +68,9 @@ from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
+from bookie_pod.telemetry.start import start_telemetry
 
 if TYPE_CHECKING:
-    from bookie_client.connection.pool import Connector
     from bookie_protocol.metadata_service.interface import MetadataService
 
 T = TypeVar("T")
@@ -83,7 +87,7 @@ is not limited: the files of very many ledgers take their time."""
 READ_S: Final = 600.0
 """The same of one piece of work of a read lane: the longest is a list of all entries of a ledger."""
 DRAIN_S: Final = 5.0
-"""How long a stop waits for requests under way, in seconds."""
+"""Seconds that a stop waits for requests under way."""
 
 
 class Bookie:
@@ -134,7 +138,7 @@ class Bookie:
         self._tasks.watch(self.loop.create_task(watch.run()))
 
     def steps(self) -> Iterator[Step]:
-        """What its threads are at."""
+        """Yield the current step of each of its threads."""
         yield Step("start-up", self._storage_start.step(), FLUSH_S)
         for journal in self._journals:
             yield Step(f"journal-{journal.index}", journal.step(), JOURNAL_STEP_S)
@@ -176,14 +180,17 @@ class Bookie:
         directories = options.bookie_directories(config)
         await asyncio.to_thread(check_distinct, directories)
         self._own(folder for folder in directories.current_folders() if self._files.is_dir(folder))
-        lost, instance_id = await self._patiently(
+        lost, own = await self._patiently(
             lambda: check_cookies_and_find_losses(config, self._metadata, self._files, self.bookie_id, self._address())
         )
         self._own(folder for folder in directories.current_folders() if folder not in self._owned)
+        places = directory_places(config, self._files)
+        await asyncio.to_thread(places.check)
         self._undo.push_async_callback(self._note_clean_stop)
         self.status.enter("opening the storage")
         self._undo.push_async_callback(asyncio.to_thread, self._storage_start.close)
         self._storage = await self._storage_start.open(self.status.phase)
+        await asyncio.to_thread(places.check_contents, self._storage.storage)
         newest_older = await check_losses(
             config,
             self._metadata,
@@ -195,31 +202,37 @@ class Bookie:
         )
         self.status.enter("replaying journals")
         replayed = await self._storage_start.replay(self.status.phase)
+        await asyncio.to_thread(places.record)
         await self._storage_start.check(self.status.enter)
         self.status.enter("starting")
         self._start_journals(replayed)
         self._make_server(replayed.keys)
         if replayed.unflushed is not None:
             self._mode.no_writable_directory(replayed.unflushed)
+        telemetry = await start_telemetry(config.telemetry, self.registry, "podkeeper-bookie", self.bookie_id)
+        if telemetry is not None:
+            self._undo.push_async_callback(telemetry.stop)
+            self._server.context.tracer, self.registry.has_exemplars = telemetry.tracer, True
         self._server.context.older = older_ledgers(
             self._server.context.operations.ledgers, newest_older, self._metadata.ledgers
         )
-        await self._make_upkeep()
+        await self._make_upkeep(own.cookie.instance_id)
         self._start_disks()
         server = await http
         await asyncio.to_thread(self._dirty.write)
         self._is_replayed = self._server.context.accepting = True
-        await self._join(instance_id, None if server is None else server.port)
+        await self._join(own, None if server is None else server.port)
+        self._tasks.run(watch_session(config, self._metadata))
         self.upkeep.start()
         self._undo.push_async_callback(self.upkeep.stop)
         self.status.running = True
         self._start_administration()
         self.status.enter("serving")
         if self._serves_grpc:
-            self._services.start_grpc(self._metadata, self._connector)
+            await self._services.start_grpc()
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
         self._tasks.assist("collect cycles", collect_cycles)
-        self._tasks.assist("give back memory", self._give_back_memory)
+        self._services.guard_memory(lambda: sum(journal.appended_bytes for journal in self._journals))
         gc.collect()
         gc.freeze()
 
@@ -227,13 +240,12 @@ class Bookie:
         """See `with_patience`."""
         return await with_patience(self.config.metadata, ask, self.status.wait_for_metadata)
 
-    async def _join(self, instance_id: str | None, http_port: int | None) -> None:
+    async def _join(self, own: StoredCookie, http_port: int | None) -> None:
         try:
             self._registration = await join_cluster(
                 self.config,
                 metadata=self._metadata,
-                bookie_id=self.bookie_id,
-                instance_id=instance_id,
+                own=own,
                 address=self._address(),
                 http_port=http_port,
                 mode=self._mode,
@@ -242,14 +254,14 @@ class Bookie:
                 undo=self._undo,
             )
         except Exception:
-            # Whatever it is, nothing is wrong with what is stored, else `fail` had been told: it is left as any stop
+            # Whatever the error is, the stored data is intact, else `fail` had been called. It is left as any stop
             # leaves it, so that the next start need not doubt it.
             self._clean = not self.status.failed.done()
             await self._unwind()
             raise
 
     def _own(self, folders: Iterable[str]) -> None:
-        """Nobody else changes these directories from here on."""
+        """Lock these directories: no other process changes them from here on."""
         new = list(folders)
         self._undo.enter_context(hold_directories(new))
         self._owned.update(new)
@@ -261,12 +273,15 @@ class Bookie:
 
         def checkpointed(seconds: float) -> None:
             self._metrics.sync_thread_time.add(seconds * 1000)
+            if self._is_replayed:
+                self._dirty.write()  # where the disk was full
             flushed()
 
         handlers = CheckpointHandlers(
             on_no_writable_directory=self._tasks.on_loop(lambda error: self._mode.no_writable_directory(error)),
             on_failure=self._tasks.on_loop(self.fail),
             on_checkpoint=checkpointed,
+            on_flushed=flushed,
         )
         self._durability = durability = Durability(
             self._journals, self._storage, replayed, handlers, config.ledger_storage.flush_interval_ms
@@ -311,17 +326,15 @@ class Bookie:
             self._undo.enter_context(held)
 
     async def _drain(self, listener: TcpListener) -> None:
-        """A clean stop answers what is under way; after a failure nothing will be, so nobody waits for it."""
+        """Stop the listener: a clean stop answers requests under way, and after a failure there will be no answers to
+        wait for.
+        """
         await listener.stop(DRAIN_S if self._clean else 0)
 
-    def _connector(self) -> Connector:
-        assert self._listener is not None
-        return own_connector(self.config, self._listener, lambda: self._registration.address)
+    def _address(self) -> NetworkConfig:
+        return replace(self.config.network, bookie_port=self.port)
 
-    def _address(self) -> BookieAddressOptions:
-        return options.address_options(self.config, self.port)
-
-    async def _make_upkeep(self) -> None:
+    async def _make_upkeep(self, instance_id: str | None) -> None:
         self.upkeep = await make_upkeep(
             self.config,
             self._files,
@@ -331,6 +344,7 @@ class Bookie:
             self._server.lanes,
             self._metadata,
             self.bookie_id,
+            instance_id,
             self.registry,
             self._tasks,
             writable=lambda: self._mode.high_priority_writes,
@@ -349,6 +363,7 @@ class Bookie:
                 storage=self._storage.storage,
                 journals=self._journals,
                 gc=self.upkeep.collection,
+                witness=self.upkeep.witness,
                 integrity=self.upkeep.integrity,
                 mode=self._mode,
                 registration=self._registration,
@@ -363,11 +378,8 @@ class Bookie:
             self._metrics.bind_sanity(lambda: watch.value)
             self._tasks.assist("sanity check", watch.run)
 
-    async def _give_back_memory(self) -> None:
-        await give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer())
-
     def _admin(self) -> BookieRooms | None:
-        """What the admin API knows; None while the bookie does not serve."""
+        """Return the rooms of the admin API; None while the bookie does not serve."""
         return self._administration if self.status.running else None
 
     def _start_disks(self) -> None:
@@ -389,7 +401,7 @@ class Bookie:
         """Deregister, drain, flush. What was acknowledged is in synced entry logs afterwards."""
         self.status.enter("stopping")
         self.status.stopping = True
-        if self._closing is None:  # else it is told already how what a failed start had begun ended
+        if self._closing is None:  # else the result of the failed start's shutdown is reported already
             self._clean = self._is_replayed
         try:
             if self.status.running:
@@ -409,7 +421,7 @@ class Bookie:
         await self._durability.checkpoint()
 
     def drop_clients(self) -> None:
-        """After a failure: whoever waits for an answer hears at once that there will be none."""
+        """Drop all clients after a failure, so that they learn at once that no answer will come."""
         self.status.running = False
         if self._listener is not None:
             self._listener.drop()

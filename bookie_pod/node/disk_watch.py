@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import DirectoriesConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.node import options
 from bookie_pod.node.mode import BookieMode
@@ -43,20 +44,17 @@ def start_disk_watch(
         storage.dirs[folder].report(folder, state)
         on_state(folder, state)
 
-    engine = storage.storage
-    on_failed: Callable[[str, StorageFault], None] | None = None
-    if config.disks.isolate_failed_ledger_directories:
+    def fail_directory(folder: str, failure: StorageFault) -> None:
+        storage.storage.fail_directory(folders.index(folder), failure)
+        # Behind it: a flush that found no room there, before it heard of the failure, would make the bookie read-only.
+        report(folder, DiskState.FULL)
 
-        def fail_directory(folder: str, failure: StorageFault) -> None:
-            engine.fail_directory(folders.index(folder), failure)
-
-        on_failed = tasks.on_loop(fail_directory)
     taken = {*directories.ledger, *directories.index}
     journals = tuple(path for path in directories.journal if path not in taken)
     monitor = DiskMonitor(
         files,
         folders,
-        options.disk_options(config),
+        config.disks,
         report=report,
         on_verdict=tasks.on_loop(mode.on_disks),
         on_failure=tasks.on_loop(fail),
@@ -64,7 +62,7 @@ def start_disk_watch(
             tuple(path for path in directories.index if path not in directories.ledger)
         ),
         journal_directories=options.current_folders(journals),
-        on_failed_directory=on_failed,
+        on_failed_directory=tasks.on_loop(fail_directory) if config.disks.isolate_failed_ledger_directories else None,
     )
 
     def writes_fail(index: int, failure: StorageFault) -> None:
@@ -73,9 +71,20 @@ def start_disk_watch(
         except StorageFault as error:
             fail(StorageFault(f"ledger directory {directories.ledger[index]}: {error}"))
 
-    engine.on_directory_failure(tasks.on_loop(writes_fail))
+    storage.storage.on_directory_failure(tasks.on_loop(writes_fail))
     mode.on_disks(monitor.check())
     monitor.start()
+    _show(monitor, directories, journals, storage, metrics)
+    return monitor
+
+
+def _show(
+    monitor: DiskMonitor,
+    directories: DirectoriesConfig,
+    journals: tuple[str, ...],
+    storage: StorageSide,
+    metrics: BookieMetrics,
+) -> None:
     metrics.bind_directories(
         "ledger",
         lambda: len(storage.writable()),
@@ -89,11 +98,10 @@ def start_disk_watch(
         )
     metrics.bind_failed_directories(lambda: len(monitor.failed))
     metrics.bind_journal_disks({directory: _usage_percent(monitor, directory) for directory in journals})
-    return monitor
 
 
 def _not_full(monitor: DiskMonitor, directories: tuple[str, ...]) -> int:
-    """How many of these configured directories were not full at the last check."""
+    """Return how many of these configured directories were not full at the last check."""
     states = monitor.states
     return sum(states[folder] is not DiskState.FULL for folder in options.current_folders(directories))
 

@@ -1,4 +1,4 @@
-"""What a start makes of its configuration before it touches a disk, a port or the cluster: what would it refuse?
+"""A start that touches no disk, no port and no cluster: what would it refuse in its configuration?
 
 Keys are read and held against each other when the configuration is loaded; what is left are the classes, names, files
 and certificates that they name. `bookie config check` says valid only if this finds nothing.
@@ -16,11 +16,13 @@ from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_bookie_id
 from bookie_pod.node.identity.ownership import check_distinct
 from bookie_pod.node.metadata import metadata_tls, read_credentials
+from bookie_pod.node.side_services import check_grpc
 from bookie_pod.node.start_errors import required_metadata_uri
-from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.tcp.authentication import server_authentication
 from bookie_pod.server.tcp.tls import server_tls
+from bookie_pod.server.tokens import Tokens
+from bookie_pod.telemetry.start import check_telemetry
 from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.bearer_tokens import shown_token
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
@@ -43,17 +45,18 @@ def _parts(config: BookieConfig) -> Iterator[Callable[[], object]]:
         yield tls.check
     if (token_file := config.metadata.token_file) is not None:
         yield WatchedFile("metadataServiceTokenFile", token_file, shown_token).value
-    yield lambda: derive_bookie_id(options.address_options(config, config.network.bookie_port))
+    yield lambda: derive_bookie_id(config.network)
     yield lambda: check_distinct(options.bookie_directories(config))
     yield lambda: options.storage_settings(config)
-    yield lambda: options.journal_options(config)
-    yield lambda: options.tcp_options(config)
     yield lambda: client_placement(config)
     yield lambda: client_options(config)
     yield lambda: client_options(config, repairs=True)
+    yield lambda: check_telemetry(config.telemetry)
     yield lambda: server_tls(config.tls)
     yield lambda: server_authentication(config.auth)
     if config.http.listener is not None:
         yield lambda: server_context(config.http)
+        if (http_tokens := config.http.auth_token_file) is not None:
+            yield lambda: Tokens.holders("httpServerAuthTokenFile", http_tokens)
     if config.grpc.server_enabled:
-        yield lambda: server_credentials(config.grpc)
+        yield lambda: check_grpc(config.grpc)

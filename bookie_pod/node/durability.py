@@ -6,7 +6,7 @@ Invariants
 
 Threads: event loop; starting and stopping run on threads.
 
-Source: reference on-disk formats, section 11.
+Source: docs/internals/on-disk-formats.md, section 11.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.journal import Journal
 
 DIRTY_FILE: Final = "DIRTY"
+_log = structlog.get_logger(__name__)
 
 
 class DirtyMarker:
@@ -39,24 +40,27 @@ class DirtyMarker:
     def __init__(self, files: Files, folders: Sequence[str]) -> None:
         self._files = files
         self._paths = [os.path.join(folder, DIRTY_FILE) for folder in folders]
+        self._missing = list(self._paths)
+        """The paths that this process has not written yet."""
 
     def is_set(self) -> bool:
         """True if the previous process did not stop cleanly."""
         return any(self._files.exists(path) for path in self._paths)
 
     def write(self) -> None:
-        for path in self._paths:
-            # A disk that is full or read-only has other ways to be noticed.
+        """Write it where it is not yet. A disk that is full or read-only has other ways to be noticed: call this again
+        once it may take the file, or a later kill would count as a clean stop."""
+        for path in list(self._missing):
             with suppress(OSError):
                 self._files.write_bytes_synced(path, b"")
+                self._files.sync_directory(os.path.dirname(path))
+                self._missing.remove(path)
 
     def remove(self) -> None:
+        self._missing = list(self._paths)
         for path in self._paths:
             with suppress(OSError):
                 self._files.unlink(path)
-
-
-_log = structlog.get_logger(__name__)
 
 
 class Durability:
@@ -72,6 +76,7 @@ class Durability:
     ) -> None:
         self._journals = journals
         self._replayed = replayed
+        self._writable = storage.writable
         self._started: list[Journal] = []
         self._checkpointing = False
         self._checkpoints = SyncThread(
@@ -84,11 +89,12 @@ class Durability:
         for journal, marks, end in zip(self._journals, self._replayed.marks, self._replayed.ends, strict=True):
             journal.start(end, written=marks.written)
             self._started.append(journal)
+        self._replayed.go_on_at([journal.last_mark() for journal in self._journals], self._writable())
         self._checkpoints.start()
         self._checkpointing = True
 
     def checkpoint_step(self) -> object | None:
-        """What the checkpoint that goes on is at; None: none does."""
+        """Return the step of the running checkpoint; None if none is running."""
         return self._checkpoints.step()
 
     def request(self) -> None:
@@ -96,7 +102,7 @@ class Durability:
         self._checkpoints.request()
 
     async def checkpoint(self) -> None:
-        """Make everything durable in ledger storage now, and move the marks. A failure is told to the handlers."""
+        """Make everything durable in ledger storage now, and move the marks. A failure is reported to the handlers."""
         await asyncio.to_thread(self._checkpoints.checkpoint)
 
     async def stop(self, *, clean: bool) -> bool:

@@ -10,19 +10,18 @@ What the disks have to do with it, for the collector of the directory that chang
     room again                      both resume                     such a pass is forgotten if it has not begun
 
 "Make room" is transactional compaction of the logs with most garbage, as far as a copy of what lives in one fits into
-what `diskUsageThreshold` has left, without `minUsableSizeAfterCompaction`. Without transactional compaction nobody can
-tell what fits, so nothing is compacted on a full disk.
+what `diskUsageThreshold` has left, without `minUsableSizeAfterCompaction`. Without transactional compaction it is
+unknown what fits, so nothing is compacted on a full disk.
 
 Threads: `on_disk` runs on the disk monitor's thread; the rest may be called by any thread.
 
-Source: reference bookie behaviour, section 6.6.
+Source: docs/internals/bookie-behaviour.md, section 6.6.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import structlog
 
@@ -37,37 +36,11 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.log_usage import LogUsage
-from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force, GcOptions
+from bookie_pod.storage.gc.schedule import Compaction, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage, GcMetadata, collected
 
 _log = structlog.get_logger(__name__)
-
-
-def gc_options(config: BookieConfig, collectors: int) -> GcOptions:
-    """The collectors' settings from the configuration."""
-    gc = config.gc
-    return GcOptions(
-        minor=CompactionRule(
-            gc.minor_compaction_threshold, gc.minor_compaction_interval_s, gc.minor_compaction_max_time_ms
-        ),
-        major=CompactionRule(
-            gc.major_compaction_threshold, gc.major_compaction_interval_s, gc.major_compaction_max_time_ms
-        ),
-        wait_ms=gc.wait_time_ms,
-        collectors=collectors,
-        force_allowed=gc.force_allow_compaction,
-        throttle_by_bytes=gc.throttle_by_bytes,
-        compaction_rate=gc.compaction_rate_by_bytes if gc.throttle_by_bytes else gc.compaction_rate_by_entries,
-        max_outstanding=gc.compaction_max_outstanding,
-        transactional=gc.transactional_compaction,
-        verify_metadata=gc.verify_metadata,
-        metadata_rate=gc.metadata_op_rate_limit,
-        over_replicated_interval_ms=gc.overreplicated_wait_time_ms,
-        index_compaction_interval_ms=gc.entry_location_compaction_interval_s * 1000,
-        use_target_log_size=gc.use_target_entry_log_size,
-        log_size_limit=config.ledger_storage.log_size_limit_bytes,
-    )
 
 
 class GarbageCollection:
@@ -106,6 +79,12 @@ class GarbageCollection:
         for collector in self.collectors:
             collector.request(Force(major, minor))
 
+    def allow_deletions(self, ledgers: int) -> None:
+        """See `GarbageCollector.allow_deletions`; and ask for a pass now."""
+        for collector in self.collectors:
+            collector.allow_deletions(ledgers)
+        self.force()
+
     @property
     def force_pending(self) -> bool:
         """A forced pass waits or runs somewhere."""
@@ -137,7 +116,7 @@ class GarbageCollection:
     def reconfigure(self, config: BookieConfig) -> None:
         """Take over thresholds, intervals and rates of a changed configuration."""
         for collector in self.collectors:
-            collector.reconfigure(gc_options(config, len(self.collectors)))
+            collector.reconfigure(config.gc)
 
     def on_disk(self, folder: str, state: DiskState) -> None:
         """A ledger directory was looked at."""
@@ -164,7 +143,7 @@ class GarbageCollection:
 
     def _note_space(self, collector: GarbageCollector) -> None:
         full = any(self._states[folder] is DiskState.FULL for folder in self.folders_of(collector))
-        collector.schedule.short_of_space = full and self._make_room
+        collector.schedule.disk_full, collector.schedule.short_of_space = full, full and self._make_room
 
     def _set_suspended(self, collectors: Sequence[GarbageCollector], suspended: bool, major: bool, minor: bool) -> None:
         for collector in collectors:
@@ -194,7 +173,6 @@ def make_collection(
     """The collectors of this configuration, not started. `interrupt` ends calls of `metadata` that wait."""
     folders = options.current_folders(config.directories.ledger)
     parts = collected(storage)
-    settings = gc_options(config, len(parts))
     made: list[GarbageCollector] = []
     indexes = options.current_folders(config.directories.index)
     for index, part in enumerate(parts):
@@ -206,8 +184,9 @@ def make_collection(
             part,
             metadata,
             GcStateFile(files, folders[index]),
-            replace(settings, log_size_limit=part.logs.log_size_limit),
+            config.gc,
             index=index,
+            collectors=len(parts),
             fenced=fenced,
             under_pressure=under_pressure,
             metrics=instruments,
@@ -218,7 +197,7 @@ def make_collection(
     return GarbageCollection(
         by_folder,
         force_when_full=config.gc.force_gc_when_no_space,
-        make_room=settings.transactional,
+        make_room=config.gc.transactional_compaction,
         interrupt=interrupt,
     )
 
@@ -230,7 +209,7 @@ def _bind_levels(instruments: GcMetrics, collector: GarbageCollector, part: Coll
     instruments.bind_levels(
         logs=lambda: len(usages()),
         live_bytes=lambda: sum(each.remaining for each in usages()),
-        total_bytes=lambda: sum(each.total for each in usages()),
+        total_bytes=lambda: sum(each.total for each in usages()) + collector.quarantined_bytes(),
         ledgers=lambda: len(part.ledger_ids()),
         buckets=collector.buckets,
         quarantined=lambda: len(collector.state().quarantined),
@@ -238,4 +217,6 @@ def _bind_levels(instruments: GcMetrics, collector: GarbageCollector, part: Coll
         since_pass_s=lambda: collector.since_pass_s,
         pass_errors=lambda: len(collector.state().last_errors),
         yielded_s=lambda: collector.yielded_s,
+        waiting=lambda: collector.state().ledgers_waiting,
+        held=lambda: collector.state().deletions_held is not None,
     )

@@ -3,8 +3,10 @@
 Invariants
 - Every call ends: after `timeout` seconds, with `close`, or when the loop is closed, with `MetadataUnavailable`.
 - At most `READS_AT_ONCE` ledgers are asked for at a time.
-- An id that the cluster's layout cannot hold, which any client may write to, is one of which nothing can be told.
-- A service whose instance id differs from the one that the bookie started with is not asked anything.
+- An id that the cluster's layout cannot hold, which any client may write to, is one whose state is unknown.
+- A service whose instance id differs from the one that the bookie started with is not asked anything, nor one that was
+  put back to an older state (`metadata_witness`). What was found in one session says nothing of the next: a pass whose
+  session has ended, or whose service is put back meanwhile, gets no answer.
 
 Threads: the garbage collection threads; never the event loop (it would wait for itself).
 """
@@ -30,6 +32,7 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotFound,
     MetadataUnavailable,
+    MetadataWentBack,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService, SessionState, Versioned
@@ -38,13 +41,17 @@ from bookie_protocol.metadata_service.under_replication import LedgerLock
 _log = structlog.get_logger(__name__)
 
 CHECK_SECONDS: Final = 600.0
-"""For looking at all copies of a ledger: where bookies do not list what they have, every entry is read."""
+"""Seconds for looking at all copies of a ledger: where bookies list no entries, every entry is read."""
 
 READS_AT_ONCE: Final = 4 * READS_PER_REQUEST
 """The thread waits for so many: what it costs to hand a question to the loop and the answer back is shared."""
 
 _T = TypeVar("_T")
 _Answer = LedgerMetadata | MetadataError | None
+
+
+async def _at_once() -> None:
+    """Do nothing: there is nothing to check."""
 
 
 class LoopGcMetadata:
@@ -59,8 +66,11 @@ class LoopGcMetadata:
         timeout: float,
         is_whole: Callable[[int], Awaitable[bool]],
         check_seconds: float = CHECK_SECONDS,
+        *,
+        check_history: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
-        """`is_whole`: whether a ledger has all its copies, asked of its bookies; no longer than `check_seconds`."""
+        """`is_whole`: whether a ledger has all its copies, asked of its bookies; no longer than `check_seconds`.
+        `check_history` raises `MetadataWentBack` (`MetadataWitness.check`)."""
         self.bookie_id = bookie_id
         self._service = service
         self._loop = loop
@@ -68,32 +78,61 @@ class LoopGcMetadata:
         self._timeout = timeout
         self._is_whole = is_whole
         self._check_seconds = check_seconds
+        self._check_history = check_history
+        self._sessions_ended = 0
+        self._checked_in: int | None = None
+        """The session (`_sessions_ended` of then) in which the service was checked last."""
+        service.session.add_listener(self._on_session)
         self._lock = threading.Lock()
         self._running: set[Future[Any]] = set()
         self._closed = False
 
     def close(self) -> None:
-        """The bookie stops: end the calls that wait and refuse others, so that nobody waits for a service that does not
-        answer. Any thread."""
+        """End the calls that wait and refuse others, because the bookie stops. Any thread.
+
+        So no thread waits for a service that does not answer.
+        """
         with self._lock:
             self._closed = True
             running = list(self._running)
         for call in running:
             call.cancel()
 
+    def _on_session(self, state: SessionState) -> None:
+        self._sessions_ended += state is SessionState.EXPIRED
+
     def check_instance(self) -> None:
-        found = self._wait(self._service.cluster.instance_id(timeout=self._timeout))
+        self._wait(self._check())
+
+    async def _check(self) -> None:
+        session = self._sessions_ended
+        found = await self._service.cluster.instance_id(timeout=self._timeout)
         if found != self._instance_id:
             raise MetadataDamaged(
                 f"the metadata service is that of cluster {found or '(none)'}, this bookie belongs to"
                 f" {self._instance_id or '(none)'}: nothing is collected; check metadataServiceUri"
+            )
+        await self._check_history()
+        self._checked_in = session
+
+    def _check_session(self) -> None:
+        if (position := self._service.session.went_back_to) is not None:  # a restored store may know the session
+            raise MetadataWentBack(
+                f"the metadata service answered at position {position}, after later ones, so it was put back to an"
+                " older state: the next pass says what helps"
+            )
+        if self._checked_in not in (None, self._sessions_ended):
+            raise MetadataUnavailable(
+                "the session in which this pass began has ended: the next pass starts from the beginning"
             )
 
     def ranges(self) -> Iterator[LedgerRange]:
         listing = self._service.ledgers.ranges(timeout=self._timeout)
 
         async def following() -> LedgerRange | None:
-            return await anext(listing, None)
+            found = await anext(listing, None)
+            self._check_session()
+            return found
 
         while (span := self._wait(following())) is not None:
             yield span
@@ -119,6 +158,7 @@ class LoopGcMetadata:
     async def _read_all(self, ledger_ids: Sequence[int]) -> list[_Answer]:
         # Not one by one with `read`: that a ledger is not there, and that the cluster is not, would be the same error.
         found = await self._service.ledgers.read_each(ledger_ids, timeout=self._timeout)
+        self._check_session()
         return [_answer(each) for each in found]
 
     @contextmanager
@@ -162,7 +202,9 @@ class LoopGcMetadata:
                 return await self._is_whole(ledger_id)
         except MetadataError:
             raise
-        except Exception as error:  # of its copies nobody knows; that must not end the search, and the pass with it
+        except (
+            Exception
+        ) as error:  # the state of its copies is unknown; that must not end the search, and the pass with it
             _log.warning("ledger kept: its other copies could not be looked at", ledger=ledger_id, reason=repr(error))
             return False
 

@@ -1,6 +1,6 @@
 """Taking the ports: the addresses that the configuration names, before anything else is begun. Event loop.
 
-The gRPC server is loaded and started when the bookie serves, so that it holds nobody up; its port is held until then.
+The gRPC server is loaded and started when the bookie serves, so that it delays no client; its port is held until then.
 A bookie that finds a port taken has not been registered, and no client has seen it.
 """
 
@@ -16,7 +16,6 @@ import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.service import GrpcConfig
-from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_host
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_protocol.addresses import host_and_port, resolving
@@ -30,7 +29,7 @@ async def bind_listener(config: BookieConfig) -> TcpListener:
     network = config.network
     host = None
     if network.listening_interface:
-        host = await asyncio.to_thread(derive_host, options.address_options(config, network.bookie_port))
+        host = await asyncio.to_thread(derive_host, network)
     listener = TcpListener(asyncio.get_running_loop(), host, network.bookie_port)
     await listener.bind()
     return listener
@@ -38,7 +37,7 @@ async def bind_listener(config: BookieConfig) -> TcpListener:
 
 async def hold_grpc_port(config: GrpcConfig, *, asked_for: bool = True) -> ExitStack | None:
     """Hold the port of the gRPC server until the stack is closed: connections are refused until that server listens.
-    None: the port is somebody else's, and gRPC was not `asked_for`.
+    None: another process has the port, and gRPC was not `asked_for`.
 
     On Linux it can listen on a port that is held, because both sides set SO_REUSEADDR; elsewhere the port is only
     looked at. Of a name with several addresses one is enough, as for gRPC. Raises `ServerStartFailed`.

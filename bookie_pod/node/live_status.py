@@ -1,8 +1,8 @@
-"""What a bookie says about itself to probes, to the admin API and to its metrics, and to its cluster when it joins it.
+"""The status that a bookie shows to probes, the admin API and its metrics, and to its cluster when it joins it.
 
 Invariants of joining
-- Whether the bookie is being decommissioned is asked before it is registered: one that is joins read-only, so that no
-  client ever sees it writable.
+- Each session begins with `Membership.check`, also the first: a bookie that is being decommissioned joins read-only, so
+  that no client ever sees it writable, and one that lost its cookie since its start ends.
 - The mode speaks for the registration from then on, and no more once the bookie leaves.
 
 Threads: event loop; `server_status` may be read by any.
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.identity.bookie_id import BookieAddressOptions
-from bookie_pod.node.identity.leaving import Leaving
+from bookie_pod.config.sections.network import NetworkConfig
+from bookie_pod.node.identity.cookie_check import StoredCookie
+from bookie_pod.node.identity.membership import Membership
 from bookie_pod.node.identity.published import service_info
 from bookie_pod.node.metadata import with_patience
 from bookie_pod.node.mode import BookieMode
@@ -42,7 +43,7 @@ class LiveStatus:
         self.failed = failed
         self.phase = "starting"
         self.waits_for: str | None = None
-        """What keeps it in this phase."""
+        """The cause that keeps it in this phase."""
         self.running = False
         self.opening: str | None = None
         """Which port for clients does not listen yet."""
@@ -50,11 +51,11 @@ class LiveStatus:
         self.mode: BookieMode | None = None
         self.registration: RegistrationManager | None = None
         self.slow_parts: Callable[[], Sequence[str]] = tuple
-        """What makes no progress, a line each."""
+        """The parts that make no progress, a line each."""
         self.starting_auto_recovery: asyncio.Task[RunningAutoRecovery | None] | None = None
 
     def enter(self, phase: str) -> None:
-        """What the bookie does from now on."""
+        """Enter this phase of the bookie."""
         self.phase, self.waits_for = phase, None
         _log.info("phase", phase=phase)
 
@@ -75,7 +76,7 @@ class LiveStatus:
 
     @property
     def auto_recovery(self) -> RunningAutoRecovery | None:
-        """What runs of it here; None: nothing, or not yet."""
+        """Return the auto-recovery that runs here; None if none does, or not yet."""
         starting = self.starting_auto_recovery
         if starting is None or not starting.done() or starting.cancelled() or starting.exception() is not None:
             return None
@@ -103,37 +104,39 @@ class LiveStatus:
             return self.opening
         if slow := self.slow_parts():
             return slow[0]
-        registered = self.server_status is not ServerStatus.UNREGISTERED
-        return None if registered else "not registered in the metadata service"
+        if self.server_status is not ServerStatus.UNREGISTERED:
+            return None
+        away_s = 0.0 if self.registration is None else self.registration.away_s
+        reason = "not registered in the metadata service"
+        return f"{reason}, which has not answered for {away_s:.0f} s" if away_s >= 1 else reason
 
 
 async def join_cluster(
     config: BookieConfig,
     *,
     metadata: MetadataService,
-    bookie_id: str,
-    instance_id: str | None,
-    address: BookieAddressOptions,
+    own: StoredCookie,
+    address: NetworkConfig,
     http_port: int | None,
     mode: BookieMode,
     status: LiveStatus,
     tasks: BackgroundTasks,
     undo: AsyncExitStack,
 ) -> RegistrationManager:
-    """Register the bookie in the cluster of this instance id; `undo` takes it back. `http_port`: that of its HTTP
-    server, which has one by now also where any would do. Raises `RegistrationFailed`, `MetadataError`."""
+    """Register the bookie whose cookie this is; `undo` takes it back. `http_port`: that of its HTTP server, which has
+    one by now also where any would do. Raises `RegistrationFailed`, `NotAMember`, `MetadataError`."""
     info = await service_info(config, address, http_port)
-    leaving = Leaving(metadata, bookie_id, mode)
-    if await leaving.look() or not leaving.is_known:
-        tasks.run(leaving.follow())
-    registration = status.registration = RegistrationManager(metadata, bookie_id, info, status.fail)
+    membership = Membership(metadata, own, mode, tasks.run)
+    registration = status.registration = RegistrationManager(
+        metadata, own.cookie.bookie_id, info, status.fail, membership.check
+    )
     read_only = mode.read_only
     await with_patience(
         config.metadata,
-        lambda: registration.register(read_only=read_only, instance_id=instance_id),
+        lambda: registration.register(read_only=read_only),
         status.wait_for_metadata,
     )
     undo.push_async_callback(registration.deregister)
-    mode.attach(registration, announced_read_only=read_only)
+    mode.attach(registration, announced_read_only=registration.wants_read_only)
     undo.callback(mode.detach)
     return registration

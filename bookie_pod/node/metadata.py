@@ -1,7 +1,7 @@
 """The cluster's metadata service, as the configuration describes it, and the patience that a start has with it.
 
 After a loss of power bookies and metadata service start together, and the bookies may be the faster ones. Ending would
-not bring an answer any sooner: it would make whoever supervises the process wait the longer with each try.
+not bring an answer any sooner: it would make the supervisor of the process wait longer with each try.
 
 Threads: event loop.
 """
@@ -22,25 +22,27 @@ from bookie_protocol.metadata_service.uri import open_metadata_service, parse_me
 from bookie_protocol.shown import one_line
 
 START_TIMEOUTS: Final = 12
-"""For so many times `zkTimeout` a start waits for an answer. Then the process ends all the same: it may be that the
-address is wrong, or that files of it are read anew only by another process."""
+"""The number of `zkTimeout`s that a start waits for an answer.
+
+Then the process ends all the same: the address may be wrong, or only another process would read changed files.
+"""
 PAUSE_S: Final = 1.0
-"""Between two tries where nobody answers at once."""
+"""Seconds between two tries where the connection fails at once."""
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
 async def with_patience(config: MetadataConfig, ask: Callable[[], Awaitable[T]], told: Callable[[str], None]) -> T:
-    """What `ask` gives, which is tried again as long as the metadata service does not answer; `told` hears meanwhile
-    why, in one line. It has to be something that a new start could do again.
+    """Return what `ask` returns, and repeat it as long as the metadata service does not answer.
 
+    `told` is called meanwhile with the reason, in one line. `ask` must be something that a new start could do again.
     Raises what `ask` raises; `MetadataUnavailable` when the patience is over, `MetadataRefused` at once.
     """
     loop = asyncio.get_running_loop()
     is_own = config.service_uri is not None and (
         parse_metadata_service_uri(config.service_uri).driver is MetadataDriver.OWNED
-    )  # it is in a folder of this machine: nobody else has to come up
+    )  # it is in a folder of this machine: no other process has to come up
     until = loop.time() + (0 if is_own else START_TIMEOUTS * config.zk_timeout_ms / 1000)
     while True:
         try:

@@ -1,10 +1,10 @@
-"""Whether the bookie takes writes: by itself, by an operator's word, or never.
+"""The mode of a bookie: it takes writes or not, by itself or by an operator's word.
 
 Invariants
 - A read-only state that an operator set is left by an operator only, whatever the disks say; and an operator cannot
   make a bookie writable whose disks are full.
-- A bookie that started while it is being decommissioned is read-only until that is undone, or until an operator takes
-  it back.
+- A bookie that is being decommissioned is read-only until that is undone, or until an operator takes it back. That is
+  written down nowhere but in the record of the decommission, so no restart outlives an undo.
 - A bookie that is about to stop is read-only for the rest of its process, and that is not written down: the next one
   is what this one was before.
 - A bookie whose configuration forbids read-only mode stops instead (`readOnlyModeEnabled=false`).
@@ -21,7 +21,7 @@ and by whose word:
 One line in the `current` folder of every ledger directory. The newest file wins; one that cannot be understood does
 not count. The old form without the fourth field stands for an operator's. `StatusFiles` may be used by any thread.
 
-Source: reference bookie behaviour, section 5; on-disk formats, section 11.
+Source: docs/internals/bookie-behaviour.md, section 5; docs/internals/on-disk-formats.md, section 11.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.node.options import current_folders
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.storage.disks import DiskVerdict
@@ -57,7 +57,7 @@ class Registrar(Protocol):
 
 
 class StatusStore(Protocol):
-    """Where the mode is remembered across restarts (`persistBookieStatusEnabled`)."""
+    """The place that keeps the mode across restarts (`persistBookieStatusEnabled`)."""
 
     def write(self, mode: Callable[[], tuple[bool, bool]]) -> None:
         """Read-only, and by an operator's word: as `mode` tells when its turn comes. May block."""
@@ -70,24 +70,12 @@ class Gate(Protocol):
     def set_mode(self, *, read_only: bool, high_priority_writes: bool) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ModeOptions:
-    """Keys that decide about read-only mode."""
-
-    allowed: bool = True
-    """`readOnlyModeEnabled`: False = the bookie stops where it would turn read-only."""
-    forced: bool = False
-    """`forceReadOnlyBookie`: start and stay read-only."""
-    on_any_disk_full: bool = True
-    """`readOnlyModeOnAnyDiskFullEnabled`: one full directory is enough."""
-
-
 class BookieMode:
     """The mode, and who chose it."""
 
     def __init__(
         self,
-        options: ModeOptions,
+        options: DisksConfig,
         gate: Gate,
         run: Callable[[Awaitable[None]], None],
         on_fatal: Callable[[PodkeeperError], None],
@@ -97,7 +85,8 @@ class BookieMode:
         request_flush: Callable[[], None] = lambda: None,
     ) -> None:
         """`remembered` is the mode of an earlier process: an automatic one lasts until the first look at the disks.
-        `request_flush` asks for a flush of everything; `flushed` is called when one has succeeded."""
+        `request_flush` asks for a flush of everything; `flushed` is called when one has succeeded,
+        at least in the directories that work."""
         self._options = options
         self._gate = gate
         self._run = run
@@ -110,14 +99,14 @@ class BookieMode:
         self._leaving = False
         self._stopping = False
         self._store = store
-        self.read_only = options.forced or (remembered is not None and remembered.read_only)
+        self.read_only = options.force_read_only or (remembered is not None and remembered.read_only)
         self.manual = remembered is not None and remembered.read_only and remembered.manual
         self._apply()
 
     @property
     def high_priority_writes(self) -> bool:
-        """Whether recovery adds pass a read-only bookie: its disks have room for them."""
-        return self._room and not self._options.forced
+        """Return whether recovery adds pass a read-only bookie: its disks have room for them."""
+        return self._room and not self._options.force_read_only
 
     def attach(self, registrar: Registrar, *, announced_read_only: bool) -> None:
         """Announce changes in the metadata service from now on, which knows `announced_read_only` so far."""
@@ -126,13 +115,13 @@ class BookieMode:
             self._run(self._announce(registrar, self.read_only))
 
     def detach(self) -> None:
-        """The bookie stops: its registration goes, changes concern nobody any more."""
+        """Let go of the registration, because the bookie stops: later changes concern no other part."""
         self._registrar = None
 
     def on_disks(self, verdict: DiskVerdict) -> None:
         """The disk monitor looked at all directories."""
         self._room = verdict.high_priority_room
-        self._full = full = verdict.writable == 0 or (self._options.on_any_disk_full and verdict.full > 0)
+        self._full = full = verdict.writable == 0 or (self._options.read_only_on_any_disk_full and verdict.full > 0)
         if full and not self.read_only:
             self._change(True, f"full: {', '.join(verdict.full_directories)}")
         elif not full and self._unflushed:
@@ -151,7 +140,7 @@ class BookieMode:
             self._change(True, str(error))
 
     def flushed(self) -> None:
-        """Everything that waited has found its place."""
+        """Note that all waiting data has found its place, but for the part that a failed directory owes."""
         if not self._unflushed:
             return
         self._unflushed = False
@@ -163,26 +152,23 @@ class BookieMode:
         self.manual = read_only
         self._leaving &= read_only
         self._stopping &= read_only
-        if not read_only and self.read_only and (self._options.forced or self._has_no_place()):
-            _log.warning("bookie stays read-only", forced=self._options.forced, disks_full=self._full)
+        if not read_only and self.read_only and (self._options.force_read_only or self._has_no_place()):
+            _log.warning("bookie stays read-only", forced=self._options.force_read_only, disks_full=self._full)
         elif read_only != self.read_only:
             self._change(read_only, "set by an operator")
             return
         self._remember()
 
-    def take_back(self) -> None:
-        """What an operator asked for counts as not asked for: what else holds the bookie read-only does so still."""
-        self.manual = False
-        if self.read_only and not self._has_no_place() and not self._is_held():
-            self._change(False, "what an operator asked for was taken back")
-        else:
-            self._remember()
+    @property
+    def leaving(self) -> bool:
+        """Return whether it is read-only because it is being decommissioned."""
+        return self._leaving
 
     def set_leaving(self, leaving: bool) -> None:
         """The bookie is being decommissioned; False: not any more, because that was undone."""
         if leaving is self._leaving:
             return
-        if leaving and not self._options.allowed:
+        if leaving and not self._options.read_only_mode:
             _log.warning("bookie is being decommissioned, but readOnlyModeEnabled=false: it takes new data")
             return
         self._leaving = leaving
@@ -193,7 +179,7 @@ class BookieMode:
 
     def prepare_to_stop(self) -> None:
         """The bookie is about to be stopped: writers are sent to others. An operator's word takes it back."""
-        if not self._options.allowed:
+        if not self._options.read_only_mode:
             _log.warning("bookie is about to stop, but readOnlyModeEnabled=false: it takes writes until then")
             return
         self._stopping = True
@@ -205,10 +191,10 @@ class BookieMode:
 
     def _is_held(self) -> bool:
         """Room on the disks does not make it writable."""
-        return self.manual or self._leaving or self._stopping or self._options.forced
+        return self.manual or self._leaving or self._stopping or self._options.force_read_only
 
     def _change(self, read_only: bool, reason: str, *, remember: bool = True) -> None:
-        if read_only and not self._options.allowed:
+        if read_only and not self._options.read_only_mode:
             self._on_fatal(
                 StorageFault(
                     f"{reason}, and readOnlyModeEnabled=false: the bookie stops; free space or allow that mode"
@@ -228,7 +214,7 @@ class BookieMode:
             self._run(asyncio.to_thread(self._store.write, lambda: (self._lasts(), self.manual)))
 
     def _lasts(self) -> bool:
-        """Whether it is read-only for another reason than that it is about to stop."""
+        """Return whether it is read-only for another reason than that it is about to stop."""
         return self.read_only and (self.manual or not self._stopping)
 
     def _apply(self) -> None:
@@ -243,7 +229,7 @@ class BookieMode:
 
 
 class BookieStatus(NamedTuple):
-    """What one file says."""
+    """The contents of one file."""
 
     read_only: bool
     since_ms: int
@@ -324,11 +310,7 @@ def open_mode(
     if disks.persist_status:
         status = StatusFiles(files, current_folders(config.directories.ledger))
     return BookieMode(
-        ModeOptions(
-            allowed=disks.read_only_mode,
-            forced=disks.force_read_only,
-            on_any_disk_full=disks.read_only_on_any_disk_full,
-        ),
+        disks,
         admission,
         run,
         on_failure,

@@ -1,4 +1,4 @@
-"""From the configuration to the options of each part: the one place that knows both.
+"""The options of each part, made from the configuration: the one place that knows both.
 
 Pure functions; any thread.
 """
@@ -8,19 +8,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from bookie_pod.config.keys import MIB
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.descriptors import bookie_connections
-from bookie_pod.node.identity.bookie_id import BookieAddressOptions
 from bookie_pod.node.identity.cookies import CURRENT_FOLDER, BookieDirectories
-from bookie_pod.server.tcp.context import TcpOptions
-from bookie_pod.storage.disks import DiskOptions
 from bookie_pod.storage.engines.registry import DbStorageOptions, MemTableOptions, StorageSettings
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.index.ledger_cache.cache import LedgerCacheOptions, default_page_limit
 from bookie_pod.storage.index.rocksdb_store import LEDGERS_DB, Compression, RocksOptions
-from bookie_pod.storage.journal.options import JournalOptions
-
-_MIB = 1024 * 1024
 
 
 def current_folders(directories: tuple[str, ...]) -> list[str]:
@@ -28,45 +22,8 @@ def current_folders(directories: tuple[str, ...]) -> list[str]:
     return [os.path.join(directory, CURRENT_FOLDER) for directory in directories]
 
 
-def address_options(config: BookieConfig, port: int) -> BookieAddressOptions:
-    network = config.network
-    return BookieAddressOptions(
-        port=port,
-        bookie_id=network.bookie_id,
-        advertised_address=network.advertised_address,
-        use_host_name_as_bookie_id=network.use_host_name_as_bookie_id,
-        use_short_host_name=network.use_short_host_name,
-        listening_interface=network.listening_interface,
-        allow_loopback=network.allow_loopback,
-    )
-
-
 def bookie_directories(config: BookieConfig) -> BookieDirectories:
     return BookieDirectories(config.directories.journal, config.directories.ledger, config.directories.index or None)
-
-
-def journal_options(config: BookieConfig) -> JournalOptions:
-    journal, count = config.journal, len(config.directories.journal)
-    return JournalOptions(
-        sync_data=journal.sync_data,
-        max_file_bytes=journal.max_size_bytes,
-        max_backups=journal.max_backups,
-        preallocate_bytes=journal.pre_alloc_size_bytes,
-        alignment=journal.alignment_size_bytes,
-        version=journal.format_version,
-        max_group_wait_ms=journal.max_group_wait_ms,
-        adaptive_groups=journal.adaptive_group_writes,
-        group_bytes=journal.buffered_writes_threshold_bytes,
-        group_entries=journal.buffered_entries_threshold,
-        flush_when_queue_empty=journal.flushes_when_queue_empty,
-        remove_from_page_cache=journal.remove_from_page_cache,
-        page_cache_flush_interval_ms=journal.page_cache_flush_interval_ms,
-        queue_entries=journal.queue_size,
-        queue_bytes=journal.max_memory_bytes // count,
-        group_checks=journal.group_checks,
-        slow_sync_ms=journal.slow_sync_ms,
-        direct_io=journal.direct_io,
-    )
 
 
 def storage_settings(config: BookieConfig) -> StorageSettings:
@@ -78,7 +35,7 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
         memtable=_memtable_options(config),
         db=DbStorageOptions(
             write_cache_bytes=db.write_cache_max_bytes,
-            flush_bytes=db.flush_threshold_mb * _MIB,
+            flush_bytes=db.flush_threshold_mb * MIB,
             read_cache_bytes=db.read_cache_max_bytes,
             read_ahead_entries=db.read_ahead_batch_size,
             read_ahead_bytes=db.read_ahead_batch_bytes,
@@ -99,10 +56,10 @@ def _locations_db(config: BookieConfig) -> RocksOptions:
         block_cache_size=rocksdb.block_cache_size_bytes,
         bloom_bits_per_key=rocksdb.bloom_filter_bits_per_key,
         compression=Compression.LZ4 if rocksdb.lz4_compression else Compression.NONE,
-        write_buffer_size=rocksdb.write_buffer_size_mb * _MIB,
-        sst_size=rocksdb.sst_size_mb * _MIB,
+        write_buffer_size=rocksdb.write_buffer_size_mb * MIB,
+        sst_size=rocksdb.sst_size_mb * MIB,
         level0_files=rocksdb.files_in_level0,
-        level1_size=rocksdb.max_size_in_level1_mb * _MIB,
+        level1_size=rocksdb.max_size_in_level1_mb * MIB,
         num_levels=rocksdb.num_levels,
         format_version=rocksdb.format_version,
         checksum=rocksdb.checksum_type,
@@ -150,38 +107,4 @@ def _entry_log_options(config: BookieConfig) -> EntryLogOptions:
         max_active_logs=common.max_active_entry_logs,
         active_log_idle_seconds=common.entry_log_map_expiry_seconds,
         direct_io=config.db_storage.direct_io_entry_logger,
-    )
-
-
-def tcp_options(config: BookieConfig) -> TcpOptions:
-    network, threads = config.network, config.threads
-    return TcpOptions(
-        max_frame_bytes=network.max_frame_size_bytes,
-        max_batch_read_bytes=network.max_batch_read_size_bytes,
-        write_low_water=network.write_buffer_low_water_mark_bytes,
-        write_high_water=network.write_buffer_high_water_mark_bytes,
-        no_delay=network.tcp_no_delay,
-        keepalive=network.sock_keepalive,
-        keep_idle_s=network.tcp_keep_idle_seconds,
-        keep_interval_s=network.tcp_keep_interval_seconds,
-        keep_count=network.tcp_keep_count,
-        max_adds_in_progress=network.max_adds_in_progress,
-        max_reads_in_progress=network.max_reads_in_progress,
-        pending_adds_max=threads.max_pending_adds_per_thread * max(1, threads.add_workers),
-        throttle_timeout_ms=config.db_storage.max_throttle_time_ms,
-        response_backpressure_timeout_ms=network.response_backpressure_timeout_ms,
-        close_on_response_timeout=network.close_channel_on_response_timeout,
-        max_connections=network.max_connections or bookie_connections(),
-        tls_required=config.tls.required,
-    )
-
-
-def disk_options(config: BookieConfig) -> DiskOptions:
-    disks = config.disks
-    return DiskOptions(
-        threshold=disks.usage_threshold,
-        warn=disks.usage_warn_threshold,
-        low_water=disks.usage_lwm_threshold,
-        interval_s=disks.check_interval_ms / 1000,
-        high_priority_bytes=disks.min_usable_for_high_priority_bytes,
     )

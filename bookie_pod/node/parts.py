@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -54,9 +54,9 @@ class StorageSide:
 
     storage: LedgerStorage
     dirs: dict[str, LedgerDirStates]
-    """By `current` folder of each ledger directory."""
+    """The states by `current` folder of each ledger directory."""
     index_dirs: dict[str, LedgerDirStates]
-    """By `current` folder of each index directory that is no ledger directory."""
+    """The states by `current` folder of each index directory that is not a ledger directory."""
     throttled: Callable[[int, float, bool], None] | None = None
     """Counts an add that waited for its directory's write cache: ledger, seconds, whether in vain."""
 
@@ -109,7 +109,7 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
         for directory, instrument in zip(storage.directories, instruments, strict=True):
             _bind_directory(instrument, directory)
         half_bytes = settings.db.write_cache_bytes // len(storage.directories)
-        export_limits(registry, half_bytes, settings.db.read_ahead_entries)
+        export_limits(registry, half_bytes, settings.db.read_ahead_entries, settings.db.read_cache_bytes)
         return StorageSide(
             storage, dirs, index_dirs, lambda ledger, s, vain: instruments[ledger % len(dirs)].throttled(s, 1, vain)
         )
@@ -144,9 +144,11 @@ def make_journals(
         loop.call_soon_threadsafe(on_failure, error)
 
     journals = []
-    for index, folder in enumerate(options.current_folders(config.directories.journal)):
+    folders = options.current_folders(config.directories.journal)
+    share = replace(config.journal, max_memory_bytes=config.journal.max_memory_bytes // len(folders))
+    for index, folder in enumerate(folders):
         metrics = JournalMetrics(registry, index)
-        journal = Journal(folder, index, files, options.journal_options(config), deliver, failed, metrics)
+        journal = Journal(folder, index, files, share, deliver, failed, metrics)
         _bind_levels(metrics, journal)
         journals.append(journal)
     return journals
@@ -165,19 +167,20 @@ def make_server(
     *,
     memory: MemoryGovernor,
 ) -> ServerSide:
-    """Everything between the sockets and the storage. `memory`: of the clients of this process. Raises
-    InvalidConfiguration for TLS and authentication."""
+    """Make everything between the sockets and the storage.
+
+    `memory` is that of the clients of this process. Raises InvalidConfiguration for TLS and authentication.
+    """
     folders = options.current_folders(config.directories.ledger)
     fenced = FencedAndDeleted(fenced_files(files, folders))
     ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys, fenced_and_deleted=fenced)
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
     storage.on_ledger_deleted(operations.forget)
-    tcp_options = options.tcp_options(config)
     admission = WriteAdmission(
         storage,
         journals,
-        adds_in_progress_max=tcp_options.max_adds_in_progress,
-        parked_bytes_max=min(PARKED_BYTES_MAX, memory.limit),
+        adds_in_progress_max=config.network.max_adds_in_progress,
+        parked_bytes_max=min(PARKED_BYTES_MAX, memory.limit // 2),  # the other half is for frames and answers
     )
     operations.on_full = admission.filled
     operations.on_acknowledged = admission.acknowledged
@@ -192,14 +195,14 @@ def make_server(
         long_poll = ReadLanes("long-poll", threads.long_poll_workers, pending, loop, waited)
     online = tuple({id(pool): pool for pool in (lanes, high_priority, long_poll)}.values())
     batch = _batch_lanes(config, under_pressure(journals, online), loop, metrics.batch_read_waited)
-    reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes, batch)
+    reads = Reads(operations, lanes, high_priority, config.network.max_batch_read_size_bytes, batch)
     polls_max = min(WAITING_MAX, max(1000, memory.limit // 2 // POLL_BYTES))
     polls = LongPolls(ledgers, reads, long_poll, loop, polls_max)
     context = ServerContext(
         loop,
         operations,
         admission,
-        tcp_options,
+        config,
         lambda context: RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders)),
         auth=auth,
         tls=tls,
@@ -215,7 +218,7 @@ def make_server(
     )
     metrics.bind_bounded(
         {
-            "CONNECTIONS": (lambda: len(context.connections), tcp_options.max_connections),
+            "CONNECTIONS": (lambda: len(context.connections), context.max_connections),
             "UNAUTHENTICATED_CONNECTIONS": (lambda: len(context.strangers), STRANGERS_MAX),
             "ENCRYPTED_CONNECTIONS": (lambda: len(context.encrypted), None),
             "ENCRYPTED_CONNECTION_BYTES": (lambda: context.encrypted.nbytes, context.encrypted.limit),
@@ -240,7 +243,7 @@ def make_server(
         lambda: context.refusals, lambda: context.strangers.sent_away, lambda: context.connections_refused
     )
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
-    metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)
+    metrics.bind_pool("BookieWriteThreadPool", 1, threads.max_pending_adds)
     metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)
     if batch:
         metrics.bind_pool("BookieBatchClassReadThreadPool", threads.batch_class_read_workers, pending)
@@ -269,9 +272,9 @@ class ServerSide:
     context: ServerContext
     admission: WriteAdmission
     lanes: tuple[ReadLanes, ...]
-    """Those whose reads nobody wants to wait for: upkeep gives way to them."""
+    """The lanes of ordinary reads: upkeep gives way to them."""
     batch_lanes: ReadLanes | None = None
-    """Those of the traffic class `batch`, which gives way itself."""
+    """The lanes of the traffic class `batch`, which gives way itself."""
 
     def _all_lanes(self) -> Iterator[ReadLanes]:
         yield from self.lanes
@@ -303,5 +306,5 @@ def _bind_levels(metrics: JournalMetrics, journal: Journal) -> None:
         queue_size=lambda: journal.queue_size,
         force_write_queue_size=lambda: journal.force_write_queue_size,
         memory_used=lambda: journal.queued_bytes,
-        memory_max=lambda: journal.options.queue_bytes,
+        memory_max=lambda: journal.options.max_memory_bytes,
     )

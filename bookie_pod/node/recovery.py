@@ -4,17 +4,18 @@ Invariants
 - The marks move only after the storage is flushed, and what is before them in the journals is durable.
 - If the disks are full the bookie serves what it holds, read-only until it is flushed, the marks stay, and a next start
   replays the same records again; any other failure ends the start.
-- Replaying the same records again changes nothing: entries are put anew, the index ends up at the newer copy.
+- Replaying the same records again changes nothing: entries are put again, the index ends up at the newer copy.
 - A record of a ledger whose key neither a journal nor the storage knows is skipped: the ledger was deleted.
-- A ledger that was deleted begins anew at the record of its deletion: nothing from before comes back.
+- A ledger that was deleted starts again at the record of its last deletion: nothing from before comes back, and what
+  the storage has of a later life stays. (With `journalWriteData` off the journals do not have its entries.)
 - A key that contradicts the one that is known concerns its ledger alone: what follows with the other key is left out,
   and the ledger is in limbo, so that nothing is denied until it was healed.
 - Fences are not checked.
 - On a full disk what is replayed stays in memory, as far as that reaches.
 
-Threads: the start-up thread; the event loop serves nobody meanwhile.
+Threads: the start-up thread; the event loop serves no client meanwhile.
 
-Source: reference on-disk formats, sections 2.7 and 14.
+Source: docs/internals/on-disk-formats.md, sections 2.7 and 14.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_pod.storage.journal.replay import ReplayOptions, replay_journal, settle_end
+from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import (
     BadRequest,
     NoWritableDirectory,
@@ -47,19 +49,34 @@ PROGRESS_INTERVAL_S = 2.0
 SHORT: Final = (NoWritableDirectory, ResourcesShort)
 """Faults of a flush that no disk is to blame for: what it was to write waits in memory, and in the journals."""
 CANCEL_CHECK_ENTRIES: Final = 256
-"""Between two looks at whether the start was cancelled."""
+"""Seconds between two looks at whether the start was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedJournals:
-    """What the start goes on with, by journal: the mark files and where the records end; and the ledgers whose keys
-    are journaled."""
+    """The results of the replay that the start continues with.
+
+    By journal, they are the mark files and the ends of the records; and the ledgers whose keys are journaled.
+    """
 
     marks: list[MarkFiles]
     ends: list[LogMark]
     keys: set[int]
     unflushed: StorageFault | None = None
-    """Why some of it waits in memory for room on the disks."""
+    """The reason why some of it waits in memory for room on the disks."""
+
+    def go_on_at(self, heads: Sequence[LogMark], ledger_folders: Sequence[str]) -> None:
+        """Move the marks to the heads of this process's own journal files, if everything before is in the storage.
+
+        The remains of another process may be in the page cache alone, though a sync of them succeeds (an earlier
+        failure was reported to that process): no mark stays in them any longer than it must.
+        """
+        if self.unflushed is None:
+            for mark_files, head in zip(self.marks, heads, strict=True):
+                try:
+                    mark_files.write(head, ledger_folders)
+                except StorageFault as error:
+                    _log.warning("the mark stays at the end of what was replayed", reason=str(error))
 
 
 def replay_journals(
@@ -122,7 +139,7 @@ class _Progress:
 
 
 class ReplayCancelled(StorageFault):
-    """The bookie was told to stop while it replayed; nothing is lost, the marks have not moved."""
+    """Raised when the bookie was stopped while it replayed; nothing is lost, the marks have not moved."""
 
 
 class ReplayIntoStorage:
@@ -158,17 +175,19 @@ class ReplayIntoStorage:
             ledger_id=ledger_id,
             reason=str(error),
         )
-        record = self._storage.ledger(ledger_id)
-        if record is None:  # it has been here, at least, and what is left out may be a fence
-            record = LedgerRecord(b"", fenced=True)
-        if not record.limbo:
-            self._storage.set_ledger(ledger_id, dataclasses.replace(record, limbo=True))
+        record = self._storage.ledger(ledger_id) or LedgerRecord(b"", first_log=0)  # it has been here, at least
+        if not (record.limbo and record.fenced):  # what is left out may be a fence
+            self._storage.set_ledger(ledger_id, dataclasses.replace(record, fenced=True, limbo=True))
 
-    def on_deletion(self, ledger_id: int) -> None:
+    def on_deletion(self, ledger_id: int, next_log: int) -> None:
+        """`next_log`: lives that began behind the deletion have no older log; 0: that was not said."""
         self._contradicted.discard(ledger_id)
         self.journaled_keys.discard(ledger_id)
-        if self._storage.ledger(ledger_id) is not None:
+        record = self._storage.ledger(ledger_id)
+        if record is not None and not (next_log and record.first_log and not is_before(record.first_log, next_log)):
             self._storage.delete_ledger(ledger_id)
+        if next_log:
+            self._storage.deleted_before(ledger_id, next_log)
 
     def _record_of(self, ledger_id: int) -> LedgerRecord | None:
         """The record of a ledger that the journal's records at hand belong to."""

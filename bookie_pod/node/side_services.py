@@ -1,15 +1,12 @@
-"""What a bookie serves beside its own protocol: HTTP, gRPC with the gateway, and auto-recovery if it runs inside.
+"""The services of a bookie beside its own protocol: HTTP, the gRPC process, and auto-recovery if it runs inside.
 
 Each starts in the background, and is stopped in its turn, whether it has started by then or not.
 
 Invariants
-- The gateway reaches this bookie without the kernel between, others over TCP (`own_connector`). It goes by the
-  published address, as connecting over TCP would, so it is never another bookie that is reached. With TLS it is TCP
-  throughout, because the handshake needs a socket.
+- Nothing of gRPC runs in the bookie's process (`gateway_beside`).
 - Auto-recovery shares the bookie's metadata service and event loop, and reaches bookies, this one among them, by
   connections of its own, as any client does.
-- It never ends the bookie that it runs in: what does not work is begun again, and told by the probes, logs and
-  metrics.
+- It never ends the bookie that it runs in: a part that fails is restarted, and the probes, logs and metrics report it.
 - It is stopped before the bookie leaves the metadata service, so that locks and the vote are given back.
 
 Threads: event loop.
@@ -19,34 +16,32 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from bookie_pod.admin.console import CONSOLE
 from bookie_pod.admin.rooms import BookieRooms
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.gateway.start import start_gateway
+from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.gateway_beside import GatewayBeside
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.processes.memory import guard_memory
-from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.start import start_http
-from bookie_pod.server.tcp.listener import TcpListener
+from bookie_pod.server.tokens import Tokens
 from bookie_pod.storage.files import storage_fault, storage_fault_of_library
 from bookie_protocol.errors import MetadataError, PodkeeperError, ResourcesShort
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
-    from bookie_client.connection.pool import Connector
     from bookie_pod.autorecovery.start import RunningAutoRecovery
-    from bookie_pod.gateway.gateway import Gateway
-    from bookie_pod.server.grpc.server import GrpcServer
     from bookie_pod.server.http.server import HttpServer
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +49,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 ROOM_RETRY_S: Final = 5.0
-"""Between two attempts to start what lacks descriptors or memory, in seconds."""
+"""Seconds between two attempts to start a service that lacks descriptors or memory."""
 RETRY_S: Final = 5.0
 
 
@@ -74,8 +69,10 @@ class SideServices:
         self._registry = registry
         self._undo = undo
         self._tasks = tasks
+        self.gateway: GatewayBeside | None = None
+        """Once it was begun."""
         self.memory = MemoryGovernor(config.client_memory_bytes)
-        """Of the clients of this process, whichever port they come to."""
+        """The memory of the clients of this process, on all its ports."""
 
     def start_http(self, find_admin: Callable[[], BookieRooms | None]) -> asyncio.Task[HttpServer | None]:
         """The caller awaits it."""
@@ -86,6 +83,7 @@ class SideServices:
                 self._registry,
                 find_admin,
                 table=RESOURCES,
+                pages=CONSOLE,
                 memory=self.memory,
                 rules=self._config.access,
             )
@@ -93,41 +91,23 @@ class SideServices:
         self._undo.push_async_callback(_stop_started, starting)
         return starting
 
-    def start_grpc(self, metadata: MetadataService, connector: Callable[[], Connector]) -> None:
-        """Health, and the gateway, which reaches bookies by `connector`; that is called when there is one."""
+    def guard_memory(self, written: Callable[[], int]) -> None:
+        """`written`: as `guard_memory` has it."""
+        budget = self._config.memory.budget_bytes
+        self._tasks.assist("guard memory", lambda: guard_memory(Callers(self.memory), budget, written=written))
 
-        async def gateway() -> Sequence[Gateway]:
-            return await start_gateway(self._config, metadata, self._registry, self.memory, connector)
-
-        callers = Callers(self.memory)
-        starting = asyncio.create_task(
-            _once_there_is_room(
-                "gRPC",
-                lambda: start_grpc(
-                    self._config.grpc,
-                    self._status,
-                    gateway,
-                    callers,
-                    registry=self._registry,
-                    rules=self._config.access,
-                ),
-            )
-        )
-        self._tasks.assist("guard memory", lambda: guard_memory(callers, self._config.memory.budget_bytes))
-        self._undo.push_async_callback(_stop_started, starting)
-        self._tasks.watch(starting)
-        self._status.opening = "the gRPC port is not served yet"
-        starting.add_done_callback(self._grpc_listens)
-
-    def _grpc_listens(self, starting: asyncio.Task[GrpcServer | None]) -> None:
-        if starting.cancelled() or starting.exception() is not None:
+    async def start_grpc(self) -> None:
+        """Begin the process that serves gRPC. `InvalidConfiguration`: it could not start with these files."""
+        config = self._config
+        if not config.grpc.server_enabled:
             return
-        self._status.opening = None
-        if (server := starting.result()) is not None:
-            server.refresh()
+        await asyncio.to_thread(check_grpc, config.grpc)
+        beside = self.gateway = GatewayBeside(config, self._status, self._registry)
+        self._undo.push_async_callback(beside.stop)
+        beside.start()
 
     def start_auto_recovery(self, metadata: MetadataService, bookie_id: str) -> None:
-        """If the configuration asks for it."""
+        """Start auto-recovery if the configuration asks for it."""
         starting = asyncio.create_task(
             _once_there_is_room(
                 "auto-recovery",
@@ -139,8 +119,18 @@ class SideServices:
         self._status.starting_auto_recovery = starting
 
 
+def check_grpc(config: GrpcConfig) -> None:
+    """Raise `InvalidConfiguration` for files with which no gRPC server starts."""
+    if config.auth_token_file is not None:
+        Tokens.holders("grpcServerAuthTokenFile", config.auth_token_file)
+    if config.tls_enable:
+        from bookie_pod.server.grpc.tls import server_credentials
+
+        server_credentials(config)
+
+
 async def _once_there_is_room(service: str, start: Callable[[], Coroutine[None, None, T]]) -> T:
-    """What starts beside a bookie that serves already waits for descriptors and memory: it must not end the bookie."""
+    """Start a service once there are descriptors and memory for it: a lack of them must not end a serving bookie."""
     while True:
         try:
             return await start()
@@ -152,8 +142,10 @@ async def _once_there_is_room(service: str, start: Callable[[], Coroutine[None, 
 
 
 def _lacks_resources(error: BaseException | None) -> bool:
-    """Whether the machine lacks something: of that a file of ours that cannot be read comes too, and a library that
-    cannot be loaded."""
+    """Return whether the machine lacks resources.
+
+    That may also show as a file of ours that cannot be read, or as a library that cannot be loaded.
+    """
     while error is not None:
         if isinstance(error, OSError) and isinstance(storage_fault("", error), ResourcesShort):
             return True
@@ -167,29 +159,11 @@ async def _stop_started(starting: asyncio.Task[Any]) -> None:
     """Stop a server that is starting or has started."""
     if not starting.done():
         starting.cancel()
-    with suppress(asyncio.CancelledError, PodkeeperError, OSError, ImportError):  # why it did not start is told already
+    # The reason why it did not start is reported already.
+    with suppress(asyncio.CancelledError, PodkeeperError, OSError, ImportError):
         server = await starting
         if server is not None:
             await server.stop()
-
-
-def own_connector(
-    config: BookieConfig, listener: TcpListener, published: Callable[[], tuple[str, int] | None]
-) -> Connector:
-    """`published`: host and port of this bookie as other clients find them; None while it is not registered."""
-    # Here, because the client takes a while to load, and a bookie without a gateway needs none.
-    from bookie_client.connection.pool import tcp_connector
-    from bookie_pod.client_options import tls_options
-
-    if tls_options(config.tls) is not None:
-        return tcp_connector
-
-    async def connect(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> object:
-        if (host, port) == published():
-            return listener.connect(factory)
-        return await tcp_connector(factory, host, port)
-
-    return connect
 
 
 async def start_auto_recovery(

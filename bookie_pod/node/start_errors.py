@@ -1,4 +1,4 @@
-"""What a failed start tells: one line with the remedy, and the exit code that belongs to it.
+"""The errors of a failed start: one line with the remedy, and the exit code that belongs to it.
 
 Any thread.
 """
@@ -27,8 +27,10 @@ class InvalidStart(ServerStartFailed):
 
 
 class MetadataNotReached(ServerStartFailed):
-    """Nobody answers: it is for whoever starts the process to try again. No word on the bookie's directories, so it has
-    another exit code than a cookie that forbids the start."""
+    """The metadata service does not answer: the supervisor of the process should try again.
+
+    It says nothing about the bookie's directories, so it has another exit code than a cookie that forbids the start.
+    """
 
     exit_code = ExitCode.METADATA_SESSION_EXPIRED
 
@@ -70,7 +72,10 @@ def required_metadata_uri(config: BookieConfig) -> str:
 
 
 def _with_remedy(error: str, uri: str | None) -> str:
-    """Who could not connect at all says what to check, but not its value; a later request says neither."""
+    """Return the error with the metadata URI to check.
+
+    A failed connection names the key, but not its value; the error of a later request has neither.
+    """
     if "metadataServiceUri" in error:
         return error.replace("metadataServiceUri", f"metadataServiceUri={uri}", 1)
     return f"{error}; check that it runs, and metadataServiceUri={uri}"

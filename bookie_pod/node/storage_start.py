@@ -4,11 +4,11 @@ Invariants
 - A cancelled start ends only after the step that runs has: the step uses what would be closed. A long step asks
   `cancelled` now and then and ends early; as long as it asks it makes progress.
 - With `localConsistencyCheckOnStartup` a row that does not lead to its entry ends the start. An entry without a row
-  does not: that is also what a ledger leaves that was removed from this bookie and came back; it is told in the log.
+  does not: that is also what a ledger leaves that was removed from this bookie and came back; it is logged.
 
 Threads: event loop; the steps, and `cancelled`, which they ask, run on threads of their own.
 
-Source: reference bookie behaviour, section 8.2; reference on-disk formats, section 14.
+Source: docs/internals/bookie-behaviour.md, section 8.2; docs/internals/on-disk-formats.md, section 14.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class BlockingSteps:
     def __init__(self) -> None:
         self._cancelled = threading.Event()
         self.asked = 0
-        """How often a step asked whether to go on."""
+        """The number of times that a step asked whether to go on."""
 
     def cancelled(self) -> bool:
-        """Whether the start was given up. Any thread."""
+        """Return whether the start was given up. Any thread."""
         self.asked += 1
         return self._cancelled.is_set()
 
@@ -129,7 +129,7 @@ class BlockingSteps:
 
 
 class CheckCancelled(StorageFault):
-    """The bookie was told to stop while it checked."""
+    """Raised when the bookie was stopped while it checked."""
 
 
 def check_consistency(storage: LedgerStorage, cancelled: Callable[[], bool] = lambda: False) -> ConsistencyReport:

@@ -1,4 +1,4 @@
-"""What keeps the storage in shape while clients are served: garbage collection, the scrubber, data-integrity checks.
+"""The upkeep of the storage while clients are served: garbage collection, the scrubber, data-integrity checks.
 
 Invariants
 - Nothing of it runs before the bookie is registered, and all of it has ended before the storage is closed.
@@ -19,6 +19,8 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.garbage_collection import GarbageCollection, make_collection
 from bookie_pod.node.gc_metadata import LoopGcMetadata
 from bookie_pod.node.integrity.service import Integrity, IntegrityParts
+from bookie_pod.node.metadata_witness import MetadataWitness
+from bookie_pod.node.options import current_folders
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.storage.engines.interface import LedgerStorage
@@ -40,7 +42,14 @@ nothing else to do, rotating ones included."""
 class Upkeep:
     """`collection` and `integrity` of one bookie."""
 
-    def __init__(self, collection: GarbageCollection, integrity: Integrity, elsewhere: CopiesElsewhere) -> None:
+    def __init__(
+        self,
+        collection: GarbageCollection,
+        integrity: Integrity,
+        elsewhere: CopiesElsewhere,
+        witness: MetadataWitness,
+    ) -> None:
+        self.witness = witness
         self._elsewhere = elsewhere
         self.collection = collection
         self.integrity = integrity
@@ -60,6 +69,7 @@ class Upkeep:
         await self.integrity.stop()
         await self.collection.stop()
         await self._elsewhere.close()
+        await self.witness.stop()
 
 
 async def make_upkeep(
@@ -71,19 +81,26 @@ async def make_upkeep(
     lanes: Sequence[ReadLanes],
     metadata: MetadataService,
     bookie_id: str,
+    instance_id: str | None,
     registry: Registry,
     tasks: BackgroundTasks,
     writable: Callable[[], bool],
 ) -> Upkeep:
-    """Everything made, nothing started. `writable`: whether repairs may be written now. Raises MetadataError."""
+    """Make everything, start nothing but the watch of the metadata service. `instance_id`: that of the bookie's cookie.
+    `writable`: whether repairs may be written now."""
     elsewhere = CopiesElsewhere(metadata, config)
+    folder = current_folders(config.directories.ledger)[0]
+    witness = MetadataWitness(metadata, files, folder, bookie_id, storage.ledger_ids)
+    await witness.begin()
+    tasks.assist("watch of the metadata service", witness.follow)
     blocking = LoopGcMetadata(
         metadata,
         tasks.loop,
         bookie_id,
-        await metadata.cluster.instance_id(),
+        instance_id,
         timeout=2 * config.metadata.zk_timeout_ms / 1000,
         is_whole=elsewhere.is_whole,
+        check_history=witness.check,
     )
     busy = under_pressure(journals, lanes)
     collection = make_collection(
@@ -104,7 +121,7 @@ async def make_upkeep(
             writable=writable,
         )
     )
-    return Upkeep(collection, integrity, elsewhere)
+    return Upkeep(collection, integrity, elsewhere, witness)
 
 
 def under_pressure(journals: Sequence[Journal], lanes: Sequence[ReadLanes]) -> Callable[[], bool]:
@@ -124,17 +141,19 @@ class CopiesElsewhere:
         self._checker: LedgerChecker | None = None
 
     async def is_whole(self, ledger_id: int) -> bool:
-        """Whether every named bookie is registered and has every copy that it should have. Raises `MetadataError`."""
+        """Return whether every named bookie is registered, and gives every entry that it should have undamaged.
+
+        All of them are read: a list of entries is no copy. Raises `MetadataError`.
+        """
         client = await self._client.get()
         if self._checker is None:
             from bookie_client.replication.check import CheckOptions, LedgerChecker
             from bookie_pod.client_options import copying_throttle
 
             throttle = copying_throttle(self._config.auto_recovery)
-            self._checker = LedgerChecker(client, CheckOptions(throttle=throttle))
+            self._checker = LedgerChecker(client, CheckOptions(verification_percentage=100, throttle=throttle))
         try:
-            named = (await client.metadata(ledger_id)).all_bookies()
-            report = await self._checker.check(ledger_id, complete=named)
+            report = await self._checker.check(ledger_id)
         except MetadataError:
             raise
         except PodkeeperError:

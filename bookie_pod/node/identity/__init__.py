@@ -1,4 +1,4 @@
-"""Who a bookie is: its id, its cookies, the directories that are its own, and the life that it is in.
+"""The identity of a bookie: its id, its cookies, the directories that are its own, and the life that it is in.
 
 bookie_id      what its id is made of                     cookies       who may use these directories
 cookie_check   cookies on disks and in the metadata service, held against each other

@@ -1,4 +1,4 @@
-"""Who this bookie is and where it can be reached, out of configuration and network.
+"""The id of this bookie and its address, out of configuration and network.
 
 The id, first match wins: `bookieId`; `advertisedAddress:port`; with `useHostNameAsBookieID` the canonical
 host name (cut at its first dot with `useShortHostName`) and port; else the IP address of
@@ -10,7 +10,7 @@ Invariant: the address that is published follows the same rules without `bookieI
 
 Any thread; name look-ups may block.
 
-Sources: reference metadata layout, sections 4.2 and 5.5 (candidate ids).
+Sources: docs/internals/metadata-layout.md, sections 4.2 and 5.5 (candidate ids).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import fcntl
 import ipaddress
 import socket
 import struct
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+from bookie_pod.config.sections.network import NetworkConfig
 from bookie_protocol.addresses import EVERY_ADDRESS
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.service_info import (
@@ -31,25 +31,11 @@ from bookie_protocol.metadata_service.service_info import (
     is_valid_bookie_id,
 )
 
-DEFAULT_BOOKIE_PORT: Final = 3181
 _SIOCGIFADDR: Final = 0x8915
 
 
-@dataclass(frozen=True, slots=True)
-class BookieAddressOptions:
-    """The configuration keys that decide id and address, under their own names."""
-
-    port: int = DEFAULT_BOOKIE_PORT
-    bookie_id: str | None = None
-    advertised_address: str | None = None
-    use_host_name_as_bookie_id: bool = False
-    use_short_host_name: bool = False
-    listening_interface: str | None = None
-    allow_loopback: bool = False
-
-
 class HostNetwork(Protocol):
-    """What the host knows about itself. Each may raise `OSError`."""
+    """The host's data about itself. Each method may raise `OSError`."""
 
     def interface_address(self, name: str) -> str:
         """IPv4 address of a network interface."""
@@ -81,14 +67,14 @@ class SystemNetwork:
         return socket.gethostbyaddr(address)[0]
 
 
-def derive_bookie_id(options: BookieAddressOptions, network: HostNetwork | None = None) -> str:
+def derive_bookie_id(options: NetworkConfig, network: HostNetwork | None = None) -> str:
     """The bookie's id. Raises `InvalidConfiguration`."""
     if options.bookie_id:
         return _checked(options.bookie_id, "bookieId")
-    return _checked(f"{derive_host(options, network)}:{options.port}", "advertisedAddress or the host's name")
+    return _checked(f"{derive_host(options, network)}:{options.bookie_port}", "advertisedAddress or the host's name")
 
 
-def derive_host(options: BookieAddressOptions, network: HostNetwork | None = None) -> str:
+def derive_host(options: NetworkConfig, network: HostNetwork | None = None) -> str:
     """The host under which clients reach this bookie. Raises `InvalidConfiguration`."""
     if options.advertised_address:
         return options.advertised_address
@@ -99,7 +85,7 @@ def derive_host(options: BookieAddressOptions, network: HostNetwork | None = Non
     return _host_name(address, options.use_short_host_name, network)
 
 
-def candidate_bookie_ids(options: BookieAddressOptions, network: HostNetwork | None = None) -> tuple[str, ...]:
+def candidate_bookie_ids(options: NetworkConfig, network: HostNetwork | None = None) -> tuple[str, ...]:
     """Every id under which this bookie may have stamped a cookie before; its present one comes last."""
     present = derive_bookie_id(options, network)
     if options.bookie_id:
@@ -108,8 +94,8 @@ def candidate_bookie_ids(options: BookieAddressOptions, network: HostNetwork | N
     candidates: list[str] = []
     try:
         address = _raw_address(options, network)
-        candidates.append(f"{address}:{options.port}")
-        candidates.append(f"{_host_name(address, options.use_short_host_name, network)}:{options.port}")
+        candidates.append(f"{address}:{options.bookie_port}")
+        candidates.append(f"{_host_name(address, options.use_short_host_name, network)}:{options.bookie_port}")
     except (OSError, InvalidConfiguration):
         pass  # an address that this host cannot find out was not its id either
     candidates.append(present)
@@ -126,7 +112,7 @@ def bookie_service_info(
     http_tls: bool = False,
     network_location: str | None = None,
 ) -> BookieServiceInfo:
-    """What the bookie publishes: HTTP endpoint if it serves one, the bookie's own; and where it stands."""
+    """Return the data that the bookie publishes: its own HTTP endpoint, if it serves one, and its network location."""
     endpoints: list[Endpoint] = []
     if http_port is not None:
         http = host if http_host is None or http_host in EVERY_ADDRESS else http_host
@@ -137,13 +123,13 @@ def bookie_service_info(
     return BookieServiceInfo(tuple(endpoints), properties)
 
 
-def _raw_address(options: BookieAddressOptions, network: HostNetwork) -> str:
+def _raw_address(options: NetworkConfig, network: HostNetwork) -> str:
     if options.listening_interface and options.listening_interface != "default":
         return network.interface_address(options.listening_interface)
     return network.default_address()
 
 
-def _local_address(options: BookieAddressOptions, network: HostNetwork) -> str:
+def _local_address(options: NetworkConfig, network: HostNetwork) -> str:
     try:
         address = _raw_address(options, network)
     except OSError as error:

@@ -16,7 +16,7 @@ Stricter than the reference in two cases, because a bookie that lost data must n
 new bookie has no data in any directory (the reference looks only at those without a cookie), and an
 expansion never covers a journal directory (the journal directories never change).
 
-Sources: reference metadata layout, sections 5.4 and 5.5; reference on-disk formats, section 10.
+Sources: docs/internals/metadata-layout.md, sections 5.4 and 5.5; docs/internals/on-disk-formats.md, section 10.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -40,7 +41,7 @@ from bookie_pod.node.identity.cookies import (
 from bookie_pod.node.identity.earlier_life import NAME as EARLIER_LIFE
 from bookie_pod.node.identity.earlier_life import EarlierLife
 from bookie_pod.storage.files import TEMPORARY_SUFFIX, Files
-from bookie_pod.storage.inspect.layout import FORMAT_MARK
+from bookie_pod.storage.inspect.layout import FORMAT_MARK, PLACE_FILE
 from bookie_protocol.errors import (
     ExitCode,
     InvalidCookie,
@@ -48,9 +49,11 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataVersionConflict,
 )
-from bookie_protocol.metadata_service.interface import CookieStore
+from bookie_protocol.metadata_service.interface import CookieStore, Identity
 
-_OWN_FILES: Final = tuple(name + suffix for name in (COOKIE_FILE, EARLIER_LIFE) for suffix in ("", TEMPORARY_SUFFIX))
+_OWN_FILES: Final = tuple(
+    name + suffix for name in (COOKIE_FILE, EARLIER_LIFE, PLACE_FILE) for suffix in ("", TEMPORARY_SUFFIX)
+)
 
 
 class CookieNotReadable(InvalidCookie):
@@ -60,7 +63,7 @@ class CookieNotReadable(InvalidCookie):
 
 
 class CookieAction(Enum):
-    """What to do before serving."""
+    """The action to take before serving."""
 
     START = "start"
     STAMP_NEW = "stamp all directories, then create the stored cookie"
@@ -69,11 +72,11 @@ class CookieAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredCookie:
-    """A cookie of the metadata service, the id it was found under, and its version there."""
+    """A cookie of the metadata service, the id it was found under, and what it is there."""
 
     bookie_id: str
     cookie: Cookie
-    version: int
+    identity: Identity
 
     @property
     def source(self) -> str:
@@ -182,7 +185,7 @@ def _check_new_environment(
             lacking = directory.path if directory.cookie is None else missing[0].path
             raise InvalidCookie(
                 f"{lacking} has no cookie, the metadata service has none for bookie {expected.bookie_id}, and "
-                f"{directory.path} is not empty, so this is no new bookie; restore {COOKIE_FILE}, or empty all "
+                f"{directory.path} is not empty, so this bookie is not new; restore {COOKIE_FILE}, or empty all "
                 "directories if the data may go"
             )
 
@@ -267,16 +270,18 @@ def begin_life(files: Files, ledger_folders: Sequence[str]) -> None:
 
 
 async def read_stored_cookies(store: CookieStore, candidate_ids: Sequence[str]) -> list[StoredCookie]:
-    """What the metadata service holds under each id. `MetadataUnavailable` if that cannot be told."""
+    """Return the stored cookie under each id. Raises `MetadataUnavailable` if that cannot be determined."""
     found: list[StoredCookie] = []
     for bookie_id in dict.fromkeys(candidate_ids):
-        try:
-            item = await store.read(bookie_id)
-        except MetadataNotFound:
-            continue
-        cookie = parse_cookie(item.value, f"the metadata service under {bookie_id}")
-        found.append(StoredCookie(bookie_id, cookie, item.version))
+        with suppress(MetadataNotFound):
+            found.append(await _read_stored(store, bookie_id))
     return found
+
+
+async def _read_stored(store: CookieStore, bookie_id: str) -> StoredCookie:
+    item = await store.read(bookie_id)
+    cookie = parse_cookie(item.value, f"the metadata service under {bookie_id}")
+    return StoredCookie(bookie_id, cookie, item.identity)
 
 
 async def verify_cookies(
@@ -287,8 +292,8 @@ async def verify_cookies(
     directories: BookieDirectories,
     *,
     allow_storage_expansion: bool = False,
-) -> CookieAction:
-    """Check every cookie and stamp what has to be stamped; returns what was done.
+) -> tuple[CookieAction, StoredCookie]:
+    """Check every cookie and stamp what has to be stamped. Return what was done, and the stored cookie.
 
     Raises `InvalidCookie`, or `MetadataUnavailable` if the metadata service does not answer.
     """
@@ -297,7 +302,7 @@ async def verify_cookies(
     states = [await asyncio.to_thread(read_directory, files, path) for path in paths]
     action = decide(expected, stored, states, allow_storage_expansion=allow_storage_expansion)
     if action is CookieAction.START:
-        return action
+        return action, stored[-1]
     if action is CookieAction.STAMP_NEW:
         await asyncio.to_thread(begin_life, files, directories.ledger_folders())
     await asyncio.to_thread(stamp_directories, files, paths, expected)
@@ -306,10 +311,13 @@ async def verify_cookies(
         if action is CookieAction.STAMP_NEW:
             await store.create(expected.bookie_id, data)
         else:
-            await store.update(expected.bookie_id, data, stored[-1].version)
+            await store.update(expected.bookie_id, data, stored[-1].identity)
+        own = await _read_stored(store, expected.bookie_id)
+        if own.cookie != expected:
+            raise MetadataVersionConflict(f"the stored cookie is {own.cookie}")
     except (MetadataExists, MetadataVersionConflict, MetadataNotFound) as error:
         raise InvalidCookie(
             f"the stored cookie of bookie {expected.bookie_id} changed while this bookie started: another process uses "
             "the same id; stop one of them"
         ) from error
-    return action
+    return action, own

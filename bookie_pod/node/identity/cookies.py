@@ -1,23 +1,22 @@
 """Cookies: proof that directories, bookie id and cluster belong together.
 
-A cookie stands in the file `VERSION` of the `current` folder of every journal, ledger and index directory,
-and, with the same bytes, under the bookie's id in the metadata service.
+A cookie is in the file `VERSION` of the `current` folder of every journal, ledger and index directory, and, with the
+same bytes, under the bookie's id in the metadata service.
 
-Format: the layout version in decimal and LF; then, from version 4 on, protobuf text of `CookieFormat`.
-Version 3 had three plain lines instead (id, journal directory, ledger directories). Version 5 is written.
-Lists of ledger and index directories are one string: `<count> TAB <dir> TAB <dir> ...`; journal directories
-are joined with commas.
+Format: the layout version in decimal and LF; then, from version 4 on, protobuf text of `CookieFormat`. Version 3 had
+three plain lines instead (id, journal directory, ledger directories). Version 5 is written. Lists of ledger and index
+directories are one string: `<count> TAB <dir> TAB <dir> ...`; journal directories are joined with commas.
 
 Invariants
 - A bookie starts only if no cookie contradicts its configuration; whatever is refused is refused with one
   `InvalidCookie` line that names the place, the difference and the remedy.
-- `decide` is pure. Stamping writes the local files first, then the metadata service, so that an interrupted
-  first start looks like a new environment again.
+- `decide` is pure. Stamping writes the local files first, then the metadata service, so that an interrupted first start
+  looks like a new environment again.
 - A cookie file is replaced atomically.
 
 Threads: pure functions anywhere; `verify_cookies` on the event loop (file access happens in a worker thread).
 
-Sources: reference metadata layout, section 5; reference on-disk formats, section 10.
+Sources: docs/internals/metadata-layout.md, section 5; docs/internals/on-disk-formats.md, section 10.
 """
 
 from __future__ import annotations

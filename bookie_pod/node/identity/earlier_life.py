@@ -1,6 +1,6 @@
-"""What a new bookie has to know of another one that had its id before: `earlier-ledgers` in the ledger directories.
+"""The memory of an earlier bookie with the same id: the file `earlier-ledgers` in the ledger directories.
 
-    empty    nobody has looked yet for ledgers of an earlier life
+    empty    ledgers of an earlier life were not looked for yet
     8 bytes  the highest id of a ledger that was there when this bookie was new, i64, big-endian
     4 bytes  CRC32C of these
 
@@ -52,13 +52,15 @@ class EarlierLife:
         self._folders = list(ledger_folders)
 
     def begin(self) -> None:
-        """This bookie is new, and nobody has looked yet; durable on return. Raises OSError."""
+        """Note that this bookie is new, and that older ledgers were not looked for yet. Durable on return. Raises
+        OSError.
+        """
         for folder in self._folders:
             self._files.makedirs(folder)
             self._files.write_bytes_atomic(f"{folder}/{NAME}", b"")
 
     def is_unknown(self) -> bool:
-        """Whether somebody has to look for ledgers of an earlier life. `StorageFault`."""
+        """Return whether ledgers of an earlier life have still to be looked for. Raises `StorageFault`."""
         return b"" in self._copies()
 
     def newest(self) -> int:
@@ -66,7 +68,7 @@ class EarlierLife:
         return max(map(self._parse, self._copies()), default=-1)
 
     def note(self, newest: int) -> None:
-        """Somebody has looked; durable on return. -1: there was no ledger. `StorageFault`."""
+        """Note the highest ledger id found, -1 if there was no ledger. Durable on return. Raises `StorageFault`."""
         data = _ID.pack(newest)
         for folder in self._folders:
             path = f"{folder}/{NAME}"
@@ -105,7 +107,7 @@ class EarlierLife:
 
 
 def older_ledgers(ledgers: Ledgers, newest: int, store: LedgerStore) -> OlderLedgers | None:
-    """What the server asks before it takes entries of ledgers up to `newest`; None: there were none."""
+    """Return the check of entries of ledgers up to `newest` for the server; None if there were none."""
 
     async def is_open(ledger_id: int) -> bool:
         try:

@@ -4,7 +4,7 @@ The coordinator of a decommission makes a bookie read-only that serves. One that
 again until the coordinator sees it, take new data meanwhile, and have to be drained of it once more.
 
 Invariants
-- What cannot be told holds up no start: the bookie starts as it is configured, and goes on asking.
+- It is looked for whenever a session with the metadata service begins (`membership`).
 - A decommission that is undone gives back what this took and nothing else (`BookieMode.set_leaving`). One that is done
   leaves the bookie read-only; with the cookie that it deleted it is the business of an earlier bookie of the id.
 - A bookie that is known not to leave asks no more: its coordinator tells it. No other answer ends the asking, whatever
@@ -16,7 +16,7 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
@@ -28,33 +28,34 @@ from bookie_protocol.metadata_service.records import DECOMMISSION
 from bookie_protocol.shown import moment
 
 RETRY_S: Final = 1.0
+CLOCKS_DIFFER: Final = timedelta(minutes=5)
+"""The difference of clocks, at most."""
+UNREADABLE: Final = -1
+"""Stands for the time at which a decommission began whose record cannot be read."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Leaving:
-    """What the metadata service says about the decommission of this bookie. `look` once, then `follow`."""
+    """The metadata service's record of the decommission of this bookie.
+
+    Call `look` with each session, and `follow` once a record is found.
+    """
 
     def __init__(self, metadata: MetadataService, bookie_id: str, mode: BookieMode) -> None:
         self._metadata = metadata
         self._bookie_id = bookie_id
         self._mode = mode
         self._started_ms: int | None = None
-        self._told = False
-        self.is_known = False
-        """Whether the last look could tell."""
+        self._told: int | None = None
+        """The begin of the decommission that was reported to the mode."""
 
     async def look(self) -> bool:
-        """Before the bookie is registered: whether it leaves, which the mode is told; False also if nobody can tell."""
+        """Return whether the bookie leaves, and report that to the mode. Raises `MetadataError`."""
         try:
             record = await self._metadata.records(DECOMMISSION).read(self._bookie_id)
         except MetadataNotFound:
-            self.is_known = True
             return False
-        except MetadataError as error:
-            _log.warning("cannot tell whether the bookie is being decommissioned", reason=str(error))
-            return False
-        self.is_known = True
         leaves = self._names(record)
         if leaves:
             self._tell()
@@ -67,42 +68,50 @@ class Leaving:
             try:
                 async with self._metadata.records(DECOMMISSION).watch(self._bookie_id) as versions:
                     async for record in versions:
-                        self.is_known = True
                         if record is None or not self._names(record):
                             break
                         self._tell()
-                if not await self._is_done():
+                if await self._is_done():
+                    self._mode.set_by_operator(True)  # it stays so when it is started again, if it has its cookie still
+                    return
+                if not await self.look():  # else another decommission has begun since
                     self._mode.set_leaving(False)
-                return
-            except MetadataError as error:  # the mode stays what it is until something is told
+                    return
+            except MetadataError as error:  # the mode is unchanged until the service answers
                 if str(error) != told:
                     told = str(error)
                     _log.warning("cannot tell whether the bookie is being decommissioned", reason=told)
             await asyncio.sleep(RETRY_S)
 
     def _tell(self) -> None:
-        """Once: an operator may have said otherwise since."""
-        if not self._told:
-            self._told = True
+        """Once for each decommission: an operator may have said otherwise since."""
+        if self._told != self._started_ms:
+            self._told = self._started_ms
             self._mode.set_leaving(True)
 
     def _names(self, record: Versioned[bytes]) -> bool:
-        """A record that cannot be read, such as one of a later release, counts: somebody wants the bookie to leave."""
+        """Return whether the record names this bookie.
+
+        A record that cannot be read, such as one of a later release, counts: an operator wants the bookie to leave.
+        """
         from bookie_pod.autorecovery.decommission.state import Phase, decode_record
 
         try:
             found = decode_record(record.value, self._bookie_id)
         except MetadataDamaged as error:
             _log.warning("the decommission of this bookie cannot be read: it stays read-only", reason=str(error))
+            self._started_ms = UNREADABLE
             return True
-        if found.phase is Phase.DONE and found.delete_cookie and not self._told:
-            return False  # nobody starts without a cookie, so this one has another
+        if found.phase is Phase.DONE and found.delete_cookie and self._told != found.started_ms:
+            return False  # no bookie goes on without a cookie, so this one has another
         self._started_ms = found.started_ms
         return found.phase is not Phase.UNDOING
 
     async def _is_done(self) -> bool:
-        """Whether the decommission that was seen last came to its end; one that is undone leaves nothing behind.
-        Raises `MetadataError`."""
+        """Return whether the decommission that was seen last is complete; one that is undone leaves no record.
+
+        Raises `MetadataError`.
+        """
         from bookie_pod.autorecovery.decommission.store import DecommissionStore
 
         if self._started_ms is None:
@@ -112,8 +121,11 @@ class Leaving:
 
 
 async def has_left(metadata: MetadataService, bookie_id: str, stamped_at: datetime) -> bool:
-    """Whether a decommission deleted the cookie of the bookie whose directories were stamped then, so that they are
-    refused from now on. A bookie that had its id before does not count. False also if nobody can tell."""
+    """Return whether a decommission deleted the cookie of the bookie whose directories were stamped at this time.
+
+    If so, they are refused from now on. A bookie that had its id before does not count. False also if that cannot be
+    determined.
+    """
     from bookie_pod.autorecovery.decommission.state import Phase
     from bookie_pod.autorecovery.decommission.store import DecommissionStore
 
@@ -135,7 +147,7 @@ async def has_left(metadata: MetadataService, bookie_id: str, stamped_at: dateti
 
 
 async def is_under_way(metadata: MetadataService, bookie_id: str, began_ms: int) -> bool:
-    """Whether the decommission that began then goes on; one that is being undone does not. Raises `MetadataError`."""
+    """Return whether the decommission that began then is running and not being undone. Raises `MetadataError`."""
     from bookie_pod.autorecovery.decommission.state import Phase
     from bookie_pod.autorecovery.decommission.store import DecommissionStore
 
@@ -144,7 +156,11 @@ async def is_under_way(metadata: MetadataService, bookie_id: str, began_ms: int)
 
 
 async def decommissioned_at(metadata: MetadataService, bookie_id: str) -> datetime | None:
-    """When a bookie of this id left for good; None: never, or nobody can tell. A later one may have its id."""
+    """Return when a bookie of this id left for good; None if never, or if that cannot be determined.
+
+    It cannot where a wrong clock wrote a time in the future: everything written since would seem older. A later bookie
+    may have its id.
+    """
     from bookie_pod.autorecovery.decommission.store import DecommissionStore
 
     try:
@@ -153,4 +169,5 @@ async def decommissioned_at(metadata: MetadataService, bookie_id: str) -> dateti
         return None
     if finished is None or not finished.delete_cookie:
         return None
-    return moment(finished.updated_ms)
+    ended = moment(finished.updated_ms)
+    return None if ended is None or ended > datetime.now(UTC) + CLOCKS_DIFFER else ended

@@ -1,16 +1,16 @@
-"""Whose directories these are now: one process at a time, from before anything in them is changed.
+"""The ownership of directories: one process at a time, from before anything in them is changed.
 
 Invariants
 - Every `current` folder of a bookie is locked (flock) by the process that changes anything in it, a bookie or a
   command, for as long as it may. The lock is the kernel's: it ends with the process, however that ends, and works
-  across containers that share the disk. Where a file system knows no locks, it is said once and the start goes on.
+  across containers that share the disk. Where a file system has no locks, that is logged once and the start goes on.
 - No folder is given twice for one purpose, and none lies inside another: whatever their names, device and inode tell.
-- Directories that share a file system fail and fill together: they are refused, or told (`check_partitions`, once at
+- Directories that share a file system fail and fill together: they are refused, or logged (`check_partitions`, once at
   start-up, before anything is written).
 
 Threads: any, blocking; `hold_directories` and its context belong to one.
 
-Source: reference bookie behaviour, section 1.3 (`allowMultipleDirsUnderSameDiskPartition`).
+Source: docs/internals/bookie-behaviour.md, section 1.3 (`allowMultipleDirsUnderSameDiskPartition`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,25 @@
-"""Who the bookie is: its cookies checked against its cluster, and what it publishes about itself; and the same for
-people who ask before it is started, which changes nothing.
+"""The identity of the bookie: its cookies checked against its cluster, and the data that it publishes.
+
+Commands use the same checks before the bookie is started, which changes nothing.
 
 Threads: event loop; name look-ups and files on threads.
 
-Source: reference metadata layout, sections 4 and 5.
+Source: docs/internals/metadata-layout.md, sections 4 and 5.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
+from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import (
-    BookieAddressOptions,
     bookie_service_info,
     candidate_bookie_ids,
     derive_bookie_id,
@@ -24,19 +28,26 @@ from bookie_pod.node.identity.bookie_id import (
 from bookie_pod.node.identity.cookie_check import (
     CookieAction,
     NoStoredCookie,
+    StoredCookie,
     decide,
     read_directory,
     read_stored_cookies,
     verify_cookies,
 )
-from bookie_pod.node.identity.cookies import Cookie
+from bookie_pod.node.identity.cookies import BookieDirectories, Cookie
 from bookie_pod.node.identity.leaving import decommissioned_at
+from bookie_pod.node.identity.places import DirectoryPlaces
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.start_errors import as_no_cluster
+from bookie_pod.storage.entry_log.names import parse_log_name
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.journal.directory import SUFFIX as JOURNAL_SUFFIX
 from bookie_protocol.errors import InvalidConfiguration, InvalidCookie, MetadataNotFound
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.shown import moment
+
+_TIME: Final = "%Y-%m-%d %H:%M:%SZ"
 
 _VERDICTS = {
     CookieAction.START: "matches",
@@ -46,9 +57,9 @@ _VERDICTS = {
 
 
 async def check_cookies(
-    config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: BookieAddressOptions
-) -> str | None:
-    """Verify every cookie, stamp a new bookie's directories. Returns the instance id of the cluster they belong to.
+    config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: NetworkConfig
+) -> StoredCookie:
+    """Verify every cookie, stamp a new bookie's directories. Return the stored cookie.
 
     Raises InvalidCookie, MetadataUnavailable.
     """
@@ -56,7 +67,7 @@ async def check_cookies(
     with as_no_cluster(config):
         instance_id = await metadata.cluster.instance_id()
     try:
-        await verify_cookies(
+        _, own = await verify_cookies(
             metadata.cookies,
             files,
             Cookie.expected(bookie_id, directories, instance_id),
@@ -64,12 +75,12 @@ async def check_cookies(
             directories,
             allow_storage_expansion=may_expand_storage(config),
         )
-        return instance_id
+        return own
     except NoStoredCookie as error:
         if (ended := await decommissioned_at(metadata, bookie_id)) is not None:
+            advice = await asyncio.to_thread(_advice, files, directories, ended)
             raise InvalidCookie(
-                f"{error}; a bookie of this id was decommissioned at {ended:%Y-%m-%d %H:%M:%SZ}: if these directories"
-                " are older, nothing needs them any more, and they may be removed"
+                f"{error}; a bookie of this id was decommissioned at {ended:{_TIME}}; {advice}"
             ) from error
         raise
     except InvalidCookie as error:
@@ -81,18 +92,55 @@ async def check_cookies(
         raise
 
 
+def _advice(files: Files, directories: BookieDirectories, decommissioned: datetime) -> str:
+    """Tell what may be done with directories whose cookie is gone. Their stamp does not count: a suspended bookie
+    may have taken data afterwards."""
+    try:
+        written_ms = newest_data_ms(files, directories)
+    except OSError as error:
+        return f"keep the directories: cannot tell when the newest data here was written ({error})"
+    written = None if written_ms is None else moment(written_ms)
+    if written_ms is not None and (written is None or written >= decommissioned):
+        when = "later" if written is None else f"at {written:{_TIME}}"
+        return (
+            f"keep the directories: the newest data here was written {when}, which is not before that; they may hold"
+            " the only copies of acknowledged entries (`bookie disk ledgers` lists what they hold)"
+        )
+    when = "no data is here" if written is None else f"the newest data here was written at {written:{_TIME}}"
+    return f"{when}, so no ledger needs these directories any more, and they may be removed"
+
+
+def newest_data_ms(files: Files, directories: BookieDirectories) -> int | None:
+    """Return when a journal or entry log of these directories was written last, in ms since the epoch; None: there is
+    none. Raises `OSError`."""
+    newest: int | None = None
+    for folder in directories.current_folders():
+        for name in files.listdir(folder):
+            if name.endswith(JOURNAL_SUFFIX) or parse_log_name(name) is not None:
+                newest = max(newest or 0, files.modified_ms(os.path.join(folder, name)))
+    return newest
+
+
 def may_expand_storage(config: BookieConfig) -> bool:
-    """Whether directories may be added. With another number of them DbLedgerStorage would look for a ledger in the
-    wrong one, and answer that it does not exist."""
+    """Return whether directories may be added.
+
+    With another number of them DbLedgerStorage would look for a ledger in the wrong one, and answer that it does not
+    exist.
+    """
     return config.directories.allow_storage_expansion and config.ledger_storage.engine is not StorageEngine.DB
 
 
-async def service_info(config: BookieConfig, address: BookieAddressOptions, http_port: int | None) -> BookieServiceInfo:
+def directory_places(config: BookieConfig, files: Files) -> DirectoryPlaces:
+    """The places that the configuration gives to its directories."""
+    return DirectoryPlaces(files, options.bookie_directories(config), ordered=not may_expand_storage(config))
+
+
+async def service_info(config: BookieConfig, address: NetworkConfig, http_port: int | None) -> BookieServiceInfo:
     """The endpoints to publish with the registration. `http_port`: where the HTTP server listens, if there is one."""
     listener = config.http.listener
     return bookie_service_info(
         await asyncio.to_thread(derive_host, address),
-        address.port,
+        address.bookie_port,
         tls=config.tls.provider_factory_class is not None,
         http_port=http_port,
         http_host=listener.host if listener is not None else None,
@@ -103,10 +151,12 @@ async def service_info(config: BookieConfig, address: BookieAddressOptions, http
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`instance_id` is the cluster's, `cookie_instance_ids` those that the stored and local cookies name.
+    """The identity of a bookie, as a command shows it.
 
-    `registered`: writable, read-only or None; `registered_address`: where the registration says that it serves.
-    `cookie` says how the cookies stand; `problem` why a bookie would refuse to start, None if it would not.
+    `instance_id` is the cluster's, `cookie_instance_ids` those that the stored and local cookies name.
+
+    `registered`: writable, read-only or None; `registered_address`: the address in the registration. `cookie` is the
+    state of the cookies; `problem` why a bookie would refuse to start, None if it would not.
     """
 
     bookie_id: str
@@ -121,7 +171,7 @@ class Identity:
 
     @property
     def instance_id_matches(self) -> bool | None:
-        """Whether every cookie names the cluster's instance id; None: there is no cookie."""
+        """Return whether every cookie names the cluster's instance id; None if there is no cookie."""
         if not self.cookie_instance_ids:
             return None
         return all(found == self.instance_id for found in self.cookie_instance_ids)
@@ -132,7 +182,7 @@ async def who_am_i(config: BookieConfig, files: Files) -> Identity:
     uri = config.metadata.service_uri
     if uri is None:
         raise InvalidConfiguration("metadataServiceUri=: set it, such as zk+hierarchical://zk1:2181/ledgers")
-    address = options.address_options(config, config.network.bookie_port)
+    address = config.network
     bookie_id = await asyncio.to_thread(derive_bookie_id, address)
     host = await asyncio.to_thread(derive_host, address)
     service = await open_metadata(config.metadata, uri)
@@ -145,7 +195,7 @@ async def who_am_i(config: BookieConfig, files: Files) -> Identity:
         await service.close()
     return Identity(
         bookie_id=bookie_id,
-        advertised_address=f"{host}:{address.port}",
+        advertised_address=f"{host}:{address.bookie_port}",
         metadata_service=uri,
         instance_id=instance_id,
         cookie_instance_ids=named,
@@ -175,7 +225,7 @@ async def _cookies(
     candidates: tuple[str, ...],
     instance_id: str | None,
 ) -> tuple[str, str | None, tuple[str | None, ...]]:
-    """How the cookies stand, what speaks against a start, and the instance ids that they name."""
+    """Return the state of the cookies, the obstacle to a start, and the instance ids that they name."""
     directories = options.bookie_directories(config)
     expected = Cookie.expected(bookie_id, directories, instance_id)
     named: list[str | None] = []
@@ -186,6 +236,7 @@ async def _cookies(
         named = list(dict.fromkeys(cookie.instance_id for cookie in cookies))
         expansion = may_expand_storage(config)
         action = decide(expected, stored, states, allow_storage_expansion=expansion)
+        await asyncio.to_thread(directory_places(config, files).check)
     except InvalidCookie as error:
         return "refused", str(error), tuple(named)
     return _VERDICTS[action], None, tuple(named)

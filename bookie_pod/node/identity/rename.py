@@ -1,18 +1,19 @@
-"""Gives a stopped bookie another id: in every ledger that names it, and in its cookie. No entry is copied or touched.
+"""The rename of a stopped bookie: in every ledger that names it, and in its cookie. No entry is copied or touched.
 
 In this order, each step stored before the next: the new id gets a cookie that says the old one, and that of the old id
 says the new one; the ledgers are changed; when none names the old id any more the cookie of the new id says so itself,
 and the old one goes. Crosswise as they are meanwhile no bookie starts under either id: neither on its own directories,
 of which it might take ledgers for surplus that name the other id, nor on empty ones, which would deny what ledgers
-promise. And nobody else takes the new id.
+promise. And no other bookie takes the new id.
 
 Invariants
 - Both ids are registered nowhere, from the first step to the last: seen by a watch, and asked before every change. A
   bookie that starts meanwhile ends the rename where it is.
 - A recovery that began while the bookie was up may have stored entries on it, and its last write names it; so may a
   re-replication. The old id stays as it is until those that are under way have come to their end.
-- The metadata of a ledger are changed by compare-and-set, and only while it is closed: whoever writes or recovers one
-  holds its ensembles in memory. Nothing but the name changes.
+- The metadata of a ledger are changed by compare-and-set, and only while it is closed: a client that writes or recovers
+  one holds its ensembles in memory. Nothing but the name changes. It is written in the session of the looks before it,
+  or not at all: a process that slept for longer knows nothing of what was taken back and started meanwhile.
 - May be repeated from any point: the two cookies say what is under way, and no other bookie's look like them. With the
   ids the other way round it takes back what was done.
 - Of several the last one that began goes on: it gives both cookies new versions, for which others look before every
@@ -20,7 +21,7 @@ Invariants
 
 Threads: event loop.
 
-Source: reference metadata layout, sections 5 and 8.
+Source: docs/internals/metadata-layout.md, sections 5 and 8.
 """
 
 from __future__ import annotations
@@ -84,11 +85,11 @@ class Rename:
         self._new = new
         self._rate = Pace(rate, burst_s=1.0)
         self._settle = SETTLE_S if settle is None else settle
-        self._claimed: dict[str, int] = {}
-        """Versions of the cookies, as this one made them."""
+        self._claimed: dict[str, Identity] = {}
+        """The cookies, as this one made them."""
 
     async def look(self) -> Found:
-        """What is to be done; changes nothing. Raises `Refused`, `NotThere`, `MetadataError`."""
+        """Return what is to be done; change nothing. Raises `Refused`, `NotThere`, `MetadataError`."""
         async with self._both_absent():
             await self._check()
             found = Found()
@@ -117,15 +118,15 @@ class Rename:
     # --- steps ------------------------------------------------------------------------------------------------
 
     async def _check(self) -> tuple[_Stored | None, _Stored | None]:
-        """Whether it may begin, or go on; the two cookies. Raises `Refused`, `NotThere`."""
+        """Check that it may begin, or go on, and return the two cookies. Raises `Refused`, `NotThere`."""
         await self._check_stays()
         old, new = await self._cookie(self._old), await self._cookie(self._new)
         if old is None and new is not None and new[0].bookie_id == self._old:
-            # Somebody deleted it, since no ledger names that id any more: the other one has to become its own.
+            # An administrator deleted it, since no ledger names that id any more: the other one has to become its own.
             return None, new
         if old is None:
             raise NotThere(
-                f"bookie {self._old} has no cookie: it was renamed already, or nobody knows whose its directories are"
+                f"bookie {self._old} has no cookie: it was renamed already, or the owner of its directories is unknown"
             )
         if old[0].bookie_id not in (self._old, self._new):
             raise Refused(f"bookie {self._old} is being renamed to {old[0].bookie_id}: repeat that first")
@@ -150,13 +151,13 @@ class Rename:
         try:
             if new is not None:
                 data = format_cookie(new[0])
-                self._claimed[self._new] = await cookies.update(self._new, data, new[1].version)
+                self._claimed[self._new] = await cookies.update(self._new, data, new[1])
             elif old is not None:
                 data = format_cookie(replace(old[0], bookie_id=self._old))
                 self._claimed[self._new] = await cookies.create(self._new, data)
             if old is not None:
                 data = format_cookie(replace(old[0], bookie_id=self._new))
-                self._claimed[self._old] = await cookies.update(self._old, data, old[1].version)
+                self._claimed[self._old] = await cookies.update(self._old, data, old[1])
         except (MetadataExists, MetadataVersionConflict, MetadataNotFound) as error:
             raise self._disturbed() from error
         await self._check_stays()  # whose coordinator looks at the cookie when it has begun
@@ -166,10 +167,12 @@ class Rename:
             raise self._disturbed()
 
     def _is_claimed(self, bookie_id: str, stored: _Stored | None) -> bool:
-        return stored is not None and stored[1].version == self._claimed.get(bookie_id)
+        return stored is not None and stored[1] == self._claimed.get(bookie_id)
 
     def _disturbed(self) -> Refused:
-        return Refused(f"the cookies of {self._old} and {self._new} were changed just now by somebody else: repeat it")
+        return Refused(
+            f"the cookies of {self._old} and {self._new} were changed just now by another process: try again"
+        )
 
     async def _pass(self, check: Check, limit: int | None, total: Found, progress: Callable[[Found], None]) -> Found:
         """Every ledger once."""
@@ -204,8 +207,14 @@ class Rename:
             found.ready -= 1
             await check()
             await self._check_claimed()
+            looked = stored.identity
             try:
-                await self._service.ledgers.write(self._renamed(stored.value), stored.version)
+                await self._service.ledgers.write(self._renamed(stored.value), looked, session_id=looked.session_id)
+            except SessionEnded as error:
+                raise Refused(
+                    f"the session with the metadata service ended while ledger {ledger_id} was renamed, so the bookie"
+                    " may have been started meanwhile: repeat it"
+                ) from error
             except MetadataVersionConflict:
                 continue  # a replication worker was faster
             except MetadataNotFound:
@@ -227,7 +236,7 @@ class Rename:
                 total.block(ledger_id, f"it is being re-replicated, {may}: repeat this when that is done")
             else:
                 recover = f"`bookie ledger recover {ledger_id}`"
-                total.block(ledger_id, f"IN_RECOVERY, {may}: if nobody is at it any more, {recover} ends that")
+                total.block(ledger_id, f"IN_RECOVERY, {may}: if no client recovers it any more, {recover} ends that")
         if total.blocked:
             return True
         await check()
@@ -238,7 +247,7 @@ class Rename:
         try:
             if new[0].bookie_id != self._new:
                 data = format_cookie(replace(new[0], bookie_id=self._new))
-                await self._service.cookies.update(self._new, data, new[1].version)
+                await self._service.cookies.update(self._new, data, new[1])
             if old is not None:
                 await self._service.cookies.delete_this(self._old, old[1])
         except (MetadataVersionConflict, MetadataNotFound, SessionEnded) as error:

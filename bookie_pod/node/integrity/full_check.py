@@ -1,28 +1,30 @@
-"""After data was lost: every ledger of this bookie gets its end and its missing entries from other bookies.
+"""The repair after data was lost: this bookie's ledgers get their end and missing entries from other bookies.
 
-While the storage's flag NEEDS_INTEGRITY_CHECK is set, ever more rarely when it fails again and again:
-1. ledgers in limbo that are not closed are recovered. This bookie's word does not count there, because it answers
-   "ledger state unknown";
-2. every entry that the metadata place here and that is not here is copied; an entry that is damaged here is the
-   scrubber's business;
-3. the ledger leaves limbo once its entries are durable; when no ledger failed the flag is cleared.
+Once after the start, and again, ever more rarely, while it fails: of every ledger if the storage's flag
+NEEDS_INTEGRITY_CHECK is set, else of those in limbo, for any reason:
+1. those that are fenced, in limbo and not closed are recovered. This bookie's word does not count there, because it
+   answers "ledger state unknown". The writer of one that is not fenced is let go on;
+2. every entry that the metadata place here and that is not here is copied, also one that the index places into an entry
+   log that is gone. An entry that is damaged here is the scrubber's business;
+3. the ledger leaves limbo once its entries are durable; one that is written, and here, once it is closed. When no
+   ledger failed the flag is cleared.
 
 Invariants
 - The flag is cleared only after one whole walk over the metadata without a failure, and after a flush.
 - A ledger that the metadata service no longer has is done: garbage collection removes it.
-- A ledger that failed stays in limbo and is tried again.
+- A ledger that failed stays in limbo and is tried again. What is in limbo, and not placed here, is the collection's.
 - A copy goes through the write cache and the journal like any add, so it is durable when it has been stored. At most
   `BATCH_BYTES` are under way, and clients come first: where a cache is full or the journal is behind, copies wait.
 
 Threads: event loop; look-ups on threads.
 
-Source: reference bookie behaviour, section 8.1.
+Source: docs/internals/bookie-behaviour.md, section 8.1.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -49,8 +51,10 @@ _log = structlog.get_logger(__name__)
 
 INTERVAL_S: Final = 3.0
 MAX_INTERVAL_S: Final = 600.0
-"""Between two checks that fail, in the end: each walks over the metadata of the whole cluster, and what nobody has any
-more fails for good."""
+"""Seconds between two failing checks, in the end.
+
+Each walks over the metadata of the whole cluster, and entries without any copy fail for good.
+"""
 RECOVERIES_AT_ONCE: Final = 20
 COPIES_AT_ONCE: Final = 3000
 """Missing entries that are looked up before they are copied."""
@@ -109,15 +113,19 @@ class LocalCopies:
 
 @dataclass(slots=True)
 class DataIntegrityState:
-    """What the check is doing, for the admin API."""
+    """The state of the check, for the admin API."""
 
     needed: bool = False
     running: bool = False
+    in_limbo: int = 0
+    """Ledgers in limbo, when it was looked last."""
+    ledgers_open: int = 0
+    """The number of checked ledgers that stay in limbo until their writer closes them."""
     ledgers_checked: int = 0
-    """In this run or the last one."""
+    """The number of ledgers checked in this run or the last one."""
     ledgers_failed: int = 0
     entries_copied: int = 0
-    """Since the process started."""
+    """The number of entries copied since the process started."""
     ledgers_recovered: int = 0
     last_error: str = ""
 
@@ -146,10 +154,11 @@ class DataIntegrityCheck:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Check until the flag, which only a start sets, is not set any more."""
+        """Check until nothing is left to do: what needs it was there when the bookie began to serve."""
         pause = self._interval_s
         while True:
-            self.state.needed = bool(await asyncio.to_thread(self._storage.flags) & NEEDS_INTEGRITY_CHECK)
+            everything, limbo = await asyncio.to_thread(self._what_is_needed)
+            self.state.needed = everything or bool(limbo)
             if not self.state.needed:
                 return
             try:
@@ -161,36 +170,51 @@ class DataIntegrityCheck:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_INTERVAL_S)
 
+    def _what_is_needed(self) -> tuple[bool, list[int]]:
+        """Return whether every ledger is to be checked, and which are in limbo. Raises `StorageFault`."""
+        ledger_ids = sorted(self._storage.ledger_ids())
+        limbo = [each for each in ledger_ids if (record := self._storage.ledger(each)) is not None and record.limbo]
+        self.state.in_limbo = len(limbo)
+        return bool(self._storage.flags() & NEEDS_INTEGRITY_CHECK), limbo
+
     async def check(self) -> bool:
-        """One full check; whether nothing is left to do. Raises MetadataError, StorageFault."""
+        """One check; whether nothing is left to do. Raises MetadataError, StorageFault."""
         state = self.state
-        state.running, state.ledgers_checked, state.ledgers_failed = True, 0, 0
-        _log.info("data integrity check begins")
+        state.running, state.ledgers_checked, state.ledgers_failed, state.ledgers_open = True, 0, 0, 0
         try:
+            everything, limbo = await asyncio.to_thread(self._what_is_needed)
+            _log.info("data integrity check begins", of_all_ledgers=everything, in_limbo=len(limbo))
             replicas = await self._connect()
-            await self._recover_all(replicas)
-            async for metadata in ledgers_of(self._store, self._bookie_id, self._failed):
+            await self._recover_all(replicas, limbo)
+            among = None if everything else limbo
+            async for metadata in ledgers_of(self._store, self._bookie_id, self._failed, among):
                 await self._ledger(replicas, metadata)
             if state.ledgers_failed:
                 _log.warning("ledgers failed the data integrity check, tried again", count=state.ledgers_failed)
                 return False
             await asyncio.to_thread(self._storage.flush)
-            flags = await asyncio.to_thread(self._storage.flags)
-            await asyncio.to_thread(self._storage.set_flags, flags & ~NEEDS_INTEGRITY_CHECK)
-            state.needed, state.last_error = False, ""
-            _log.info("data integrity check complete", ledgers=state.ledgers_checked, copied=state.entries_copied)
-            return True
+            if everything:
+                flags = await asyncio.to_thread(self._storage.flags)
+                await asyncio.to_thread(self._storage.set_flags, flags & ~NEEDS_INTEGRITY_CHECK)
+            await asyncio.to_thread(self._what_is_needed)
+            state.needed, state.last_error = state.ledgers_open > 0, ""
+            _log.info(
+                "data integrity check complete",
+                ledgers=state.ledgers_checked,
+                still_open=state.ledgers_open,
+                copied=state.entries_copied,
+            )
+            return not state.needed
         finally:
             state.running = False
 
     # --- ledgers without an end -----------------------------------------------------------------------------
 
-    async def _recover_all(self, replicas: Replicas) -> None:
+    async def _recover_all(self, replicas: Replicas, limbo: Sequence[int]) -> None:
         waiting: set[asyncio.Task[None]] = set()
         try:
-            async for metadata in ledgers_of(self._store, self._bookie_id, lambda ledger_id, error: None):
-                record = self._storage.ledger(metadata.ledger_id)
-                if metadata.is_closed or record is None or not record.limbo:
+            async for metadata in ledgers_of(self._store, self._bookie_id, lambda ledger_id, error: None, limbo):
+                if metadata.is_closed or not self._is_fenced_in_limbo(metadata.ledger_id):
                     continue
                 if len(waiting) >= RECOVERIES_AT_ONCE:
                     _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -217,18 +241,21 @@ class DataIntegrityCheck:
     async def _ledger(self, replicas: Replicas, metadata: LedgerMetadata) -> None:
         ledger_id = metadata.ledger_id
         try:
-            record = self._storage.ledger(ledger_id)
-            if record is not None and record.limbo and not metadata.is_closed:
+            if self._is_fenced_in_limbo(ledger_id) and not metadata.is_closed:
                 raise CouldNotTell(f"ledger {ledger_id} is in limbo, and its end is not known yet")
             missing = self._missing(metadata)
             while some := await asyncio.to_thread(lambda: list(islice(missing, COPIES_AT_ONCE))):
                 await self._copy(replicas, metadata, some)
-            self._leave_limbo(ledger_id)
+            self._leave_limbo(metadata)
             self.state.ledgers_checked += 1
         except LedgerDeleted:
             return
         except PodkeeperError as error:
             self._failed(ledger_id, error)
+
+    def _is_fenced_in_limbo(self, ledger_id: int) -> bool:
+        record = self._storage.ledger(ledger_id)
+        return record is not None and record.fenced and record.limbo
 
     def _failed(self, ledger_id: int, error: PodkeeperError) -> None:
         self.state.ledgers_failed += 1
@@ -246,9 +273,11 @@ class DataIntegrityCheck:
                 yield entry_id
 
     def _held(self, ledger_id: int) -> Iterator[int]:
-        """What is here; of a ledger that is deleted meanwhile no more, and whoever copies hears of that."""
+        """Yield the ids of the entries here; end early if the ledger is deleted, which the copying code finds out
+        itself.
+        """
         with suppress(NoSuchLedger):
-            yield from self._storage.entry_ids(ledger_id)
+            yield from self._storage.entry_ids(ledger_id, in_logs=True)
 
     async def _copy(self, replicas: Replicas, metadata: LedgerMetadata, missing: list[int]) -> None:
         key, failed, last = key_of(metadata), 0, ""
@@ -265,15 +294,21 @@ class DataIntegrityCheck:
         if failed:
             raise CouldNotTell(f"{failed} entries of ledger {metadata.ledger_id} could not be fetched; {last}")
 
-    def _leave_limbo(self, ledger_id: int) -> None:
-        record = self._storage.ledger(ledger_id)
-        if record is not None and record.limbo:
-            self._ledgers.leave_limbo(ledger_id)
+    def _leave_limbo(self, metadata: LedgerMetadata) -> None:
+        record = self._storage.ledger(metadata.ledger_id)
+        if record is None or not record.limbo:
+            return
+        if metadata.is_closed or self._bookie_id not in metadata.last_ensemble:
+            self._ledgers.leave_limbo(metadata.ledger_id)
+        else:
+            self.state.ledgers_open += 1
 
 
 def expected_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
-    """Ids of the entries that the metadata place on this bookie, ascending. Of a ledger that is not closed only those
-    before its last ensemble, whose end nobody knows."""
+    """Yield the ids of the entries that the metadata place on this bookie, ascending.
+
+    Of a ledger that is not closed these are only the ids before its last ensemble, whose end is unknown.
+    """
     starts = metadata.first_entry_ids
     end = metadata.last_entry_id + 1 if metadata.is_closed else starts[-1]
     for first, behind in zip(starts, (*starts[1:], end), strict=True):

@@ -1,4 +1,4 @@
-"""Cookies with `dataIntegrityChecking`: a directory that came back empty is found out, and may be stamped again.
+"""Cookies with `dataIntegrityChecking`: a directory that came back empty is detected, and may be stamped again.
 
     all as configured                                  start
     one missing, or made for other directories         refused; with `dataIntegrityStampMissingCookies` the data
@@ -10,12 +10,12 @@
 Stricter than the reference, which stamps over the cookie of another bookie as well: its ledgers would be served as
 ours.
 
-Invariant: a cookie is stamped only after everything that the lost data may have held is in limbo, durably (`stamp` is
-called by whoever made it so). A crash before that leaves the cookies as they were, and the next start checks again.
+Invariant: a cookie is stamped only after everything that the lost data may have held is in limbo, durably (the code
+that did that calls `stamp`). A crash before that leaves the cookies as they were, and the next start checks again.
 
 Threads: event loop; files on threads.
 
-Source: reference bookie behaviour, section 8.1.
+Source: docs/internals/bookie-behaviour.md, section 8.1.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.node import options
-from bookie_pod.node.identity.bookie_id import BookieAddressOptions, candidate_bookie_ids
+from bookie_pod.node.identity.bookie_id import candidate_bookie_ids
 from bookie_pod.node.identity.cookie_check import (
     DirectoryState,
     StoredCookie,
@@ -47,17 +48,18 @@ class LostCookies:
     files: Files
     metadata: MetadataService
     expected: Cookie
-    version: int
-    """Of the stored cookie."""
+    stored: StoredCookie
     paths: Sequence[str]
     """Every `current` folder."""
     missing: Sequence[str]
-    """Those without the right cookie."""
+    """The directories without the right cookie."""
 
     async def stamp(self) -> None:
         """Write the cookie to the metadata service, then to every directory. Raises InvalidCookie."""
         try:
-            await self.metadata.cookies.update(self.expected.bookie_id, format_cookie(self.expected), self.version)
+            await self.metadata.cookies.update(
+                self.expected.bookie_id, format_cookie(self.expected), self.stored.identity
+            )
         except (MetadataVersionConflict, MetadataNotFound) as error:
             raise InvalidCookie(
                 f"the stored cookie of bookie {self.expected.bookie_id} changed while this bookie started: another"
@@ -67,11 +69,12 @@ class LostCookies:
 
 
 async def find_lost_cookies(
-    config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: BookieAddressOptions
+    config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: NetworkConfig
 ) -> LostCookies | None:
-    """What must be stamped; None: nothing is lost, or there is no stored cookie and the ordinary check decides.
+    """Return what must be stamped.
 
-    Raises InvalidCookie, MetadataUnavailable.
+    None: nothing is lost, or there is no stored cookie and the ordinary check decides. Raises InvalidCookie,
+    MetadataUnavailable.
     """
     directories = options.bookie_directories(config)
     try:
@@ -86,7 +89,7 @@ async def find_lost_cookies(
     missing = lost(expected, stored, states, stamp=config.integrity.stamp_missing_cookies)
     if missing is None:
         return None
-    return LostCookies(files, metadata, expected, stored[-1].version, directories.current_folders(), missing)
+    return LostCookies(files, metadata, expected, stored[-1], directories.current_folders(), missing)
 
 
 def lost(

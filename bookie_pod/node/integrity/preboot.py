@@ -1,14 +1,15 @@
-"""Before the bookie serves: what it may have lost is put in limbo, so that nobody is told "no such entry".
+"""The step before the bookie serves that puts ledgers in limbo whose entries it may have lost.
 
-Every ledger that the metadata place on this bookie exists here afterwards. Those that are closed or being recovered,
-and those whose last ensemble this bookie belongs to, are in limbo: reads of what is not there answer "ledger state
-unknown". They are fenced as well: the fence may be what was lost, and a writer who never heard that its ledger was
-closed must not be acknowledged here. A ledger that is still written elsewhere and has this bookie in an earlier
-ensemble only is left as it is: limbo would refuse its writer, should it come back here. One whose metadata are damaged
-is taken for ours.
+So no client gets "no such entry" for them.
 
-(The reference puts only ledgers into limbo that are not closed, and so denies entries of closed ones until they are
-copied.)
+Every ledger that the metadata place on this bookie exists here afterwards, in limbo: reads of what is not there answer
+"ledger state unknown". Those that are closed or being recovered, and those whose last ensemble this bookie belongs to,
+are fenced as well: the fence may be what was lost, and a writer that does not know that its ledger was closed must not
+be acknowledged here. One that is still written elsewhere, and has this bookie in an earlier ensemble only, takes its
+writer's adds, should it come back here. One whose metadata are damaged is taken for ours.
+
+(The reference puts only ledgers into limbo that are not closed and in whose last ensemble it is, and so denies entries
+of others until they are copied.)
 
 Invariants
 - The flag NEEDS_INTEGRITY_CHECK is durable first, then the limbo; only then may cookies be stamped, journals go, or the
@@ -16,14 +17,14 @@ Invariants
 
 Threads: event loop, before it serves.
 
-Source: reference bookie behaviour, sections 7 and 8.1.
+Source: docs/internals/bookie-behaviour.md, sections 7 and 8.1.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
@@ -32,6 +33,7 @@ import structlog
 
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.journal.directory import SUFFIX
 from bookie_pod.storage.journal.marks import mark_file_name
@@ -45,16 +47,22 @@ _log = structlog.get_logger(__name__)
 
 READS_AT_ONCE: Final = 100
 TELL_EVERY_S: Final = 10.0
-"""With millions of ledgers it takes minutes: seconds between two lines that say how far it is."""
+"""Seconds between two lines that report progress: with millions of ledgers it takes minutes."""
 
 
 async def ledgers_of(
-    store: LedgerStore, bookie_id: str, on_damaged: Callable[[int, MetadataDamaged], None]
+    store: LedgerStore,
+    bookie_id: str,
+    on_damaged: Callable[[int, MetadataDamaged], None],
+    among: Iterable[int] | None = None,
 ) -> AsyncIterator[LedgerMetadata]:
-    """Metadata of every ledger that names this bookie, ascending; of those that cannot be understood `on_damaged` is
-    told. Raises MetadataError."""
+    """Yield the metadata of every ledger, or of those in `among`, that names this bookie, in this order.
+
+    `on_damaged` is called for those that cannot be understood. Raises MetadataError.
+    """
     count, tell_at = 0, time.monotonic() + TELL_EVERY_S
-    async with aclosing(read_ahead(_ids(store), lambda each: _read(store, each), READS_AT_ONCE)) as answers:
+    ids = _ids(store) if among is None else _each(among)
+    async with aclosing(read_ahead(ids, lambda each: _read(store, each), READS_AT_ONCE)) as answers:
         async for ledger_id, metadata in answers:
             count += 1
             if time.monotonic() >= tell_at:
@@ -70,6 +78,11 @@ async def _ids(store: LedgerStore) -> AsyncGenerator[int, None]:
     async for span in store.ranges():
         for ledger_id in span.ids:
             yield ledger_id
+
+
+async def _each(ledger_ids: Iterable[int]) -> AsyncGenerator[int, None]:
+    for ledger_id in ledger_ids:
+        yield ledger_id
 
 
 async def newest_ledger(store: LedgerStore) -> int:
@@ -100,11 +113,11 @@ async def run_preboot_check(storage: LedgerStorage, store: LedgerStore, bookie_i
     damaged: list[int] = []
     async for metadata in ledgers_of(store, bookie_id, lambda ledger_id, error: damaged.append(ledger_id)):
         await limbo.flag(reason)
-        doubtful = metadata.state is not LedgerState.OPEN or bookie_id in metadata.last_ensemble
-        limbo.put(metadata.ledger_id, key_of(metadata), doubtful=doubtful)
+        may_be_fenced = metadata.state is not LedgerState.OPEN or bookie_id in metadata.last_ensemble
+        limbo.put(metadata.ledger_id, key_of(metadata), may_be_fenced=may_be_fenced)
     for ledger_id in damaged:
         await limbo.flag(reason)
-        limbo.put(ledger_id, b"", doubtful=True)
+        limbo.put(ledger_id, b"", may_be_fenced=True)
     if limbo.flagged:
         await asyncio.to_thread(storage.flush)
         _log.warning("ledgers are in limbo", count=limbo.count, with_damaged_metadata=len(damaged))
@@ -127,19 +140,21 @@ class _Limbo:
             await asyncio.to_thread(self._storage.set_flags, flags | NEEDS_INTEGRITY_CHECK)
             self.flagged = True
 
-    def put(self, ledger_id: int, key: bytes, *, doubtful: bool) -> None:
-        """Make the ledger, and put it in limbo if it is doubtful."""
+    def put(self, ledger_id: int, key: bytes, *, may_be_fenced: bool) -> None:
+        """Make the ledger, and put it in limbo."""
         record = self._storage.ledger(ledger_id)
-        if record is None or is_unknown_key(record.key):
-            record = self._storage.set_master_key(ledger_id, key)
-        if doubtful and not (record.fenced and record.limbo):
-            record = replace(record, fenced=True, limbo=True)
+        if record is None:  # no new life: logs may hold what it had
+            record = LedgerRecord(key, first_log=0)
             self._storage.set_ledger(ledger_id, record)
-        self.count += record.limbo
+        elif is_unknown_key(record.key):
+            record = self._storage.set_master_key(ledger_id, key)
+        fenced = record.fenced or may_be_fenced
+        self._storage.set_ledger(ledger_id, replace(record, fenced=fenced, limbo=True))
+        self.count += 1
 
 
 def forget_marks(files: Files, journal_folders: Sequence[str], ledger_folders: Sequence[str]) -> None:
-    """Forget the marks of journals that are gone: they point to files that nobody has any more. Raises StorageFault."""
+    """Forget the marks of journals that are gone: they point to files that no longer exist. Raises StorageFault."""
     for index, folder in enumerate(journal_folders):
         try:
             if files.is_dir(folder) and any(name.endswith(SUFFIX) for name in files.listdir(folder)):

@@ -8,7 +8,7 @@ Invariants
 
 Threads: event loop.
 
-Source: reference bookie behaviour, section 8.1.
+Source: docs/internals/bookie-behaviour.md, section 8.1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 from bookie_client import Client, ClientOptions
 from bookie_client.reading.maintenance import ReplicaReader, replicas
-from bookie_client.replication.check import LedgerChecker, close_checked
+from bookie_client.replication.check import LedgerChecker
+from bookie_client.replication.closing import close_checked
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -45,7 +46,7 @@ class _Avoided:
     """A bookie that could not be reached."""
 
     until: float
-    """On the loop's clock."""
+    """The end of the time, on the loop's clock."""
     pause: float
     reason: BookieUnavailable
 
@@ -77,8 +78,10 @@ class Replicas:
         return await close_checked(self._client, await LedgerChecker(self._client).check(ledger_id))
 
     async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
-        """Each of these entries from whichever bookie has it, in order. Raises LedgerDeleted, or what opening the
-        ledger raises."""
+        """Yield each of these entries from whichever bookie has it, in order.
+
+        Raises LedgerDeleted, or the errors of opening the ledger.
+        """
         wanted = iter(entry_ids)
         async with self._client.open(ledger_id, password=None) as ledger:
             reader, metadata = replicas(ledger), ledger.metadata

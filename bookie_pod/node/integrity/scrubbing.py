@@ -6,13 +6,13 @@ or not the scrubber is switched on.
 `MetadataDigestTypes` asks the metadata service how entries are checked, for the scrubber and for reads.
 
 Invariants
-- A ledger's digest type never changes, so what was learnt is kept, for the `MAX_KNOWN` ledgers asked for last. But
-  ids are used again: whoever wants a `fresh` answer gets one that is `FRESH_S` old at most.
+- A ledger's digest type never changes, so what was learnt is kept, for the `MAX_KNOWN` ledgers asked for last. But ids
+  are used again: a `fresh` answer is at most `FRESH_S` old.
 - A service that does not answer is left alone for `PAUSE_S`: entries are then checked without their digests, and the
   scrubber does not stand still.
 
-Threads: event loop; `start` and `stop` as they say. `MetadataDigestTypes` may be asked on any
-thread; questions are asked one after another.
+Threads: event loop; `start` and `stop` as they say. `MetadataDigestTypes` may be asked on any thread; questions are
+asked one after another.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ def make_scrubber(
             folder,
             pace,
             digests,
-            may_be_earlier_life=collector.may_be_earlier_life,
             metrics=instruments,
             now_ms=steady_now_ms,
         )
@@ -135,7 +134,7 @@ class MetadataDigestTypes:
         self._pay = pay
         self._clock = clock
         self._known: OrderedDict[int, tuple[DigestType | None, float]] = OrderedDict()
-        """With the time of the answer."""
+        """The known types, with the time of the answer."""
         self._silent_until = 0.0
         self._lock = threading.Lock()
 
@@ -153,13 +152,14 @@ class MetadataDigestTypes:
         self._pay()
         try:
             metadata = self._metadata.read(ledger_id)
-        except MetadataDamaged:  # it alone: whoever reads it shall not keep others from being checked
+        except MetadataDamaged:  # only this ledger's: the checks of others must go on
             metadata = None
         except MetadataError as error:
             self._silent_until = self._clock() + PAUSE_S
             _log.warning("digests are not checked for a while: the metadata service does not tell", reason=str(error))
             return None
-        found = metadata.digest_type if metadata is not None else None
+        # A record that names no type never will, so its entries are those of a ledger without digests.
+        found = (metadata.digest_type or DigestType.DUMMY) if metadata is not None else None
         known[ledger_id] = found, self._clock()
         known.move_to_end(ledger_id)
         if len(known) > MAX_KNOWN:
@@ -206,7 +206,7 @@ def make_rebuilder(
 
 
 def finish_rebuilds(config: BookieConfig, files: Files) -> None:
-    """Before the storage is opened: finish what a crash interrupted. `StorageFault`, InvalidConfiguration."""
+    """Finish what a crash interrupted, before the storage is opened. `StorageFault`, InvalidConfiguration."""
     settings = options.storage_settings(config)
     if is_db(settings.engine):
         finish_online_rebuilds(files, _stores(config, files), [index for _, index in settings.pairs()])

@@ -1,5 +1,6 @@
-"""Everything about integrity that runs beside a serving bookie: the scrubber, the repair of what it finds, rebuilds
-of indexes, and the copying of what was lost. And what comes before a bookie serves.
+"""The integrity services that run beside a serving bookie, and the checks before it serves.
+
+They are the scrubber, the repair of what it finds, rebuilds of indexes, and the copying of what was lost.
 
 Threads: event loop.
 """
@@ -9,18 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubMetrics
 from bookie_pod.node import options
 from bookie_pod.node.gc_metadata import LoopGcMetadata
-from bookie_pod.node.identity.bookie_id import BookieAddressOptions
+from bookie_pod.node.identity.cookie_check import StoredCookie
 from bookie_pod.node.identity.earlier_life import EarlierLife
 from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.node.integrity.full_check import DataIntegrityCheck, LocalCopies
@@ -47,10 +49,10 @@ Found = Sequence[tuple[ScrubPart, Damage]]
 
 
 class ScrubRepair:
-    """After a scrub: entries that are damaged here are fetched from other bookies and stored anew.
+    """The repair after a scrub: entries that are damaged here are fetched from other bookies and stored again.
 
     Invariants
-    - An entry stays refused until its new copy is durable here and has a place of its own in the index.
+    - A damaged entry stays refused until its new copy is durable here and has a place of its own in the index.
     - One repair at a time; what could not be fetched stays damaged, and the next pass asks for it again.
 
     `connect()` gives the replicas; `flush()` makes the index rows of new copies durable.
@@ -114,7 +116,7 @@ class ScrubRepair:
 
 @dataclass(frozen=True, slots=True)
 class IntegrityParts:
-    """What integrity needs of the bookie."""
+    """The parts of the bookie that integrity needs."""
 
     config: BookieConfig
     files: Files
@@ -132,7 +134,7 @@ class IntegrityParts:
 
 
 class Integrity:
-    """One per bookie: made before it serves, so that nobody reads what is known to be damaged."""
+    """The integrity services of one bookie, made before it serves, so that no client reads known damage."""
 
     def __init__(self, parts: IntegrityParts) -> None:
         self._parts = parts
@@ -159,7 +161,7 @@ class Integrity:
             parts.under_pressure,
         )
         self.checks_data = parts.config.integrity.data_integrity_checking
-        """Whether that was asked for; a bookie that lost everything checks all the same."""
+        """True if the configuration asks for the check; a bookie that lost everything checks all the same."""
         self.data_check = DataIntegrityCheck(
             parts.storage,
             parts.operations.ledgers,
@@ -168,6 +170,7 @@ class Integrity:
             self.replicas,
             self._copies,
         )
+        parts.registry.scope("bookie").gauge("LEDGERS_IN_LIMBO", lambda: float(self.data_check.state.in_limbo))
 
     def _after_pass(self, instruments: ScrubMetrics) -> AfterPass | None:
         parts = self._parts
@@ -205,14 +208,14 @@ class Integrity:
 
 
 async def check_cookies_and_find_losses(
-    config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: BookieAddressOptions
-) -> tuple[LostCookies | None, str | None]:
+    config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: NetworkConfig
+) -> tuple[LostCookies | None, StoredCookie]:
     """The check of cookies at the start; with `dataIntegrityChecking` it may leave some to be stamped by
-    `check_losses`. Returns those, and the instance id of the cluster. Raises InvalidCookie, MetadataUnavailable."""
+    `check_losses`. Return those, and the stored cookie. Raises InvalidCookie, MetadataUnavailable."""
     if config.integrity.data_integrity_checking:
         lost = await find_lost_cookies(config, metadata, files, bookie_id, address)
         if lost is not None:
-            return lost, lost.expected.instance_id
+            return lost, replace(lost.stored, cookie=lost.expected)
     return None, await check_cookies(config, metadata, files, bookie_id, address)
 
 
@@ -226,7 +229,7 @@ async def check_losses(
     *,
     unclean: bool,
 ) -> int:
-    """Between opening the storage and replaying the journals: put in limbo what may be lost.
+    """Put in limbo what may be lost, between opening the storage and replaying the journals.
 
     Returns the highest id of a ledger that may be older than what this bookie holds; -1: none is. Raises InvalidCookie,
     MetadataError, StorageFault.

@@ -8,7 +8,7 @@ Invariants
 
 Threads: the main thread runs the event loop.
 
-Source: reference auto-recovery, section 1.
+Source: docs/internals/auto-recovery.md, section 1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bookie_client.cpu_priority import yield_processors
+from bookie_pod.admin.console import CONSOLE
 from bookie_pod.admin.rooms import ClusterRooms
 from bookie_pod.admin.routes import CLUSTER
 from bookie_pod.autorecovery.start import RunningAutoRecovery, start
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_host
 from bookie_pod.node.processes import service
 from bookie_pod.node.processes.service import ClusterProcess, SessionNotRenewed, others_get_sessions
@@ -59,6 +59,7 @@ class AutoRecoveryProcess(ClusterProcess):
             self._registry,
             self._admin,
             table=CLUSTER,
+            pages=CONSOLE,
             memory=MemoryGovernor(config.client_memory_bytes),
             rules=config.access,
         )
@@ -91,11 +92,14 @@ class AutoRecoveryProcess(ClusterProcess):
 
 
 def name_of_process(config: BookieConfig) -> str:
-    """What the auditor's vote says: host and port as those of a bookie here, which Java's tools can read. May block."""
+    """Return the name in the auditor's vote: host and port as those of a bookie here, which Java's tools can read.
+
+    May block.
+    """
     port = config.network.bookie_port
     try:
-        return f"{derive_host(options.address_options(config, port))}:{port}"
-    except InvalidConfiguration:  # it is a name for people, nobody connects to it
+        return f"{derive_host(config.network)}:{port}"
+    except InvalidConfiguration:  # the name is only shown, never connected to
         return f"{socket.gethostname()}:{port}"
 
 

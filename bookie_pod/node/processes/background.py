@@ -2,7 +2,7 @@
 
 Invariants
 - A task that fails ends the bookie: nothing fails in silence. One that only watches, trims or mends what can wait
-  (`assist`) is logged instead and begins anew, because a bookie is worth more than what such a task does for it.
+  (`assist`) is logged and restarted instead, because a bookie is worth more than what such a task does for it.
 - `cancel` ends every task; none is started afterwards.
 
 Threads: event loop, but for what `on_loop` returns and `LoopBridge.run`, which any thread may call.
@@ -23,17 +23,17 @@ import structlog
 from bookie_protocol.errors import StorageFault
 
 COLLECT_INTERVAL_S: Final = 30.0
-"""Between two runs of the cycle collector, in seconds."""
+"""Seconds between two runs of the cycle collector."""
 LONG_PAUSE_S: Final = 0.05
 """A collection of everything that took longer leaves what it found alive out of those to come."""
 THAW_S: Final = 3600.0
-"""Until what was left out is looked at again, in seconds: it may have died in the meantime."""
+"""Seconds until objects that were left out are looked at again: they may have died in the meantime."""
 FULL_SHARE: Final = 1000
-"""So many times as long as a collection of everything took passes until the next one."""
+"""The pause after a collection of all objects, as a multiple of the time that it took."""
 ASSIST_RETRY_S: Final = 30.0
-"""Until a task that assists begins anew after a failure, in seconds."""
+"""Seconds until a task that assists is restarted after a failure."""
 CHECK_S: Final = 1.0
-"""Between two looks at whether the loop is closed, in seconds: a call that it took before that never runs."""
+"""Seconds between two looks at whether the loop is closed: a call that it took before that never runs."""
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ class BackgroundTasks:
         self.run(_assisting(name, work))
 
     def watch(self, task: asyncio.Task[object]) -> None:
-        """Hear of the failure of a task that somebody else owns."""
+        """Watch a task that another part owns for its failure."""
         task.add_done_callback(self._judge)
 
     def on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
@@ -89,7 +89,7 @@ async def _assisting(name: str, work: Callable[[], Awaitable[None]]) -> None:
             await work()
         except Exception as error:
             # Resources may be short for hours, and the log is one of them: the first failure of each kind tells enough.
-            (_log.debug if told else _log.warning)("a background task begins anew", task=name, error=repr(error))
+            (_log.debug if told else _log.warning)("a background task is restarted", task=name, error=repr(error))
             told = True
             await asyncio.sleep(ASSIST_RETRY_S)
         else:

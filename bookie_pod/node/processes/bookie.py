@@ -6,7 +6,7 @@ thread for longer than `ABORT_S`: the journals have what counts.
 
 Threads: the main thread runs the event loop.
 
-Source: reference bookie behaviour, section 9.
+Source: docs/internals/bookie-behaviour.md, section 9.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from bookie_protocol.errors import ExitCode, StartupError
 _log = structlog.get_logger(__name__)
 
 SWITCH_INTERVAL_S: Final = 0.001
-"""How long a background thread may hold the interpreter before the event loop may take it back, in seconds."""
+"""Seconds that a background thread may hold the interpreter before the event loop may take it back."""
 
 
 def serve(config: BookieConfig) -> int:
-    """Run a bookie until it is told to stop or fails. Raises StartupError for what prevents the start."""
+    """Run a bookie until it is stopped or fails. Raises StartupError for what prevents the start."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Entries are immutable bytes in plain dicts: nothing on the hot path makes cycles. The collector would only walk
     # the caches at the worst moment, so it runs when the loop is idle instead (`Bookie`).
@@ -74,7 +74,7 @@ async def _run(config: BookieConfig, stop: asyncio.Event) -> int:
             _log.critical("unexpected fault", exc_info=error)
             error = UnexpectedError(f"unexpected fault, this is a bug: {error!r}")
         if isinstance(error, StartupError) and not is_tidy:
-            leave(error)  # whoever closes the event loop waits for its threads
+            leave(error)  # closing the event loop waits for its threads
         raise error
     finally:
         stopping.cancel()
@@ -103,4 +103,4 @@ async def _abort(bookie: Bookie, starting: asyncio.Task[None]) -> bool:
 
 
 class UnexpectedError(StartupError):
-    """What no check foresaw; the log has the traceback."""
+    """An error that no check foresaw; the log has the traceback."""

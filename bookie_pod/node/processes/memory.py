@@ -1,8 +1,9 @@
-"""Gives memory that the caches no longer use back to the operating system, and looks that no more is taken than may be.
+"""Gives unused memory back to the operating system, and checks that the process takes no more than it may.
 
-Entries are allocated one by one, and the C library keeps what they leave: after a burst the process would stay as
-large as the burst made it, which a container's memory limit counts. A trim holds the allocator's locks for some
-milliseconds, so it is done when no adds arrive, and only when it is worth it.
+Entries and frames are allocated one by one, and the C library keeps what they leave: after a burst the process would
+stay as large as the burst made it, which a container's memory limit counts. A trim holds the allocator's locks for some
+milliseconds, some tens of them for hundreds of megabytes. So it is done while little is written, and if it is
+worth it.
 
 Threads: event loop; the trim runs on a worker thread.
 """
@@ -22,31 +23,38 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.callers import Callers
-from bookie_pod.server.grpc.receiving import FIRST_SHARE
+from bookie_pod.callers import FIRST_SHARE, Callers
+from bookie_pod.server.grpc.resident import Known, ResidentBound
+from bookie_protocol.errors import ExitCode
 
-CHECK_INTERVAL_S: Final = 1.0
-"""Seconds without an add after which memory may be given back."""
-
-WORTH_BYTES: Final = 64 * 1024 * 1024
-"""Growth since the last trim that makes another one worth its cost."""
-
+CALM_S: Final = 5
+"""After so many seconds in which little is written memory may be given back."""
+CALM_BYTES: Final = 4 * 1024 * 1024
+"""Bytes written in a calm second, at most: the caches fill no faster than that afterwards."""
+WORTH_BYTES: Final = 24 * 1024 * 1024
+"""Growth since the last trim, beside what clients hold, that makes another one worth its cost."""
 GUARD_INTERVAL_S: Final = 0.01
 """A fast network brings some ten megabytes in this time."""
 QUIET_INTERVAL_S: Final = 0.1
-"""So much later is the next look where nobody calls over gRPC and nothing is held: a hundred looks in a second are a
-sixtieth of a processor."""
+"""Seconds by which the next look is later while no gRPC call runs and nothing is held.
+
+A hundred looks in a second take a sixtieth of a processor.
+"""
 GUARD_SHARE: Final = 5 / 4
-"""So many times the budget may be resident before anybody is in the way; a container may have twice the budget, and
-what comes in until calls have ended has to fit in between."""
+"""The multiple of the budget that may be resident before calls are ended.
+
+A container may have twice the budget, and the bytes that arrive until calls have ended have to fit in between.
+"""
 TRIM_AGAIN_S: Final = 1.0
 MOST_TRIM_AGAIN_S: Final = 60.0
-"""Of a process that is too large, after a trim; ever later while trims bring nothing."""
+"""Seconds after a trim of a process that is too large, at most; the pause grows while trims bring nothing."""
 COLLECT_SHARE: Final = 30
-"""So many times as long as a collection of garbage took the next one waits at least: each holds up the event loop."""
+"""The least pause after a garbage collection, as a multiple of its time: each holds up the event loop."""
 GROWTH_S: Final = 60
-"""What grew longer ago than this did not come in with the messages that come in now."""
+"""Seconds after which growth is not due to the messages that come in now."""
 
+ARENAS: Final = 2
+_M_ARENA_MAX: Final = -8
 _STATM: Final = Path("/proc/self/statm")
 _log = structlog.get_logger(__name__)
 
@@ -62,24 +70,24 @@ def trimmer() -> Callable[[], None] | None:
     return None if trim is None else lambda: trim(0)
 
 
-async def give_back_memory(
-    activity: Callable[[], object],
-    trim: Callable[[], None] | None,
-    resident: Callable[[], int] = resident_bytes,
-    interval: float = CHECK_INTERVAL_S,
-) -> None:
-    """Trim whenever `activity` (anything that differs after an add) stands still and the process has grown by
-    `WORTH_BYTES` since the last trim. Runs until cancelled; ends at once where the platform cannot trim."""
-    if trim is None:
-        return
-    floor, before = resident(), activity()
-    while True:
-        await asyncio.sleep(interval)
-        now = activity()
-        if now == before and resident() - floor >= WORTH_BYTES:
-            await asyncio.to_thread(trim)
-            floor = resident()
-        before = now
+def few_arenas() -> None:
+    """Have glibc keep what threads free in few places, so that another thread uses it, and a trim gives it back. To be
+    called before threads are started; without effect elsewhere."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_M_ARENA_MAX, ARENAS)
+
+
+def resident_bound(budget: int, known: Known, *, ends: bool = False) -> ResidentBound:
+    """The last bound of a process with so many bytes of budget: a quarter more, since it takes a while until what
+    was cut is gone, and twice the budget is what a container may have. A process that takes most of a small budget at
+    rest has half of the budget beside that. `ends`: the process does, if nothing else helps, shortly below that."""
+    most = max(budget * 5 // 4, resident_bytes() + budget // 2)
+    return ResidentBound(most, resident_bytes, trimmer(), known, _end if ends else None)
+
+
+def _end() -> None:
+    _log.critical("memory is short, and does not come back: the process ends, to be restarted")
+    os._exit(ExitCode.BOOKIE_EXCEPTION)
 
 
 async def guard_memory(
@@ -89,16 +97,21 @@ async def guard_memory(
     resident: Callable[[], int] = resident_bytes,
     interval: float = GUARD_INTERVAL_S,
     collect: Callable[[], object] = lambda: gc.collect(1),
+    written: Callable[[], int] = lambda: 0,
 ) -> None:
-    """Look every now and then whether somebody is in the way of others (`MemoryGovernor.relieve`), and whether the
-    process is larger than it should be: what clients have given back lies between what others hold, and is returned by
-    a trim alone.
+    """Relieve memory every now and then, until cancelled.
 
-    And the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`): when the process
-    is above its budget, and has grown lately by a good part of what clients may have, and not by what they are known to
-    hold, end the calls into which messages may come, but for as many as there is room for. Until they have ended, as
-    much may come as came since the look before: it is awaited. The first call of a process that was quiet is looked
-    at when it begins. Runs until cancelled."""
+    Each look asks whether a client is in the way of others (`MemoryGovernor.relieve`), and whether the process is
+    larger than it should be: memory that clients have given back lies between memory of others, and only a trim returns
+    it. That is done at once in a process above its budget, and in every other one when it is calm. `written` returns
+    how many bytes were put into caches, ever.
+
+    It is also the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`). When the
+    process is above its budget, and has grown lately by a good part of what clients may have, and not by what they are
+    known to hold, it ends the calls into which messages may come, but for as many as there is room for. Until they have
+    ended, as much may come as came since the look before: it is awaited. The first call of a process that was quiet is
+    looked at when it begins.
+    """
     memory = callers.memory
     while (begin := _known(resident)) is None:
         await asyncio.sleep(interval)
@@ -108,7 +121,7 @@ async def guard_memory(
     message = max(1, 2 * memory.limit // FIRST_SHARE)  # as large as one may be, with what it takes beside
     trims = _Trims(trim or trimmer() or (lambda: None), collect, begin, worth)
     lows, second = deque([begin - memory.total], maxlen=GROWTH_S), time.monotonic()  # of each second
-    before = begin
+    before, calm, had_written = begin, 0, written()
     while True:
         await asyncio.sleep(interval)
         if not memory.total:
@@ -126,9 +139,12 @@ async def guard_memory(
             _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers(keep))
         if time.monotonic() - second > 1:
             lows.append(unseen)
-            second += 1
+            second = time.monotonic()  # however long ago: nothing is known of the time without a look
+            is_calm, had_written = written() - had_written <= CALM_BYTES, written()
+            calm = calm + 1 if is_calm else 0
         lows[-1] = min(lows[-1], unseen)
-        trims.look(now, wanted=now > budget, urgent=now > most)
+        kept = min(lows[each] for each in range(-min(CALM_S, len(lows)), 0))
+        trims.look(now, kept if calm >= CALM_S else 0, wanted=now > budget, urgent=now > most)
 
 
 def _known(resident: Callable[[], int]) -> int | None:
@@ -141,7 +157,8 @@ def _known(resident: Callable[[], int]) -> int | None:
 
 class _Trims:
     """Trims a process that is too large: on a worker thread, one at a time, as it grows; and now and then as long as
-    it is far too large, since what made it so may be given back after a trim.
+    it is far too large, since what made it so may be given back after a trim. And one that is calm, if it keeps much
+    more than after the last trim.
 
     Young garbage is collected before: each gRPC call leaves its metadata in a cycle, and thousands of calls come
     between two of `collect_cycles`, which sees to what died old. To look at everything is a long turn of the loop."""
@@ -152,21 +169,28 @@ class _Trims:
         self._collect_at = 0.0
         self._worth = worth
         self._floor = self._before = resident
+        self._rest = 0  # what the start has left is given back too
         self._began = 0.0
         self._pause = TRIM_AGAIN_S
         self._running: asyncio.Task[None] | None = None
 
-    def look(self, now: int, *, wanted: bool, urgent: bool) -> None:
-        """`now`: bytes that are resident."""
+    def look(self, now: int, kept: int, *, wanted: bool, urgent: bool) -> None:
+        """`now`: bytes that are resident. `kept`: those that no client has held for a while; 0: this is not known."""
         if self._running is not None:
             if not self._running.done():
                 return
-            brought = self._before - now > self._worth
-            self._pause = TRIM_AGAIN_S if brought else min(MOST_TRIM_AGAIN_S, 2 * self._pause)
+            brought = self._before - now
+            self._pause = TRIM_AGAIN_S if brought > self._worth else min(MOST_TRIM_AGAIN_S, 2 * self._pause)
             self._running, self._floor = None, now
+            self._rest = 0 if brought > WORTH_BYTES // 2 else kept or now  # more may be given back a moment later
         self._floor = min(self._floor, now)
-        grown = now - self._floor > self._worth
-        if (wanted and grown) or (urgent and time.monotonic() - self._began > self._pause):
+        self._rest = min(self._rest, kept or self._rest)
+        passed = time.monotonic() - self._began
+        if (
+            (wanted and now - self._floor > self._worth)
+            or (urgent and passed > self._pause)
+            or (kept - self._rest > WORTH_BYTES and passed > CALM_S)
+        ):
             self._before, self._began = now, time.monotonic()
             if self._began >= self._collect_at:
                 self._collect()

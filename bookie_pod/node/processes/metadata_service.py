@@ -2,13 +2,15 @@
 
 Invariants
 - Sessions outlive this process: each gets its full time-out once more after the next start.
-- It makes no cluster: whoever wants one creates it (`bookie cluster init`).
+- It makes no cluster: `bookie cluster init` does.
 - What clients make it hold is governed: `client_memory_mb` for requests and answers under way, half as much for
   watches.
-- With a token, or certificates of clients, nobody gets an answer without; nothing of a stranger's request is received,
+- With a token, or certificates of clients, no client gets an answer without one; a stranger's request is not received,
   and strangers hold no connections that others need.
 - A session is renewed in room of its own: those who wait for the store, which may be slow, keep theirs meanwhile.
 - A token is never waited for where others could read it on the way.
+- Room is held for a start on a full disk, and held again when there is some. Only a start takes it, and only the one
+  that may open the store.
 - A store that failed ends it, with a line that says why: only another start can tell what is on the disk.
 
 Threads: the main thread runs the event loop; the store has a thread of its own.
@@ -17,6 +19,8 @@ Threads: the main thread runs the event loop; the store has a thread of its own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -26,24 +30,29 @@ import structlog
 from bookie_pod.audit import Audit
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.config.keys import MIB
+from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.processes.memory import guard_memory
+from bookie_pod.node.processes.memory import few_arenas, guard_memory, resident_bound
 from bookie_pod.node.processes.service import ServiceProcess
 from bookie_pod.node.processes.until_signal import run_until_signal
-from bookie_pod.roles import Role
+from bookie_pod.roles import EVERYTHING, Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole, Strangers
-from bookie_pod.server.grpc.receiving import GovernedCalls, bounds
+from bookie_pod.server.grpc.receiving import FewHeaders, GovernedCalls, bounds
 from bookie_pod.server.grpc.tls import TlsFiles, renewed_credentials
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tokens import Tokens
+from bookie_pod.storage.disks import StartReserves, give_up_reserves
+from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.addresses import is_loopback
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer, ServingBounds
+from bookie_protocol.metadata_service.embedded.store import StoreFull, StoreIsOwned
 
 ROLLOVER_S: Final = 60
 CALLS: Final = 1024
@@ -51,20 +60,21 @@ CALLS: Final = 1024
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Four times what a ZooKeeper takes."""
 MORE_CONNECTIONS: Final = 128
-"""Than sessions."""
+"""The number of connections beyond sessions."""
 STRANGERS: Final = 64
 """Connections of which no call was let in, where not everybody is. Of more, the oldest go."""
 STRANGER_S: Final = 30.0
-"""So long there is one of them."""
+"""Seconds that a stranger's connection may last."""
 RENEWALS_SHARE: Final = 8
 """Such a part of what clients may make it hold there is beside it for renewals of sessions."""
 IDLE_MS: Final = 30_000
 """A connection without a call is closed after so long; every client has a stream of events."""
 TOKEN_OPTION: Final = "--token-file"
 _TLS_OPTIONS: Final = ("--tls-certificate", "--tls-key", "--tls-trust")
-_MB: Final = 1024 * 1024
-LOCK_FILE: Final = "LOCK"
-"""RocksDB's; an error that names it tells of another owner."""
+STORE_PART: Final = 4
+"""A start holds at most this part of a small disk: opening the store writes out the table that its log is for."""
+RESERVE_LOOK_S: Final = 60.0
+"""The service looks this often whether that room is held."""
 
 _SERVICE: Final = messages.DESCRIPTOR.services_by_name["EmbeddedMetadata"]
 _log = structlog.get_logger(__name__)
@@ -108,11 +118,10 @@ class MetadataProcess(ServiceProcess):
             stats_address=options.http_host,
             stats_port=options.http_port or 0,
         )
-        memory = MemoryGovernor(options.client_memory_mb * _MB)
+        memory = MemoryGovernor(options.client_memory_mb * MIB)
         http = self._stops(await start_http(config, self, self._registry, memory=memory))
         self._phase = "opening the store"
-        owner = self._owner = await _open(options.data, OwnerLimits(options.max_sessions, memory.limit // 2))
-        self._undo.push_async_callback(owner.close)
+        owner = self._owner = await self._open_store(OwnerLimits(options.max_sessions, memory.limit // 2))
         callers = Callers(memory, Callers(MemoryGovernor(memory.limit // RENEWALS_SHARE)))
         strangers = Strangers(STRANGERS, STRANGER_S)
         served = await guarded(serving_bounds(callers, options.max_sessions), options, self._registry, strangers)
@@ -122,12 +131,26 @@ class MetadataProcess(ServiceProcess):
         if options.token_file is not None or options.tls_trust is not None:
             self._undo.callback(lasting_task(strangers.guard(server.port), "guard of connections").cancel)
         self._undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
+        bound = resident_bound(2 * memory.limit, lambda: strangers.known)
+        bound.start(server.port)
+        self._undo.callback(bound.stop)
         _log.info(
             "metadata service serves",
             uri=server.uri(),
             http_port=http.port if http is not None else None,
             data=str(options.data),
         )
+
+    async def _open_store(self, limits: OwnerLimits) -> EmbeddedOwner:
+        data = self._options.data
+        try:
+            return await self._undo.enter_async_context(opened_store(data, limits))
+        except StoreIsOwned as error:
+            raise ServerStartFailed(
+                f"another process owns the metadata store in {data}: stop that one, or use another directory"
+            ) from error
+        except MetadataUnavailable as error:
+            raise ServerStartFailed(str(error)) from error
 
     async def _serve(self) -> None:
         assert self._owner is not None
@@ -148,7 +171,7 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
         apart=(f"/{_SERVICE.full_name}/Heartbeat",),
     )
     return ServingBounds(
-        interceptors=(governed,),
+        interceptors=(FewHeaders(), governed),
         options=(
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             ("grpc.max_connection_idle_ms", IDLE_MS),
@@ -165,7 +188,10 @@ def _is_read(request: object) -> bool:
 async def guarded(
     served: ServingBounds, options: MetadataProcessOptions, registry: Registry, strangers: Strangers
 ) -> ServingBounds:
-    """With what the options demand of clients; `strangers` is told who is none. Raises `InvalidConfiguration`."""
+    """Return the bounds with the options' demands on clients. Raises `InvalidConfiguration`.
+
+    `strangers` is called for each client that is known.
+    """
     certificate, key, trust = options.tls_certificate, options.tls_key, options.tls_trust
     if (certificate is None) != (key is None) or (trust is not None and certificate is None):
         raise InvalidConfiguration(
@@ -174,7 +200,7 @@ async def guarded(
     away = not is_loopback(options.host)
     if certificate is None and options.token_file is not None and away:
         raise InvalidConfiguration(
-            f"{TOKEN_OPTION}={options.token_file}: whoever listens on the way could read the token; give"
+            f"{TOKEN_OPTION}={options.token_file}: an eavesdropper could read the token; set"
             " --tls-certificate and --tls-key, or --host 127.0.0.1"
         )
     tokens = await Tokens.load(TOKEN_OPTION, options.token_file)
@@ -189,23 +215,50 @@ async def guarded(
                 remedy=f"give {TOKEN_OPTION}, or --tls-trust",
             )
         return served
-    access = Access(AccessConfig(), TOKEN_OPTION, tokens, certificates=trust is not None)
+    every_certificate = AccessConfig(certificate_roles=(Role.ADMIN.value,))  # --tls-trust signs for these clients alone
+    access = Access(every_certificate, TOKEN_OPTION, tokens, certificates=trust is not None, of_other_names=EVERYTHING)
     roles = {f"/{_SERVICE.full_name}/{call.name}": Role.ADMIN for call in _SERVICE.methods}
     asks = DemandRole(access, Audit("metadata", registry), roles, frozenset(), strangers.let_in)
-    return replace(served, interceptors=(asks, *served.interceptors))
+    first, *others = served.interceptors
+    return replace(served, interceptors=(first, asks, *others))
 
 
-async def _open(data: Path, limits: OwnerLimits) -> EmbeddedOwner:
+@asynccontextmanager
+async def opened_store(data: Path, limits: OwnerLimits) -> AsyncIterator[EmbeddedOwner]:
+    """Open the store, or make it, until the block ends, and hold room for the next start on a full disk. A start on one
+    takes what is held, but not before it knows that no other process has the store open. Raises
+    `MetadataUnavailable`."""
+    files, folder = PosixFiles(), str(data)
+
+    async def give_up() -> None:
+        await asyncio.to_thread(give_up_reserves, files, [folder], STORE_PART)
+
     try:
-        return await EmbeddedOwner.open(str(data), limits)
-    except MetadataUnavailable as error:
-        if LOCK_FILE in str(error):
-            raise ServerStartFailed(
-                f"another process owns the metadata store in {data}: stop that one, or use another directory"
-            ) from error
-        raise ServerStartFailed(str(error)) from error
+        owner = await EmbeddedOwner.open(folder, limits)
+    except StoreFull:
+        await give_up()
+        owner = await EmbeddedOwner.open(folder, limits)
+    try:
+        await give_up()  # it could be opened, and is written next
+        holding = lasting_task(_hold_reserve(files, folder), "room for a start")
+        try:
+            yield owner
+        finally:
+            holding.cancel()
+    finally:
+        await owner.close()
+
+
+async def _hold_reserve(files: PosixFiles, folder: str) -> None:
+    reserves, warn = StartReserves(files, STORE_PART), DisksConfig().usage_warn_threshold
+    while True:
+        with suppress(OSError):  # the disk cannot be looked at
+            usage = await asyncio.to_thread(files.usage, folder)
+            await asyncio.to_thread(reserves.hold, folder, usage, warn)
+        await asyncio.sleep(RESERVE_LOOK_S)
 
 
 def serve_metadata(options: MetadataProcessOptions) -> int:
     """Run until SIGTERM or SIGINT; a second one ends the process at once. Raises `StartupError`."""
+    few_arenas()
     return run_until_signal(lambda: MetadataProcess(options).run())

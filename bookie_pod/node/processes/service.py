@@ -7,10 +7,11 @@
 
 Nothing here needs the directories of a bookie.
 
-A process that cannot renew its session with the metadata service ends, to be started anew (`watch_session`). The driver
-opens another session after one that expired, so usually nothing is to be done. If no connection comes back although the
-metadata service takes new ones, something is wrong with this process. While the service takes none, waiting is all
-there is to do.
+A process that cannot renew its session with the metadata service ends, to be restarted (`watch_session`); so does a
+bookie. The driver opens another session after one that expired, so usually nothing is to be done. If no connection
+comes back although the metadata service takes new ones, something is wrong with this process: such as a session with a
+ZooKeeper that lost its data, which refuses clients that have seen later changes than it has, and ends no session. While
+the service takes none, waiting is all there is to do.
 
 Threads: the main thread runs the event loop.
 """
@@ -18,6 +19,7 @@ Threads: the main thread runs the event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
     from bookie_pod.server.http.server import HttpServer
 
 STOP_S: Final = 20.0
-"""How long the parts of a process may take to stop, in seconds."""
+"""Seconds that the parts of a process may take to stop."""
 PROBE_PAUSE_S: Final = 10.0
-"""Between two looks at a session that is away."""
+"""Seconds between two looks at a session that is away."""
 PATIENCE_S: Final = 60.0
-"""How long a session may be away before anybody asks why."""
+"""Seconds that a session may be away before the process looks for the reason."""
+RETURN_S: Final = 20.0
+"""A service that is back takes new connections at once; the clients that lost theirs come within so many seconds."""
 
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +53,7 @@ class ServiceProcess(ABC):
     """`NodeStatus` of the process, and its order of starting and stopping."""
 
     name: str
-    """As the log has it."""
+    """The name of the process in the log."""
     stop_s: float | None = STOP_S
 
     def __init__(self, latency_rollover_s: int, *, process_metrics: bool = True) -> None:
@@ -61,7 +65,7 @@ class ServiceProcess(ABC):
         self._serves = False
 
     async def run(self) -> None:
-        """Until cancelled, or until a part of it fails. Raises `StartupError`."""
+        """Run until cancelled, or until a part of it fails. Raises `StartupError`."""
         try:
             await self._start()
             self._serves, self._phase = True, "serving"
@@ -110,7 +114,7 @@ class ServiceProcess(ABC):
 
 
 class ClusterProcess(ServiceProcess):
-    """A process that is a client of a cluster: ready while its session with the metadata service stands."""
+    """A process that is a client of a cluster: ready while its session with the metadata service lasts."""
 
     def __init__(self, config: BookieConfig) -> None:
         super().__init__(config.metrics.latency_rollover_seconds, process_metrics=config.metrics.expose_jvm_metrics)
@@ -154,23 +158,26 @@ class SessionNotRenewed(StartupError):
     exit_code = ExitCode.METADATA_SESSION_EXPIRED
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}, although it takes new connections: ending, to be started anew")
+        super().__init__(f"{reason}, although it takes new connections: the process ends, to be restarted")
 
 
 async def watch_session(config: BookieConfig, metadata: MetadataService) -> None:
-    """Until cancelled. Raises `SessionNotRenewed`."""
+    """Watch the session until cancelled. Raises `SessionNotRenewed`."""
     loop = asyncio.get_running_loop()
-    connected_at = loop.time()
+    connected_at, back_at = loop.time(), math.inf
     while True:
         await asyncio.sleep(PROBE_PAUSE_S)
         if metadata.session.state is SessionState.CONNECTED:
-            connected_at = loop.time()
-        elif (away := loop.time() - connected_at) >= PATIENCE_S and await others_get_sessions(config, metadata):
-            raise SessionNotRenewed(f"no connection to the metadata service for {away:.0f} s")
+            connected_at, back_at = loop.time(), math.inf
+        elif (away := loop.time() - connected_at) >= PATIENCE_S:
+            asked_at = loop.time()
+            back_at = min(back_at, asked_at) if await others_get_sessions(config, metadata) else math.inf
+            if asked_at - back_at >= RETURN_S:
+                raise SessionNotRenewed(f"no connection to the metadata service for {away:.0f} s")
 
 
 async def others_get_sessions(config: BookieConfig, metadata: MetadataService) -> bool:
-    """Whether a new connection works, and that of `metadata` still does not."""
+    """Return whether a new connection works while that of `metadata` still does not."""
     try:
         another = await open_metadata(config.metadata, required_metadata_uri(config))
     except (MetadataError, InvalidConfiguration, OSError):

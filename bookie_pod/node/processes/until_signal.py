@@ -1,10 +1,11 @@
-"""Running something until the process is told to end.
+"""The main loop of a process until a signal ends it.
 
 SIGTERM and SIGINT end it in an orderly way, in its own time; a second one ends the process at once. Afterwards signals
 are handled as before. A thread or a task of the process that ended, or makes no progress, ends it too (`watch`).
 
-Why it ended is told where Kubernetes shows it, in the file of a container's `terminationMessagePath`: the one line that
-standard error gets too. Nothing is created: the file is there only in a container, and Kubernetes made it.
+The reason of its end is written where Kubernetes shows it, in the file of a container's `terminationMessagePath`: the
+one line that standard error gets too. Nothing is created: the file is there only in a container, and Kubernetes made
+it.
 
 Threads: the main thread runs the event loop; `tell_kubernetes` is for any.
 """
@@ -31,10 +32,10 @@ _log = structlog.get_logger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 ABORT_S: Final = 10.0
-"""How long a process that failed tidies up, in seconds."""
+"""Seconds that a process that failed has to tidy up."""
 PATH: Final = "/dev/termination-log"
 MAX_BYTES: Final = 4096
-"""What Kubernetes shows of it."""
+"""Bytes of it that Kubernetes shows."""
 
 
 @contextmanager

@@ -1,16 +1,15 @@
-"""Watching the threads and tasks that others wait for: when one ends, or makes no progress, so does the process.
+"""The watch over threads and tasks that others wait for: when one ends, or makes no progress, the process ends.
 
-Who waits for a thread that is gone waits for ever, and nobody outside can tell. So one look a second compares the
-threads that live with those that were begun, and asks each step that is under way whether it is still the same one.
-A process that fails this way is started anew by whoever supervises it, which brings all of it back.
+A wait for a thread that is gone never ends, and nothing outside shows it. So one look a second compares the threads
+that live with those that were begun, and asks each step that is under way whether it is still the same one. The
+supervisor of a process that fails this way starts it again, which brings all of it back.
 
 Invariants
-- Every thread with a name of ours is watched from its beginning, without being told of, even if it ends before the
-  next look; but for those that end by nature (`SHORT_LIVED`). Threads of libraries (`LIBRARIES`) are their owners'
-  business.
+- Every thread with a name of ours is watched from its beginning, without registration, even if it ends before the next
+  look; but for those that end by nature (`SHORT_LIVED`). Threads of libraries (`LIBRARIES`) are their owners' business.
 - Tasks tell by themselves that they ended (`bookie_protocol.lasting`).
-- How long a step takes is counted in looks, so that a process which was stopped, or a machine which slept, has
-  not missed anything.
+- How long a step takes is counted in looks, so that a process which was stopped, or a machine which slept, has not
+  missed anything.
 - Once the process is being ended (`ending`), threads may end; but not while a step goes on that needs them, and what
   makes no progress is found all the same.
 
@@ -30,26 +29,27 @@ from bookie_protocol.errors import StartupError
 from bookie_protocol.lasting import watched_by
 
 LOOK_S: Final = 1.0
-LIBRARIES: Final = ("Thread-*", "ThreadPoolExecutor-*", "Dummy-*", "asyncio-waitpid-*")
+LIBRARIES: Final = ("Thread-*", "ThreadPoolExecutor-*", "Dummy-*", "asyncio-waitpid-*", "Otel*")
 """Names of threads that are none of ours. `Dummy` is one that Python did not begin; it vanishes from the list when
-another thread gets its number. `asyncio-waitpid` waits for a child, where the loop is not uvloop's."""
+another thread gets its number. `asyncio-waitpid` waits for a child, where the loop is not uvloop's.
+`Otel` exports telemetry, which no other thread waits for."""
 SHORT_LIVED: Final = (*LIBRARIES, "journal-*-next-file", "index-headers_*", "index-rebuild", "storage-*-retry")
 """Names of threads whose end is no fault."""
 
 
 class Step(NamedTuple):
-    """What a thread is at."""
+    """The current step of a thread."""
 
     thread: str
     at: object | None
     """Another one with each step; None: it waits to be given something."""
     limit_s: float
-    """No step takes so long on hardware that works. Half of it makes the process unready."""
+    """Seconds that no step takes on hardware that works. Half of it makes the process unready."""
     needs: str = ""
     """A pattern of threads: without one of them the step never ends."""
 
     def is_lost(self, ended: str) -> bool:
-        """Whether it never ends, because this thread did."""
+        """Return whether it never ends, because this thread did."""
         return bool(self.needs) and fnmatch.fnmatchcase(ended, self.needs)
 
 
@@ -65,9 +65,9 @@ class Watch:
         self._steps = steps
         self._known: set[threading.Thread] = set()
         self._past: WeakSet[threading.Thread] = WeakSet(_begun() - set(threading.enumerate()))
-        """Threads that ended and need not be told of any more, for as long as somebody holds them."""
+        """Threads that ended and were reported, or need no report, for as long as they are referenced."""
         self._at: dict[str, tuple[object, int]] = {}
-        """What a thread is at, and for how many looks."""
+        """The current step of each thread, and the number of looks for which it has been that."""
         self._slow: list[str] = []
         self._found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ending = False
@@ -77,18 +77,18 @@ class Watch:
 
     @property
     def slow(self) -> Sequence[str]:
-        """What has made no progress for half of the time that it may take, a line each."""
+        """Return the steps without progress for half of the time that they may take, a line each."""
         return self._slow
 
     async def run(self) -> None:
-        """Until cancelled. Raises `PartEnded`."""
+        """Watch until cancelled. Raises `PartEnded`."""
         while not self._found.done():
             self._look()
             await asyncio.wait([self._found], timeout=LOOK_S)
-        raise PartEnded(f"{self._found.result()}: the process ends, to be started anew")
+        raise PartEnded(f"{self._found.result()}: the process ends, to be restarted")
 
     def ending(self) -> None:
-        """Let threads and tasks end from now on, because they were told to."""
+        """Let threads and tasks end from now on, because the process is being ended."""
         self._look()
         self._ending = True
 
@@ -132,9 +132,9 @@ class Watch:
 
 
 def _begun() -> set[threading.Thread]:
-    """Every thread that was ever begun and that somebody still holds, as its owner does.
+    """Return every thread that was ever begun and is still referenced, as by its owner.
 
-    Python lists only those that live, and forgets what ended between two looks: an executor's thread that died of its
+    Python lists only living threads, and forgets what ended between two looks: an executor's thread that died of its
     first piece of work. What it keeps for its own tests has them all.
     """
     try:

@@ -1,5 +1,8 @@
-"""One bookie of a standalone cluster, in a process of its own; and when it is ready: registered as writable at its
-address, and answering requests, as clients see it. One that is being decommissioned is ready as a read-only one.
+"""One bookie of a standalone cluster, in a process of its own, and the check that it is ready.
+
+It is ready when it is registered as writable at its address and answers requests, as clients see it. A bookie that is
+being decommissioned is ready as a read-only one; another one that is read-only mostly has a full disk, and that is said
+at once.
 
 Invariants
 - A child inherits no pipe and no terminal: input is /dev/null, output a file in the bookie's directory. It has a
@@ -14,12 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bookie_client.connection.pool import ChannelPool, Resolver
+from bookie_client.connection.network import Resolver
+from bookie_client.connection.pool import ChannelPool
 from bookie_client.connection.request import Request
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import (
@@ -35,7 +40,7 @@ from bookie_protocol.metadata_service.records import DECOMMISSION
 STOP_SECONDS: Final = 20.0
 _TAIL_BYTES: Final = 3000
 _TO_PEOPLE: Final = "bookie: "
-"""What a line begins with that says why a bookie did not start."""
+"""The prefix of a line that says why a bookie did not start."""
 
 _CHILD: Final = """\
 import ctypes, os, signal, sys
@@ -48,6 +53,8 @@ main(sys.argv[2:])
 """
 LOOPBACK: Final = "127.0.0.1"
 _RETRY_SECONDS: Final = 0.02
+_SEEN_WITHIN_S: Final = 5.0
+"""Others see what a bookie wrote to the metadata service within this time."""
 
 
 async def start_child(configuration: Path, output: Path) -> asyncio.subprocess.Process:
@@ -91,12 +98,8 @@ class BookieProcess:
         return log_of(self.directory)
 
     def output(self) -> str:
-        """What it printed last to people; the last lines of its log if that is nothing."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            tail = file.read().decode(errors="replace").strip()
-        last = tail.splitlines()[-1:]
-        return last[0] if last and last[0].startswith(_TO_PEOPLE) else tail
+        """Return what it printed last to people; the last lines of its log if that is nothing."""
+        return last_words(self.log) or _tail(self.log)
 
     async def kill(self) -> None:
         """End it as a crash would (SIGKILL) and wait for its end."""
@@ -117,18 +120,37 @@ class BookieProcess:
 
 
 def log_of(directory: Path) -> Path:
-    """Where the output of the bookie in this directory goes."""
+    """Return the file for the output of the bookie in this directory."""
     return directory / "bookie.log"
 
 
+def last_words(log: Path) -> str | None:
+    """The last line of a bookie's log if it is one for people, which says why the bookie ended; None if it is not, or
+    if the log cannot be read."""
+    try:
+        last = _tail(log).splitlines()[-1:]
+    except OSError:
+        return None
+    return last[0] if last and last[0].startswith(_TO_PEOPLE) else None
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+
+
 def child_environment() -> dict[str, str]:
-    """Without keys of the configuration: what a user sets for clients would win over the bookies' own files."""
+    """Return the environment without keys of the configuration: they would override the bookies' own files."""
     return {name: value for name, value in os.environ.items() if not name.startswith("BK_") and name != "BOOKIE_CONF"}
 
 
 async def wait_ready(metadata: MetadataService, bookie: BookieProcess, timeout: float) -> None:
-    """Raises `ServerStartFailed` when the bookie ends first, or is not ready within `timeout` seconds, and the
-    metadata service's error when nobody can tell."""
+    """Wait until the bookie is ready.
+
+    Raises `ServerStartFailed` when the bookie ends first, or is not ready within `timeout` seconds, and the metadata
+    service's error when the state cannot be determined.
+    """
     ready = asyncio.ensure_future(_serves(metadata, bookie))
     ended = asyncio.ensure_future(bookie.process.wait())
     try:
@@ -148,28 +170,50 @@ async def wait_ready(metadata: MetadataService, bookie: BookieProcess, timeout: 
 
 
 async def _serves(metadata: MetadataService, bookie: BookieProcess) -> None:
-    """Return once the bookie is registered at its new address and answers a request."""
-    groups = [BookieGroup.WRITABLE]
-    if bookie.bookie_id in await metadata.records(DECOMMISSION).names():
-        groups.append(BookieGroup.READ_ONLY)
-    registered = [asyncio.ensure_future(_registered(metadata, bookie, group)) for group in groups]
+    """Return once the bookie is registered at its new address and answers a request. Raises `ServerStartFailed` if it
+    does so as a read-only one."""
+    may_be_read_only = bookie.bookie_id in await metadata.records(DECOMMISSION).names()
+    registered = [
+        asyncio.ensure_future(_registered(metadata, bookie, group))
+        for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY)
+    ]
+    writable = registered[0]
     try:
-        done, _ = await asyncio.wait(registered, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await asyncio.wait(registered, return_when=asyncio.FIRST_COMPLETED)
+        await _answers(bookie)
+        # Each bookie is read-only for a moment, until it is let in; one that answers is in its place.
+        if not may_be_read_only:
+            await asyncio.wait({writable}, timeout=_SEEN_WITHIN_S)
+        for task in registered:
+            if task.done():
+                task.result()
+        if not (writable.done() or may_be_read_only):
+            raise ServerStartFailed(_is_read_only(bookie))
     finally:
         for task in registered:
             task.cancel()
         await asyncio.wait(registered)
+    if bookie.grpc_port is not None:
+        await _listens(bookie.grpc_port)
+
+
+async def _answers(bookie: BookieProcess) -> None:
     pool = ChannelPool(_resolver(bookie.port), ClientOptions(reconnect_delay=_RETRY_SECONDS, read_timeout=1.0))
     try:
-        # It drops connections until its start is over, and tells nobody when that is.
+        # It drops connections until its start is over, and gives no sign when that is.
         while isinstance(await _ask(pool, bookie.bookie_id), BookieUnavailable):  # noqa: ASYNC110
             await asyncio.sleep(_RETRY_SECONDS)
     finally:
         await pool.close()
-    if bookie.grpc_port is not None:
-        await _listens(bookie.grpc_port)
+
+
+def _is_read_only(bookie: BookieProcess) -> str:
+    disk = shutil.disk_usage(bookie.directory)
+    used = 100 * (1 - disk.free / disk.total)
+    return (
+        f"{bookie.bookie_id} takes no writes: it started as read-only; {used:.0f} % of the disk of {bookie.directory}"
+        " is used: free some space, or take another disk (--data, for a trial TMPDIR)"
+    )
 
 
 async def _registered(metadata: MetadataService, bookie: BookieProcess, group: BookieGroup) -> None:
@@ -215,7 +259,7 @@ async def _ask(pool: ChannelPool, bookie_id: str) -> PodkeeperError | None:
 
 
 async def _listens(port: int) -> None:
-    """Return once somebody listens there; gRPC is loaded when the bookie serves already."""
+    """Return once a server listens there; gRPC is loaded when the bookie serves already."""
     while True:
         try:
             _, writer = await asyncio.open_connection(LOOPBACK, port)

@@ -1,24 +1,25 @@
-"""A cluster on one machine: an embedded metadata service in this process, each bookie in a process of its own. One that
-ends can be started again (`keep_running`).
+"""A cluster on one machine: an embedded metadata service in this process, each bookie in its own.
+
+A bookie that ends can be started again (`keep_running`).
 
 Invariants
 - "Ready" is what clients see (`wait_ready`); a cluster of which a part does not get there leaves nothing running.
 - Only processes started here are ever signalled (`bookie_process`).
-- Ports that this cluster chooses are nobody else's until it is stopped (`ReservedPorts`).
+- No other process gets the ports that this cluster chooses until it is stopped (`ReservedPorts`).
 - A bookie's identity is its name, not its port: the same directory can be started again on other ports.
 - A bookie that was decommissioned is left out for as long as its directory is there: it would refuse to start, and
   nothing needs it. The others start without it. Once the directory is removed, its name is a new bookie's.
 - `keep_running` starts one bookie `FIRST_PAUSE` to `LONGEST_PAUSE` seconds apart: twice as long after each start that
-  failed, and after each bookie that came back and ended within `HEALTHY_SECONDS`. One that ran for longer begins anew.
-  What ended is told with its exit code and the last line that it printed, and so is what could not be started; nothing
-  ends the supervision but its cancellation, or the end of the cluster's own metadata service, without which nothing can
-  be done.
+  failed, and after each bookie that came back and ended within `HEALTHY_SECONDS`. After a bookie that ran for longer
+  the pauses start again. Each end is reported with its exit code and the last line printed, and so is each failed
+  start. Nothing ends the supervision but its cancellation, or the end of the cluster's own metadata service, without
+  which nothing can be done.
 
-A reserved port is bound here, and nobody listens on it: nobody else gets it, neither a process that looks for a free
-port nor an outgoing connection, and connecting to it is refused. On Linux a process that is told of it can listen
-there all the same, because both sides set SO_REUSEADDR; so it stays reserved for as long as this process wants,
-restarts of the other included. Elsewhere that does not hold, and the port is given up at once: what remains is that
-the system gives a port that it gave a moment ago to nobody else for a while.
+A reserved port is bound here without a listener: no other process gets it, neither one that looks for a free port nor
+an outgoing connection, and connecting to it is refused. On Linux a process that gets its number can listen there all
+the same, because both sides set SO_REUSEADDR; so it stays reserved for as long as this process wants, restarts of the
+other included. Elsewhere that does not hold, and the port is given up at once: what remains is that the system does not
+give a port that it gave a moment ago to another process for a while.
 
 Threads: event loop only.
 """
@@ -39,10 +40,11 @@ from typing import Final
 from bookie_pod.config.derive import SMALLEST_DEFAULT_MB, default_memory_budget_mb
 from bookie_pod.node.identity.cookies import COOKIE_FILE, CURRENT_FOLDER
 from bookie_pod.node.identity.leaving import has_left
+from bookie_pod.node.processes.metadata_service import opened_store
 from bookie_pod.node.standalone.bookie_process import LOOPBACK, BookieProcess, log_of, start_child, wait_ready
 from bookie_protocol.errors import PodkeeperError, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.local import connect_local
-from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
@@ -52,6 +54,11 @@ START_SECONDS: Final = 60.0
 SESSION_SECONDS: Final = 4.0
 """Time-out of metadata sessions: so long a killed bookie counts as registered, and its successor waits."""
 _CAN_BE_SHARED = sys.platform == "linux"
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+HEALTHY_SECONDS: Final = 60.0
+"""Seconds of running after which a bookie's end has another cause than its end before."""
+_LONGEST_LINE: Final = 300
 
 
 class StandaloneCluster:
@@ -89,7 +96,7 @@ class StandaloneCluster:
 
     @property
     def metadata_service_uri(self) -> str:
-        """What other processes on this machine set as `metadataServiceUri`."""
+        """Return the value of `metadataServiceUri` for other processes on this machine."""
         return self._uri
 
     async def start(self, timeout: float = START_SECONDS) -> None:
@@ -118,8 +125,10 @@ class StandaloneCluster:
         return bookie
 
     async def was_decommissioned(self, bookie_id: str) -> bool:
-        """Whether this bookie left the cluster for good and its directory is still there. False also if nobody can
-        tell."""
+        """Return whether this bookie left the cluster for good and its directory is still there.
+
+        False also if that cannot be determined.
+        """
         cookies = list((self.directory / bookie_id).glob(f"*/{CURRENT_FOLDER}/{COOKIE_FILE}"))
         if not cookies:
             return False
@@ -127,7 +136,9 @@ class StandaloneCluster:
         return await has_left(self.metadata, bookie_id, stamped_at)
 
     async def wait_broken(self) -> str:
-        """Until the metadata service of this cluster can do nothing any more, which may be never; why."""
+        """Wait until the metadata service of this cluster has failed for good, which may be never, and return the
+        reason.
+        """
         if self._owner is None:
             never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             return await never
@@ -173,8 +184,7 @@ class StandaloneCluster:
     async def _start_embedded(self) -> None:
         folder = self.directory / "metadata"
         folder.mkdir(parents=True, exist_ok=True)
-        owner = self._owner = await EmbeddedOwner.open(str(folder))
-        self._undo.push_async_callback(owner.close)
+        owner = self._owner = await self._undo.enter_async_context(opened_store(folder, OwnerLimits()))
         server = EmbeddedMetadataServer(owner, LOOPBACK, self._metadata_port)
         await server.start()
         self._undo.push_async_callback(server.stop)
@@ -250,12 +260,12 @@ class ReservedPorts:
         self._given: set[int] = set()
 
     def take(self) -> int:
-        """A port that nobody has, and that was not given before. Raises `OSError` when there is none."""
+        """Return a free port that was not given before. Raises `OSError` when there is none."""
         while True:
             holder = socket.socket()
             try:
                 holder.bind((self._host, 0))
-                # After the bind, so that this bind itself shares a port with nobody.
+                # After the bind, so that this bind itself does not share a port with another process.
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 port: int = holder.getsockname()[1]
             except OSError:
@@ -270,7 +280,7 @@ class ReservedPorts:
                 return port
 
     def give_back(self, port: int) -> None:
-        """Whoever wants it may have it; it is not given again here."""
+        """Free the port for other processes; it is not given again here."""
         if (holder := self._held.pop(port, None)) is not None:
             holder.close()
 
@@ -280,17 +290,11 @@ class ReservedPorts:
             self.give_back(port)
 
 
-FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 30.0
-HEALTHY_SECONDS: Final = 60.0
-"""Who runs for so long did not end for what ended it before."""
-_LONGEST_LINE: Final = 300
-
-
 async def keep_running(cluster: StandaloneCluster, tell: Callable[[str], None]) -> None:
-    """Until cancelled. `tell` gets one line for each bookie that ended, came back or could not be started.
+    """Keep the bookies running until cancelled.
 
-    Raises `ServerStartFailed` when the metadata service of the cluster failed.
+    `tell` gets one line for each bookie that ended, came back or could not be started. Raises `ServerStartFailed` when
+    the metadata service of the cluster failed.
     """
     async with asyncio.TaskGroup() as group:
         keepers = [group.create_task(_keep_one(cluster, bookie_id, tell)) for bookie_id in cluster.bookies]
@@ -331,7 +335,7 @@ def _exit(code: int) -> str:
 
 
 def _last_line(bookie: BookieProcess) -> str:
-    """What it printed last; nothing if that cannot be read."""
+    """Return the last line that it printed; nothing if that cannot be read."""
     try:
         lines = bookie.output().splitlines()
     except OSError:

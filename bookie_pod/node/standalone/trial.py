@@ -61,7 +61,7 @@ class TrialOptions:
 
 @dataclass(slots=True)
 class TrialReport:
-    """What happened. Times in seconds, sizes in bytes of payload."""
+    """The results of a trial. Times in seconds, sizes in bytes of payload."""
 
     file: str = ""
     size: int = 0
@@ -93,7 +93,7 @@ class TrialReport:
 
 
 class Progress(Protocol):
-    """Is told what the trial does; `total` in bytes, None when unknown."""
+    """Receives the progress of the trial; `total` in bytes, None when unknown."""
 
     def phase(self, text: str, total: int | None = None) -> None: ...
 
@@ -103,8 +103,10 @@ class Progress(Protocol):
 
 
 async def run_trial(options: TrialOptions, progress: Progress) -> TrialReport:
-    """Run it. Raises `InvalidConfiguration` or another `StartupError` when it cannot begin; everything that
-    goes wrong later stands in the report."""
+    """Run the trial. Raises `InvalidConfiguration` or another `StartupError` when it cannot begin.
+
+    The report has every later error.
+    """
     if options.file is not None and not options.file.is_file():
         raise InvalidConfiguration(f"{options.file} is not a file; name an existing file, or none for a generated log")
     report = TrialReport()

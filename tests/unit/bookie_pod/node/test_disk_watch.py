@@ -12,25 +12,29 @@ from typing import Any
 import pytest
 
 from bookie_pod.config.load import load_config
+from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
 from bookie_pod.node.disk_watch import start_disk_watch
+from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.processes.background import BackgroundTasks
-from bookie_pod.storage.disks import DiskVerdict
+from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
+from bookie_pod.storage.disks import DiskMonitor, DiskVerdict
 from bookie_pod.storage.engines.detection import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import FLUSH_TRIES
 from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirStates
 from bookie_pod.storage.files import DiskUsage
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.memory_files import MemoryFiles
 from tests.support.memory_store import MemoryStores
 from tests.support.storage_engine import call_directly, entry, put
 
 TOTAL = 1_000_000
+FOLDERS = ["/l1/current", "/l2/current"]
 
 
 class Disks:
@@ -178,33 +182,8 @@ async def test_a_full_index_directory_takes_no_new_index_files() -> None:
 async def test_a_directory_that_takes_no_writes_is_a_failed_one_whatever_the_engine(
     engine: str, isolated: bool
 ) -> None:
-    files, registry, failures, verdicts = MemoryFiles(), Registry(), list[BaseException](), list[DiskVerdict]()
-    overrides = {
-        "metadataServiceUri": "file:///metadata",
-        "journalDirectories": "/j",
-        "ledgerDirectories": "/l1,/l2",
-        "ledgerStorageClass": engine,
-        "logSizeLimit": "4096",
-        "isolateFailedLedgerDirectories": str(isolated).lower(),
-    }
-    config = load_config(environ={}, overrides=overrides)
-    folders = ["/l1/current", "/l2/current"]
-    for folder in ("/j/current", *folders):
-        files.makedirs(folder)
-    states = {folder: LedgerDirStates([folder]) for folder in folders}
-    parts = StorageParts(files, call_directly, MemoryStores(files.faults), states.__getitem__)
-    side = StorageSide(open_storage(options.storage_settings(config), parts), states, {})
-    mode: Any = SimpleNamespace(on_disks=verdicts.append)
-    monitor = start_disk_watch(
-        config,
-        files,
-        side,
-        mode,
-        BackgroundTasks(asyncio.get_running_loop(), failures.append),
-        failures.append,
-        BookieMetrics(registry),
-        lambda folder, state: None,
-    )
+    files, registry, failures = MemoryFiles(), Registry(), list[BaseException]()
+    side, monitor = _watched(files, engine, isolated, failures, registry)
     try:
         files.faults.fail("write", "writev", "pwrite", path="/l2/current/", errno=errno.EIO)
         for number in range(20 * FLUSH_TRIES):
@@ -215,15 +194,117 @@ async def test_a_directory_that_takes_no_writes_is_a_failed_one_whatever_the_eng
             await asyncio.sleep(0)
             if monitor.failed or failures:
                 break
+        await asyncio.sleep(0)
         gauge = next(line for line in registry.render().splitlines() if line.startswith("bookie_ledger_failed_dirs"))
         assert float(gauge.split()[-1]) == isolated
         assert [str(failure).startswith("ledger directory /l2: ") for failure in failures] == [True] * (not isolated)
-        assert side.writable() == folders[:1] if isolated else folders
+        assert side.writable() == FOLDERS[:1] if isolated else FOLDERS
     finally:
         monitor.stop()
         files.faults.clear()
         with suppress(StorageFault):
             side.storage.close()
+
+
+@pytest.mark.parametrize("engine", [DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE])
+async def test_a_flush_during_which_a_directory_fails_is_not_told_that_all_are_full(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bookie would be read-only until a checkpoint succeeds, and with a failed directory none does."""
+    files, failures = MemoryFiles(), list[BaseException]()
+    side, monitor = _watched(files, engine, True, failures, Registry())
+    put(side.storage, *(entry(ledger_id, 0) for ledger_id in range(2)))
+    usage = files.usage
+
+    def lost(path: str) -> DiskUsage:
+        if path.startswith("/l2/"):
+            raise OSError(errno.EIO, "Input/output error")
+        return usage(path)
+
+    monkeypatch.setattr(files, "usage", lost)
+    try:
+        monitor.check()
+        assert list(monitor.failed) == ["/l2/current"]
+        side.storage.flush()  # the event loop has not heard of it
+        await asyncio.sleep(0)
+        assert side.writable() == FOLDERS[:1]
+        with pytest.raises(StorageFault) as refused:
+            put(side.storage, *(entry(ledger_id, 1) for ledger_id in range(2)))
+            side.storage.flush()
+        assert not isinstance(refused.value, NoWritableDirectory)
+        assert failures == []
+    finally:
+        monitor.stop()
+        with suppress(StorageFault):
+            side.storage.close()
+
+
+@pytest.mark.parametrize("engine", [DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE])
+async def test_beside_a_failed_directory_another_may_be_full_for_a_while(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No checkpoint is complete any more, so the mode hears of what could be flushed."""
+    files = MemoryFiles()
+    side, monitor = _watched(files, engine, True, [], Registry())
+    monitor.stop()
+    read_only: list[bool] = []
+    gate: Any = SimpleNamespace(set_mode=lambda **mode: read_only.append(mode["read_only"]))
+    mode = BookieMode(DisksConfig(), gate, lambda work: None, pytest.fail)
+    handlers = CheckpointHandlers(mode.no_writable_directory, pytest.fail, on_flushed=mode.flushed)
+    checkpoints = SyncThread(side.storage, [], [], side.writable, handlers)
+    try:
+        put(side.storage, *(entry(ledger_id, 0) for ledger_id in range(4)))
+        side.storage.fail_directory(1, StorageFault("gone"))
+        for folder in FOLDERS:
+            side.dirs[folder].report(folder, DiskState.FULL)
+        with monkeypatch.context() as patch, pytest.raises(NoWritableDirectory) as full:
+            patch.setattr(files, "usage", lambda path: DiskUsage(TOTAL, 0, 1))
+            checkpoints.checkpoint()
+        mode.no_writable_directory(full.value)
+        assert read_only[-1]
+        side.dirs[FOLDERS[0]].report(FOLDERS[0], DiskState.WRITABLE)
+        mode.on_disks(DiskVerdict(1, 0, True, {}))
+        assert read_only[-1], "room is not enough"
+        with pytest.raises(StorageFault, match="gone"):
+            checkpoints.checkpoint()
+        assert not read_only[-1]
+        mode.on_disks(DiskVerdict(1, 0, True, {}))
+        assert not read_only[-1]
+    finally:
+        with suppress(StorageFault):
+            side.storage.close()
+
+
+def _watched(
+    files: MemoryFiles, engine: str, isolated: bool, failures: list[BaseException], registry: Registry
+) -> tuple[StorageSide, DiskMonitor]:
+    """An engine with two ledger directories, and the monitor of their disks."""
+    overrides = {
+        "metadataServiceUri": "file:///metadata",
+        "journalDirectories": "/j",
+        "ledgerDirectories": "/l1,/l2",
+        "ledgerStorageClass": engine,
+        "logSizeLimit": "4096",
+        "isolateFailedLedgerDirectories": str(isolated).lower(),
+    }
+    config = load_config(environ={}, overrides=overrides)
+    for folder in ("/j/current", *FOLDERS):
+        files.makedirs(folder)
+    states = {folder: LedgerDirStates([folder]) for folder in FOLDERS}
+    parts = StorageParts(files, call_directly, MemoryStores(files.faults), states.__getitem__)
+    side = StorageSide(open_storage(options.storage_settings(config), parts), states, {})
+    mode: Any = SimpleNamespace(on_disks=lambda verdict: None)
+    monitor = start_disk_watch(
+        config,
+        files,
+        side,
+        mode,
+        BackgroundTasks(asyncio.get_running_loop(), failures.append),
+        failures.append,
+        BookieMetrics(registry),
+        lambda folder, state: None,
+    )
+    return side, monitor
 
 
 def test_directories_whose_paths_have_one_name_have_a_gauge_each() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import cast
 
 import pytest
@@ -110,5 +111,23 @@ def test_a_disk_that_takes_no_marker_does_not_matter() -> None:
     marker = DirtyMarker(files, FOLDERS)
     marker.write()
     assert marker.is_set()
+    marker.remove()
+    assert not marker.is_set()
+
+
+def test_a_marker_that_a_full_disk_refused_is_written_once_it_takes_it() -> None:
+    files = MemoryFiles()
+    for folder in ("/a", "/b"):
+        files.makedirs(folder)
+    marker = DirtyMarker(files, ["/a", "/b"])
+    files.faults.fail("overwrite", errno=errno.ENOSPC)
+    marker.write()
+    assert not marker.is_set()
+    files.faults.clear()
+    marker.write()
+    assert (files.exists("/a/DIRTY"), files.exists("/b/DIRTY")) == (True, True)
+    log = files.faults.record()
+    marker.write()
+    assert log == [], "nothing is left to do"
     marker.remove()
     assert not marker.is_set()

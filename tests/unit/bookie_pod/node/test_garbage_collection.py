@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node.garbage_collection import GarbageCollection, gc_options
+from bookie_pod.node.garbage_collection import GarbageCollection
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.gc.collector import GarbageCollector
-from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force
+from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, CompactionSchedule, Force
 from tests.support.gc_rig import FAST, GcRig
 
 WRITABLE, ALMOST, FULL = DiskState.WRITABLE, DiskState.ALMOST_FULL, DiskState.FULL
@@ -65,6 +65,9 @@ def test_without_transactional_compaction_nothing_is_compacted_on_a_full_disk() 
     assert _suspended(collector) == (True, True)
     assert not collector.force_pending
     assert collector.schedule.to_make_room() is None
+    assert collector.schedule.disk_full, "deleted ledgers need no grace"
+    collection.on_disk("/a/current", WRITABLE)
+    assert not collector.schedule.disk_full
 
 
 def test_what_an_operator_holds_back_makes_no_room_on_a_full_disk() -> None:
@@ -150,27 +153,21 @@ def test_forces_are_not_queued() -> None:
 
 def test_rates_are_those_of_the_chosen_kind_and_can_change_while_it_runs() -> None:
     config = BookieConfig()
-    assert gc_options(config, 2).compaction_rate == config.gc.compaction_rate_by_bytes
+    assert config.gc.compaction_rate == config.gc.compaction_rate_by_bytes
     by_entries = replace(config, gc=replace(config.gc, throttle_by_bytes=False, major_compaction_threshold=0.5))
-    options = gc_options(by_entries, 2)
-    assert options.compaction_rate == config.gc.compaction_rate_by_entries
-    assert options.major == CompactionRule(0.5, 86_400)
     collection = _collection(1)
     collection.reconfigure(by_entries)
     (collector,) = collection.collectors
     assert (collector._rate.rate, collector._rate.by_bytes) == (config.gc.compaction_rate_by_entries, False)
-    assert collector.schedule.major.threshold == 0.5
+    assert collector.schedule.major == CompactionRule(0.5, 86_400)
 
 
 def test_intervals_of_the_configuration_are_seconds_or_milliseconds_as_their_keys_say() -> None:
     settings = {"entryLocationCompactionInterval": "3600", "gcOverreplicatedLedgerWaitTime": "7000", "gcWaitTime": "9"}
-    options = gc_options(load_config(environ={}, overrides=settings), 2)
-    assert (options.index_compaction_interval_ms, options.over_replicated_interval_ms) == (3_600_000, 7000)
-    assert (options.wait_ms, options.minor, options.major) == (
-        9,
-        CompactionRule(0.2, 3600),
-        CompactionRule(0.8, 86_400),
-    )
+    gc = load_config(environ={}, overrides=settings).gc
+    assert (gc.entry_location_compaction_interval_s, gc.overreplicated_wait_time_ms, gc.wait_time_ms) == (3600, 7000, 9)
+    schedule = CompactionSchedule.of(gc)
+    assert (schedule.minor, schedule.major) == (CompactionRule(0.2, 3600), CompactionRule(0.8, 86_400))
 
 
 # --- threads ------------------------------------------------------------------------------------------------
@@ -197,13 +194,14 @@ def _started(rig: GcRig) -> Iterator[threading.Event]:
 
 
 def test_the_first_pass_comes_by_itself() -> None:
-    with _started(GcRig(replace(FAST, wait_ms=1))) as ended:
+    with _started(GcRig(replace(FAST, wait_time_ms=1))) as ended:
         assert ended.wait(30)
 
 
 def test_a_start_tells_what_both_compactions_do() -> None:
-    rules = {"minor": CompactionRule(0.3, 7200), "major": CompactionRule(0.7, 0)}
-    with capture_logs() as logs, _started(GcRig(replace(FAST, wait_ms=10_000_000, **rules))):
+    rules = {"minor_compaction_threshold": 0.3, "minor_compaction_interval_s": 7200}
+    rules |= {"major_compaction_threshold": 0.7, "major_compaction_interval_s": 0}
+    with capture_logs() as logs, _started(GcRig(replace(FAST, wait_time_ms=10_000_000, **rules))):
         pass
     told = {"log_level": "info", "enabled": True, "threshold": 0.3, "interval_s": 7200}
     assert {"event": "minor compaction", **told} in logs
@@ -212,7 +210,7 @@ def test_a_start_tells_what_both_compactions_do() -> None:
 
 
 def test_a_forced_pass_comes_at_once() -> None:
-    rig = GcRig(replace(FAST, wait_ms=10_000_000))
+    rig = GcRig(replace(FAST, wait_time_ms=10_000_000))
     with _started(rig) as ended:
         assert not ended.is_set()
         rig.gc.request(Force())
@@ -220,7 +218,7 @@ def test_a_forced_pass_comes_at_once() -> None:
 
 
 def test_a_pass_that_fails_for_a_reason_of_ours_does_not_end_the_thread() -> None:
-    rig = GcRig(replace(FAST, wait_ms=10_000_000))
+    rig = GcRig(replace(FAST, wait_time_ms=10_000_000))
 
     def broken() -> None:
         raise ZeroDivisionError
@@ -237,7 +235,7 @@ def test_a_pass_that_fails_for_a_reason_of_ours_does_not_end_the_thread() -> Non
 
 async def test_a_stop_ends_what_the_collectors_wait_for() -> None:
     waiting, released = threading.Event(), threading.Event()
-    rig = GcRig(replace(FAST, wait_ms=10_000_000))
+    rig = GcRig(replace(FAST, wait_time_ms=10_000_000))
     rig.write([1], 1)
 
     def hang() -> None:
@@ -256,7 +254,7 @@ async def test_a_stop_ends_what_the_collectors_wait_for() -> None:
 
 
 def test_a_stop_ends_a_throttled_compaction_at_once() -> None:
-    rig = GcRig(replace(FAST, wait_ms=10_000_000, compaction_rate=1))
+    rig = GcRig(replace(FAST, wait_time_ms=10_000_000, compaction_rate_by_bytes=1))
     source = rig.write([1, 2], 50)
     rig.metadata.ledgers[99] = None
     rig.delete(2)

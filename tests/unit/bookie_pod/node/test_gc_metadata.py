@@ -19,8 +19,16 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotFound,
     MetadataUnavailable,
+    MetadataWentBack,
 )
-from bookie_protocol.metadata_service.interface import LedgerLayout, LedgerRange, Session, SessionState, Versioned
+from bookie_protocol.metadata_service.interface import (
+    Identity,
+    LedgerLayout,
+    LedgerRange,
+    Session,
+    SessionState,
+    Versioned,
+)
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.metadata_drivers import EmbeddedUnderTest
 
@@ -64,7 +72,10 @@ class Service:
 
     async def _read_each(self, ledger_ids: Sequence[int], *, timeout: float) -> list[Any]:
         await self._answer()
-        return [MetadataNotFound("no") if each == 404 else Versioned(f"metadata of {each}", 0) for each in ledger_ids]
+        return [
+            MetadataNotFound("no") if each == 404 else Versioned(f"metadata of {each}", Identity(0, 1))
+            for each in ledger_ids
+        ]
 
     async def _ranges(self, *, timeout: float) -> AsyncIterator[LedgerRange]:
         yield LedgerRange(0, 9, (1, 2))
@@ -337,3 +348,34 @@ class TestLock:
 
         with pytest.raises(MetadataUnavailable):
             await _on_thread(use)
+
+
+async def test_pass_whose_session_has_ended_gets_no_answer(service: Service) -> None:
+    """The service of the next session may be another one, or an older state of this one."""
+    bridge = _bridge(service)
+    service.session.move(SessionState.CONNECTED)
+    await _on_thread(bridge.check_instance)
+    assert await _on_thread(lambda: bridge.read(404)) is None
+    service.session.move(SessionState.EXPIRED)
+    service.session.move(SessionState.CONNECTED)
+    with pytest.raises(MetadataUnavailable):
+        await _on_thread(lambda: bridge.read(404))
+    with pytest.raises(MetadataUnavailable):
+        await _on_thread(lambda: list(bridge.ranges()))
+    await _on_thread(bridge.check_instance)
+    assert await _on_thread(lambda: bridge.read(404)) is None
+
+
+async def test_service_that_is_put_back_during_a_pass_is_not_believed_any_more(service: Service) -> None:
+    """An embedded store that was restored may know the session of this pass: then it does not end."""
+    bridge = _bridge(service)
+    asked = service.session.asks()
+    service.session.answered(10, asked)
+    await asyncio.to_thread(bridge.check_instance)
+    listing = bridge.ranges()
+    assert (await asyncio.to_thread(next, listing)).ids == (1, 2)
+    service.session.answered(5, service.session.asks())
+    with pytest.raises(MetadataWentBack):
+        await asyncio.to_thread(next, listing)
+    [(_, answer)] = await asyncio.to_thread(lambda: list(bridge.read_many([404])))
+    assert isinstance(answer, MetadataWentBack), "not: there is no such ledger"

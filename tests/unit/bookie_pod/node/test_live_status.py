@@ -7,14 +7,20 @@ import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from bookie_pod.config.load import load_config
+from bookie_pod.config.sections.gc import DisksConfig
+from bookie_pod.node import live_status
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.live_status import LiveStatus
+from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.registration import ServerStatus
 from bookie_protocol.errors import StorageFault
+from bookie_protocol.metadata_service.interface import Session
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from tests.support.bookie_process import free_port
 from tests.support.http_answers import ask
 
@@ -25,7 +31,7 @@ async def status() -> LiveStatus:
 
 
 def registered(status: LiveStatus, as_what: ServerStatus) -> LiveStatus:
-    registration: Any = SimpleNamespace(status=as_what)
+    registration: Any = SimpleNamespace(status=as_what, away_s=0.0)
     status.registration = registration
     return status
 
@@ -47,6 +53,9 @@ async def test_the_loss_of_the_metadata_service_is_no_reason_for_a_restart(statu
     registered(status, ServerStatus.UNREGISTERED)
     assert status.unhealthy_reason() is None
     assert status.unready_reason() == "not registered in the metadata service"
+    registration: Any = status.registration
+    registration.away_s = 40.0
+    assert "40 s" in str(status.unready_reason())
 
 
 async def test_a_port_that_does_not_listen_yet_and_a_thread_that_stands_still_make_it_unready(
@@ -64,6 +73,52 @@ async def test_a_port_that_does_not_listen_yet_and_a_thread_that_stands_still_ma
 async def test_a_failure_that_ends_it_is(status: LiveStatus) -> None:
     status.fail(StorageFault("journal 0 failed: no space"))
     assert status.unhealthy_reason() == "journal 0 failed: no space"
+
+
+async def test_decommission_that_is_undone_while_the_bookie_joins_leaves_it_writable(
+    status: LiveStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[asyncio.Future[Any]] = []
+
+    def run(work: Any) -> None:
+        tasks.append(asyncio.ensure_future(work))
+
+    gate: Any = SimpleNamespace(set_mode=lambda **_: None)
+    mode = BookieMode(DisksConfig(), gate, run, status.fail)
+
+    async def check() -> bool:
+        if not tasks:
+            mode.set_leaving(True)
+        return mode.read_only
+
+    async def unregister(*_: object, **__: object) -> None:
+        mode.set_leaving(False)
+
+    async def service_info(*_: object) -> BookieServiceInfo:
+        return BookieServiceInfo(())
+
+    monkeypatch.setattr(live_status, "Membership", lambda *_: SimpleNamespace(check=check))
+    monkeypatch.setattr(live_status, "service_info", service_info)
+    metadata: Any = SimpleNamespace(
+        session=Session(1.0), bookies=SimpleNamespace(register=AsyncMock(), unregister=unregister)
+    )
+    own: Any = SimpleNamespace(cookie=SimpleNamespace(bookie_id="b:1"))
+    unused: Any = SimpleNamespace(run=run)
+    async with contextlib.AsyncExitStack() as undo:
+        registration = await live_status.join_cluster(
+            load_config(environ={}, overrides={"metadataServiceUri": "zk+null://127.0.0.1:1/ledgers"}),
+            metadata=metadata,
+            own=own,
+            address=unused,
+            http_port=None,
+            mode=mode,
+            status=status,
+            tasks=unused,
+            undo=undo,
+        )
+        await asyncio.gather(*tasks)
+        assert not mode.read_only
+        assert registration.status is ServerStatus.WRITABLE
 
 
 async def test_probes_are_answered_before_there_is_a_metadata_service(tmp_path: Path) -> None:

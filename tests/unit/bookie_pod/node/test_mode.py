@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.node.mode import BookieMode, BookieStatus, ModeOptions
+from bookie_pod.config.sections.gc import DisksConfig
+from bookie_pod.node.mode import BookieMode, BookieStatus
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import MetadataUnavailable, NoWritableDirectory, PodkeeperError
 
@@ -23,7 +24,7 @@ def verdict(writable: int, full: int = 0, room: bool = True) -> DiskVerdict:
 class World:
     """Everything that a mode talks to."""
 
-    options: ModeOptions = field(default_factory=ModeOptions)
+    options: DisksConfig = field(default_factory=DisksConfig)
     remembered: BookieStatus | None = None
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ def test_full_disks_and_back() -> None:
 
 @pytest.mark.parametrize("any_disk", [True, False])
 def test_one_of_two_disks_is_full(any_disk: bool) -> None:
-    world = World(ModeOptions(on_any_disk_full=any_disk)).attached()
+    world = World(DisksConfig(read_only_on_any_disk_full=any_disk)).attached()
     world.mode.on_disks(verdict(1, 1))
     assert world.mode.read_only == any_disk
     world.mode.on_disks(verdict(2))
@@ -118,7 +119,7 @@ def test_an_operator_cannot_make_full_disks_writable() -> None:
 
 
 def test_forced_never_changes() -> None:
-    world = World(ModeOptions(forced=True)).attached()
+    world = World(DisksConfig(force_read_only=True)).attached()
     assert world.gate == (True, False)
     world.mode.set_by_operator(False)
     world.mode.on_disks(verdict(1))
@@ -127,7 +128,7 @@ def test_forced_never_changes() -> None:
 
 
 def test_forbidden_read_only_mode_stops_the_bookie() -> None:
-    world = World(ModeOptions(allowed=False)).attached()
+    world = World(DisksConfig(read_only_mode=False)).attached()
     world.mode.on_disks(verdict(1))
     assert world.fatal == []
     world.mode.on_disks(verdict(0, 1))
@@ -220,7 +221,7 @@ STEPS = st.lists(
 @given(STEPS, st.booleans(), st.booleans())
 def test_the_mode_follows_from_the_last_words(steps: list[tuple], any_disk: bool, forced: bool) -> None:
     """Read-only if an operator's last word was so, or the last look found the disks full, or it is forced."""
-    world = World(ModeOptions(on_any_disk_full=any_disk, forced=forced)).attached()
+    world = World(DisksConfig(read_only_on_any_disk_full=any_disk, force_read_only=forced)).attached()
     manual = full = False
     for step in steps:
         if step[0] == "operator":
@@ -254,20 +255,21 @@ def test_an_operator_calls_the_stop_off() -> None:
     assert (world.mode.read_only, world.announced, world.written) == (False, [True, False], [(False, False)])
 
 
-@pytest.mark.parametrize("other", ["stops", "leaves", "is full", "nothing"])
-def test_an_operators_word_that_is_taken_back_takes_no_others_along(other: str) -> None:
+@pytest.mark.parametrize("other", ["stops", "operator", "is full", "nothing"])
+def test_undone_decommission_takes_no_other_reason_along(other: str) -> None:
     world = World()
     mode = world.mode
-    mode.set_by_operator(True)
+    mode.set_leaving(True)
+    assert mode.leaving
     if other == "stops":
         mode.prepare_to_stop()
-    elif other == "leaves":
-        mode.set_leaving(True)
+    elif other == "operator":
+        mode.set_by_operator(True)
     elif other == "is full":
         mode.on_disks(verdict(0, full=1))
-    mode.take_back()
-    assert (mode.manual, mode.read_only, world.gate[0]) == (False, other != "nothing", other != "nothing")
-    assert world.written[-1] == (other in ("leaves", "is full"), False)
+    mode.set_leaving(False)
+    assert (mode.leaving, mode.read_only, world.gate[0]) == (False, other != "nothing", other != "nothing")
+    assert mode.manual == (other == "operator")
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
@@ -282,6 +284,6 @@ def test_a_mode_that_an_operator_set_outlives_the_stop(order: str) -> None:
 
 
 def test_a_bookie_that_may_not_be_read_only_takes_writes_until_the_end() -> None:
-    world = World(ModeOptions(allowed=False)).attached()
+    world = World(DisksConfig(read_only_mode=False)).attached()
     world.mode.prepare_to_stop()
     assert (world.mode.read_only, world.fatal, world.announced) == (False, [], [])

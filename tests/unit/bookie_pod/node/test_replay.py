@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.node.recovery import (
     CANCEL_CHECK_ENTRIES,
     ReplayCancelled,
@@ -18,7 +19,7 @@ from bookie_pod.node.recovery import (
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark, replay_journal
+from bookie_pod.storage.journal import Journal, JournalBatch, LogMark, replay_journal
 from bookie_pod.storage.journal.format import (
     deletion_record,
     entry_record,
@@ -26,6 +27,7 @@ from bookie_pod.storage.journal.format import (
     fence_record,
     key_record,
 )
+from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import JournalMissing, LedgerStateUnknown, StorageFault
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
@@ -60,7 +62,7 @@ def journal(
         JOURNALS[index],
         index,
         bookie.files,
-        JournalOptions(preallocate_bytes=4096, group_checks=checks),
+        JournalConfig(pre_alloc_size_bytes=4096, group_checks=checks),
         lambda batches, error: None,
         lambda error: None,
     )
@@ -176,9 +178,9 @@ def test_another_key_concerns_its_ledger_alone(bookie: MemoryBookie, storage: Db
         entry_record(entry(8, 0)),
     )
     assert replay(bookie, storage).keys >= {2, 4, 8}
-    assert storage.ledger(2) == LedgerRecord(OTHER_KEY, limbo=True)
+    assert storage.ledger(2) == LedgerRecord(OTHER_KEY, fenced=True, limbo=True)
     assert list(storage.entry_ids(2)) == [7]
-    assert storage.ledger(4) == LedgerRecord(KEY, limbo=True)
+    assert storage.ledger(4) == LedgerRecord(KEY, fenced=True, limbo=True)
     assert list(storage.entry_ids(4)) == [0]
     assert storage.ledger(6) == LedgerRecord(b"", fenced=True, limbo=True)
     with pytest.raises(LedgerStateUnknown):
@@ -201,8 +203,8 @@ def test_nothing_of_an_earlier_life_comes_back_behind_a_deletion(
         key_record(2, KEY),
         *(entry_record(entry(2, e)) for e in range(10)),
         fence_record(2),
-        deletion_record(2),
-        deletion_record(4),
+        deletion_record(2, 0),
+        deletion_record(4, 0),
         key_record(2, OTHER_KEY),
         *(entry_record(entry(2, e)) for e in range(3)),
     )
@@ -315,3 +317,28 @@ def test_a_replay_ends_soon_after_it_was_cancelled(bookie: MemoryBookie, storage
     assert marks(bookie) == [LogMark(), LogMark()]
     replay(bookie, storage)
     assert len(list(storage.entry_ids(2))) == 4 * CANCEL_CHECK_ENTRIES
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_failed_sync_has_lost_keeps_no_later_start_from_its_journal(
+    seed: int, bookie: MemoryBookie, storage: DbLedgerStorage
+) -> None:
+    """A sync failed, which ended the process; the kernel calls its pages clean. The next one starts, then the power
+    fails."""
+    path = journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)))
+    written = bookie.files.read_bytes(path)
+    bookie.files.corrupt(path, 512, bytes(len(written) - 512))
+    file = bookie.files.open(path, writable=True)
+    file.pwrite(written[512:], 512)
+    bookie.faults.fail("sync", path=path, times=1)
+    with pytest.raises(OSError):
+        file.sync()
+    replayed = replay(bookie, storage)
+    before = replayed.ends[0].journal_id
+    heads = [LogMark(before + 1, 512), LogMark()]
+    journal_file = JournalFile.create(bookie.files, JOURNALS[0], before + 1, JournalConfig(), before)
+    replayed.go_on_at(heads, ["/l0", "/l1"])
+    journal_file.close()
+    files = bookie.files.crash(Random(seed))
+    end = replay_journal(JOURNALS[0], MarkFiles(files, ["/l0", "/l1"], 0, 2).copies(), files, Replayed())
+    assert end.began == heads[0]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import subprocess
+import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,45 +22,40 @@ from bookie_protocol.errors import InvalidConfiguration
 
 
 class Start:
-    """Stands for the start of the gRPC server: fails with these errors, one at a time, then there is none to be had."""
+    """Stands for the start of auto-recovery: fails with these errors, one at a time, then there is none to be had."""
 
     def __init__(self, *errors: Exception) -> None:
-        self.status: LiveStatus
-        self.unready: list[str | None] = []
         self.errors = list(errors)
         self.ended = asyncio.Event()
 
     async def __call__(self, *_: Any, **__: Any) -> None:
-        self.unready.append(self.status.opening)
         if self.errors:
             raise self.errors.pop(0)
         self.ended.set()
 
 
-async def started(start: Start, monkeypatch: pytest.MonkeyPatch, failures: list[BaseException]) -> LiveStatus:
-    monkeypatch.setattr(side_services, "start_grpc", start)
+async def started(start: Start, monkeypatch: pytest.MonkeyPatch, failures: list[BaseException]) -> None:
+    monkeypatch.setattr(side_services, "start_auto_recovery", start)
     monkeypatch.setattr(side_services, "ROOM_RETRY_S", 0)
     loop = asyncio.get_running_loop()
-    status = start.status = LiveStatus(loop.create_future())
+    status = LiveStatus(loop.create_future())
     config = load_config(None, overrides={"metadataServiceUri": "file:///nowhere"})
     async with AsyncExitStack() as undo:
         tasks = BackgroundTasks(loop, failures.append)
         services = SideServices(config, status, Registry(), undo, tasks)
-        services.start_grpc(None, lambda: None)  # type: ignore[arg-type, return-value]
+        services.start_auto_recovery(None, "b1")  # type: ignore[arg-type]
         async with asyncio.timeout(10):
             while not start.ended.is_set() and not failures:  # noqa: ASYNC110 - one of two things comes
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
         tasks.cancel()
-    return status
 
 
 async def test_a_service_without_descriptors_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[BaseException] = []
     start = Start(OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENOMEM, "Cannot allocate memory"))
-    status = await started(start, monkeypatch, failures)
-    assert (failures, start.errors, status.opening) == ([], [], None)
-    assert start.unready == ["the gRPC port is not served yet"] * 3
+    await started(start, monkeypatch, failures)
+    assert (failures, start.errors) == ([], [])
 
 
 def because(error: OSError) -> InvalidConfiguration:
@@ -89,3 +87,22 @@ async def test_a_service_that_cannot_start_ends_the_bookie(monkeypatch: pytest.M
     start = Start(OSError(errno.EIO, "Input/output error"))
     await started(start, monkeypatch, failures)
     assert [type(failure) for failure in failures] == [OSError]
+
+
+@pytest.mark.parametrize("content", ["", "viewer\n"])
+async def test_a_file_of_tokens_with_which_no_grpc_starts_ends_the_bookie(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokens").write_text(content)
+    keys = {"metadataServiceUri": "file:///nowhere", "grpcServerAuthTokenFile": str(tmp_path / "tokens")}
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as undo:
+        tasks = BackgroundTasks(loop, lambda _: None)
+        status = LiveStatus(loop.create_future())
+        services = SideServices(load_config(None, overrides=keys), status, Registry(), undo, tasks)
+        with pytest.raises(InvalidConfiguration):
+            await services.start_grpc()
+        tasks.cancel()
+
+
+def test_a_bookie_loads_neither_grpc_nor_the_client() -> None:
+    code = "import sys, bookie_pod.node.bookie; sys.exit(bool({'grpc', 'bookie_client'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

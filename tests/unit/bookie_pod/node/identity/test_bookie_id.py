@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.node.identity.bookie_id import (
-    BookieAddressOptions,
     SystemNetwork,
     bookie_service_info,
     candidate_bookie_ids,
@@ -40,47 +40,47 @@ class Network:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (BookieAddressOptions(), "10.0.0.7:3181"),
-        (BookieAddressOptions(port=4000), "10.0.0.7:4000"),
-        (BookieAddressOptions(bookie_id="bookie-0", advertised_address="a"), "bookie-0"),
-        (BookieAddressOptions(advertised_address="a.b", use_host_name_as_bookie_id=True), "a.b:3181"),
-        (BookieAddressOptions(use_host_name_as_bookie_id=True), "bookie-0.bk.svc:3181"),
+        (NetworkConfig(), "10.0.0.7:3181"),
+        (NetworkConfig(bookie_port=4000), "10.0.0.7:4000"),
+        (NetworkConfig(bookie_id="bookie-0", advertised_address="a"), "bookie-0"),
+        (NetworkConfig(advertised_address="a.b", use_host_name_as_bookie_id=True), "a.b:3181"),
+        (NetworkConfig(use_host_name_as_bookie_id=True), "bookie-0.bk.svc:3181"),
         (
-            BookieAddressOptions(use_host_name_as_bookie_id=True, use_short_host_name=True),
+            NetworkConfig(use_host_name_as_bookie_id=True, use_short_host_name=True),
             "bookie-0:3181",
         ),
-        (BookieAddressOptions(listening_interface="eth0"), "192.168.1.5:3181"),
-        (BookieAddressOptions(listening_interface="default"), "10.0.0.7:3181"),
+        (NetworkConfig(listening_interface="eth0"), "192.168.1.5:3181"),
+        (NetworkConfig(listening_interface="default"), "10.0.0.7:3181"),
     ],
 )
-def test_first_match_wins(options: BookieAddressOptions, expected: str) -> None:
+def test_first_match_wins(options: NetworkConfig, expected: str) -> None:
     assert derive_bookie_id(options, Network()) == expected
 
 
 def test_the_published_host_does_not_depend_on_the_id() -> None:
-    assert derive_host(BookieAddressOptions(bookie_id="bookie-0"), Network()) == "10.0.0.7"
-    assert derive_host(BookieAddressOptions(bookie_id="x", advertised_address="dns"), Network()) == "dns"
+    assert derive_host(NetworkConfig(bookie_id="bookie-0"), Network()) == "10.0.0.7"
+    assert derive_host(NetworkConfig(bookie_id="x", advertised_address="dns"), Network()) == "dns"
 
 
 def test_loopback_needs_leave() -> None:
     with pytest.raises(InvalidConfiguration, match=r"loopback address 127\.0\.1\.1.*allowLoopback=true"):
-        derive_bookie_id(BookieAddressOptions(), Network("127.0.1.1"))
-    allowed = BookieAddressOptions(allow_loopback=True)
+        derive_bookie_id(NetworkConfig(), Network("127.0.1.1"))
+    allowed = NetworkConfig(allow_loopback=True)
     assert derive_bookie_id(allowed, Network("127.0.0.1")) == "127.0.0.1:3181"
 
 
 @pytest.mark.parametrize(
     ("options", "network", "message"),
     [
-        (BookieAddressOptions(bookie_id="a/b"), Network(), "not a valid bookie id"),
-        (BookieAddressOptions(bookie_id="ReadOnly"), Network(), "not a valid bookie id"),
-        (BookieAddressOptions(advertised_address="a b"), Network(), "not a valid bookie id"),
-        (BookieAddressOptions(listening_interface="eth9"), Network(), "listeningInterface=eth9 has no IPv4"),
-        (BookieAddressOptions(), Network(""), "set advertisedAddress"),
-        (BookieAddressOptions(use_host_name_as_bookie_id=True), Network(name=None), "has no host name"),
+        (NetworkConfig(bookie_id="a/b"), Network(), "not a valid bookie id"),
+        (NetworkConfig(bookie_id="ReadOnly"), Network(), "not a valid bookie id"),
+        (NetworkConfig(advertised_address="a b"), Network(), "not a valid bookie id"),
+        (NetworkConfig(listening_interface="eth9"), Network(), "listeningInterface=eth9 has no IPv4"),
+        (NetworkConfig(), Network(""), "set advertisedAddress"),
+        (NetworkConfig(use_host_name_as_bookie_id=True), Network(name=None), "has no host name"),
     ],
 )
-def test_refusals_name_the_key(options: BookieAddressOptions, network: Network, message: str) -> None:
+def test_refusals_name_the_key(options: NetworkConfig, network: Network, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message) as caught:
         derive_bookie_id(options, network)
     assert "\n" not in str(caught.value)
@@ -88,9 +88,9 @@ def test_refusals_name_the_key(options: BookieAddressOptions, network: Network, 
 
 def test_candidates_are_all_ids_the_bookie_may_have_had() -> None:
     network = Network()
-    assert candidate_bookie_ids(BookieAddressOptions(bookie_id="b"), network) == ("b",)
-    assert candidate_bookie_ids(BookieAddressOptions(), network) == ("bookie-0.bk.svc:3181", "10.0.0.7:3181")
-    advertised = BookieAddressOptions(advertised_address="dns")
+    assert candidate_bookie_ids(NetworkConfig(bookie_id="b"), network) == ("b",)
+    assert candidate_bookie_ids(NetworkConfig(), network) == ("bookie-0.bk.svc:3181", "10.0.0.7:3181")
+    advertised = NetworkConfig(advertised_address="dns")
     assert candidate_bookie_ids(advertised, network) == (
         "10.0.0.7:3181",
         "bookie-0.bk.svc:3181",
@@ -106,7 +106,7 @@ def test_the_real_host() -> None:
     with pytest.raises(OSError, match="No such device"):
         network.interface_address("nosuch0")
     with pytest.raises(InvalidConfiguration, match="allowLoopback"):
-        derive_bookie_id(BookieAddressOptions(listening_interface="lo"))
+        derive_bookie_id(NetworkConfig(listening_interface="lo"))
 
 
 def test_published_endpoints() -> None:

@@ -25,11 +25,12 @@ from bookie_pod.storage.inspect.layout import FORMAT_MARK
 from bookie_protocol.errors import InvalidCookie
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from bookie_protocol.versioned import Identity
 
 DIRECTORIES = BookieDirectories(("/j",), ("/l1", "/l2"))
 EXPECTED = Cookie.expected("b:1", DIRECTORIES, "cluster")
 FILES = PosixFiles()
-STORED = [StoredCookie("b:1", EXPECTED, 3)]
+STORED = [StoredCookie("b:1", EXPECTED, Identity(3, 1))]
 FOLDERS = DIRECTORIES.current_folders()
 
 
@@ -61,7 +62,7 @@ def test_whole_table() -> None:
         elif not any(data):
             assert outcome is CookieAction.STAMP_NEW, case
         else:
-            assert "is not empty, so this is no new bookie" in str(outcome), case
+            assert "is not empty, so this bookie is not new" in str(outcome), case
 
 
 def test_expansion_by_an_empty_directory() -> None:
@@ -79,7 +80,7 @@ def test_an_expansion_that_died_before_the_store_was_updated_is_finished() -> No
     bigger = Cookie.expected("b:1", replace(DIRECTORIES, ledger=("/l1", "/l2", "/l3")), "cluster")
     stamped = [DirectoryState(path, bigger, True) for path in (*FOLDERS, "/l3/current")]
     assert decide(bigger, STORED, stamped, allow_storage_expansion=True) is CookieAction.EXPAND
-    now_stored = [StoredCookie("b:1", bigger, 4)]
+    now_stored = [StoredCookie("b:1", bigger, Identity(4, 1))]
     assert decide(bigger, now_stored, stamped, allow_storage_expansion=True) is CookieAction.START
     assert decide(bigger, now_stored, stamped) is CookieAction.START
 
@@ -118,7 +119,7 @@ def test_each_difference_is_named(change: dict[str, str | None], expansion: bool
     local = states((True, True, True), (True, True, True))
     stored = STORED
     if where == "stored":
-        stored = [StoredCookie("b:1", other, 0)]
+        stored = [StoredCookie("b:1", other, Identity(0, 1))]
     else:
         local[1] = replace(local[1], cookie=other)
     with pytest.raises(InvalidCookie, match=message) as caught:
@@ -158,7 +159,7 @@ def test_a_cookie_with_a_changed_bit_is_refused_or_says_the_same(expansion: bool
 
 
 def test_every_id_the_bookie_had_counts() -> None:
-    old = StoredCookie("10.0.0.1:3181", replace(EXPECTED, bookie_id="10.0.0.1:3181"), 0)
+    old = StoredCookie("10.0.0.1:3181", replace(EXPECTED, bookie_id="10.0.0.1:3181"), Identity(0, 1))
     with pytest.raises(InvalidCookie, match=r"under 10\.0\.0\.1:3181 belongs to bookie 10\.0\.0\.1:3181"):
         decide(EXPECTED, [*STORED, old], states((True, True, True), (True, True, True)))
 
@@ -184,9 +185,12 @@ async def check(
 ) -> CookieAction:
     expected = Cookie.expected(bookie_id, directories, await service.cluster.instance_id())
     candidates = (bookie_id, "host:3181")
-    return await verify_cookies(
+    action, own = await verify_cookies(
         service.cookies, FILES, expected, candidates, directories, allow_storage_expansion=expansion
     )
+    stored = await service.cookies.read(bookie_id)
+    assert (own.cookie, own.identity) == (expected, stored.identity)
+    return action
 
 
 async def test_a_new_bookie_is_stamped_then_starts(service: MetadataService, directories: BookieDirectories) -> None:
@@ -221,7 +225,7 @@ async def test_a_wiped_disk_is_refused(service: MetadataService, directories: Bo
         await check(service, directories)
     await service.cookies.delete("b:1")
     FILES.write_bytes_synced(f"{directories.current_folders()[2]}/0.log", b"entries")
-    with pytest.raises(InvalidCookie, match="l2/current is not empty, so this is no new bookie"):
+    with pytest.raises(InvalidCookie, match="l2/current is not empty"):
         await check(service, directories)
 
 

@@ -130,10 +130,10 @@ async def test_the_idle_writer_of_a_ledger_that_was_moved_and_closed_is_refused(
         held = await bookie._metadata.ledgers.read(moved)
         elsewhere = {first: ("another",) * len(each) for first, each in held.value.ensembles.items()}
         await bookie._metadata.ledgers.write(
-            replace(held.value, ensembles=elsewhere, state=LedgerState.CLOSED, last_entry_id=2, length=3), held.version
+            replace(held.value, ensembles=elsewhere, state=LedgerState.CLOSED, last_entry_id=2, length=3), held.identity
         )
         held = await bookie._metadata.ledgers.read(still_open)
-        await bookie._metadata.ledgers.write(replace(held.value, ensembles={0: ("another",)}), held.version)
+        await bookie._metadata.ledgers.write(replace(held.value, ensembles={0: ("another",)}), held.identity)
     await replaced.replace(bookie)
     async with replaced.started() as (_, client, raw):
         assert v2_code(await raw.ask(v2_add(entry(moved, 3), KEY))) == V2Code.EFENCED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,11 +14,12 @@ import pytest
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, encode_record
 from bookie_pod.autorecovery.decommission.store import FINISHED, DecommissionRequest, DecommissionStore, HeldRecord
 from bookie_pod.autorecovery.decommission.undo import undo
+from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.node.identity.leaving import Leaving, decommissioned_at, has_left
-from bookie_pod.node.mode import BookieMode, ModeOptions
+from bookie_pod.node.mode import BookieMode
 from bookie_pod.storage.disks import DiskVerdict
-from bookie_protocol.errors import MetadataNotFound, PodkeeperError
-from bookie_protocol.metadata_service.interface import ANY_VERSION, MetadataService
+from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable, PodkeeperError
+from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import DECOMMISSION
 from tests.support.decommission_rig import GOING, Rig
 from tests.support.until import until
@@ -36,10 +37,10 @@ class Gate:
 class Starting:
     """A bookie at its start."""
 
-    def __init__(self, rig: Rig, options: ModeOptions | None = None, service: MetadataService | None = None) -> None:
+    def __init__(self, rig: Rig, options: DisksConfig | None = None, service: MetadataService | None = None) -> None:
         self.gate = Gate()
         self.fatal: list[PodkeeperError] = []
-        self.mode = BookieMode(options or ModeOptions(), self.gate, self._run, self.fatal.append)
+        self.mode = BookieMode(options or DisksConfig(), self.gate, self._run, self.fatal.append)
         self.leaving = Leaving(service or rig.service, GOING, self.mode)
 
     def _run(self, work: Awaitable[None]) -> None:
@@ -59,7 +60,6 @@ async def begin(rig: Rig) -> HeldRecord:
 async def test_nobody_wants_it_to_leave(rig: Rig) -> None:
     starting = Starting(rig)
     assert not await starting.leaving.look()
-    assert starting.leaving.is_known
     assert not starting.gate.read_only
 
 
@@ -93,18 +93,18 @@ async def test_one_that_is_being_undone_is_not(rig: Rig) -> None:
     assert not await Starting(rig).leaving.look()
 
 
-async def test_what_cannot_be_told_holds_up_nothing_and_is_asked_again(rig: Rig) -> None:
+async def test_what_cannot_be_told_is_no_answer(rig: Rig) -> None:
+    """Whoever registers needs the metadata service anyway, and asks again."""
     await begin(rig)
     service, transport = await rig.connect()
     starting = Starting(rig, service=service)
     transport.died.set()
-    assert not await starting.leaving.look()
-    assert (starting.leaving.is_known, starting.gate.read_only) == (False, False)
-    following = asyncio.create_task(starting.leaving.follow())
+    with pytest.raises(MetadataUnavailable):
+        await starting.leaving.look()
+    assert not starting.gate.read_only
     transport.died.clear()
-    await until(lambda: starting.gate.read_only, 20)
-    assert starting.leaving.is_known
-    following.cancel()
+    assert await starting.leaving.look()
+    assert starting.gate.read_only
 
 
 async def test_no_error_ends_the_asking(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +144,33 @@ async def test_undone_it_is_writable_again(rig: Rig) -> None:
     assert not starting.gate.read_only
 
 
+async def test_undone_it_stays_read_only_if_another_decommission_has_begun(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(rig)
+    starting = Starting(rig)
+    assert await starting.leaving.look()
+    is_done, modes = starting.leaving._is_done, list[bool]()
+
+    async def while_another_begins() -> bool:
+        done = await is_done()
+        if not modes:
+            await begin(rig)
+        return done
+
+    set_leaving = starting.mode.set_leaving
+    monkeypatch.setattr(starting.leaving, "_is_done", while_another_begins)
+    monkeypatch.setattr(starting.mode, "set_leaving", lambda leaving: (modes.append(leaving), set_leaving(leaving)))
+    following = asyncio.create_task(starting.leaving.follow())
+    await undo(rig.service, rig, GOING)
+    await until(lambda: modes)
+    assert modes == [True]
+    assert starting.gate.read_only
+    await undo(rig.service, rig, GOING)
+    await asyncio.wait_for(following, 10)
+    assert not starting.gate.read_only
+
+
 async def test_done_it_stays_read_only(rig: Rig) -> None:
     starting, looked = Starting(rig), asyncio.Event()
     coordinator = asyncio.create_task(_finish(rig, looked))
@@ -160,7 +187,7 @@ async def _finish(rig: Rig, looked: asyncio.Event) -> None:
     await asyncio.sleep(0.1)
     done = DecommissionRecord(GOING, "a coordinator", held.record.started_ms, 1, Phase.DONE)
     store = DecommissionStore(rig.service)
-    await store.write(done, held._version)
+    await store.write(done, held._identity)
     await store.archive(done)
 
 
@@ -191,9 +218,23 @@ async def test_an_operator_has_the_last_word(rig: Rig) -> None:
     assert starting.gate.read_only
 
 
+async def test_operators_word_is_good_for_one_decommission(rig: Rig) -> None:
+    held = await begin(rig)
+    starting = Starting(rig)
+    assert await starting.leaving.look()
+    starting.mode.set_by_operator(False)
+    assert await starting.leaving.look(), "as in the next session"
+    assert not starting.gate.read_only
+    await held.remove()
+    later = DecommissionRecord(GOING, "another", held.record.started_ms + 1, 1)
+    await rig.service.records(DECOMMISSION).create(GOING, encode_record(later))
+    assert await starting.leaving.look()
+    assert starting.gate.read_only
+
+
 async def test_where_read_only_mode_is_forbidden_it_does_not_end_for_it(rig: Rig) -> None:
     await begin(rig)
-    starting = Starting(rig, ModeOptions(allowed=False))
+    starting = Starting(rig, DisksConfig(read_only_mode=False))
     assert await starting.leaving.look()
     assert (starting.gate.read_only, starting.fatal) == (False, [])
 
@@ -203,20 +244,25 @@ async def test_who_has_left(rig: Rig) -> None:
     held = await begin(rig)
     assert await decommissioned_at(rig.service, GOING) is None
     store, done = DecommissionStore(rig.service), replace(held.record, phase=Phase.DONE, updated_ms=86_400_000)
-    await store.write(done, held._version)
+    await store.write(done, held._identity)
     await store.archive(done)
     ended = await decommissioned_at(rig.service, GOING)
     assert ended is not None
     assert ended.isoformat() == "1970-01-02T00:00:00+00:00"
     assert not await has_left(rig.service, GOING, ended - timedelta(days=1)), "its cookie is there"
-    await rig.service.cookies.delete(GOING, (await rig.service.cookies.read(GOING)).version)
+    await rig.service.cookies.delete(GOING)
     assert await has_left(rig.service, GOING, ended - timedelta(days=1))
     assert not await has_left(rig.service, GOING, ended + timedelta(days=1)), "another bookie that has the id now"
+    ahead = datetime.now(UTC) + timedelta(days=366)
+    wrong_clock = encode_record(replace(done, updated_ms=int(ahead.timestamp() * 1000)))
+    await rig.service.records(FINISHED).overwrite(GOING, wrong_clock)
+    assert await decommissioned_at(rig.service, GOING) is None, "nobody can tell what was written since"
+    assert not await has_left(rig.service, GOING, ended - timedelta(days=1))
     never = encode_record(replace(done, updated_ms=1 << 62))
-    await rig.service.records(FINISHED).update(GOING, never, ANY_VERSION)
+    await rig.service.records(FINISHED).overwrite(GOING, never)
     assert await decommissioned_at(rig.service, GOING) is None
     kept = encode_record(replace(done, delete_cookie=False))
-    await rig.service.records(FINISHED).update(GOING, kept, ANY_VERSION)
+    await rig.service.records(FINISHED).overwrite(GOING, kept)
     assert await decommissioned_at(rig.service, GOING) is None
     assert not await has_left(rig.service, GOING, ended - timedelta(days=1))
 
@@ -224,7 +270,7 @@ async def test_who_has_left(rig: Rig) -> None:
 @pytest.mark.parametrize("leaves_first", [True, False])
 def test_full_disks_and_a_decommission(leaves_first: bool) -> None:
     gate = Gate()
-    mode = BookieMode(ModeOptions(), gate, lambda work: None, lambda error: None)
+    mode = BookieMode(DisksConfig(), gate, lambda work: None, lambda error: None)
     full = DiskVerdict(0, 1, True, {}, ("/disk",))
     steps = [lambda: mode.set_leaving(True), lambda: mode.on_disks(full)]
     for step in steps if leaves_first else reversed(steps):

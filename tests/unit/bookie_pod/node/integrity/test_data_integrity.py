@@ -14,6 +14,7 @@ from bookie_pod.node.integrity.full_check import DataIntegrityCheck, LocalCopies
 from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
 from bookie_pod.node.integrity.replicas import FetchedEntry
 from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.journal.batch_queue import JournalBatch
 from bookie_protocol.digest import DigestType
@@ -31,8 +32,9 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import LedgerRange, Versioned
+from bookie_protocol.metadata_service.interface import Identity, LedgerRange, Versioned
 from tests.support.memory_files import MemoryFiles
+from tests.support.memtable_engine import ENGINES, MemTableBookie
 from tests.support.scrub_rig import signed
 from tests.support.storage_engine import MemoryBookie, entry, put
 from tests.support.until import until
@@ -85,7 +87,7 @@ class Cluster:
             raise MetadataNotFound(str(ledger_id))
         if ledger_id in self.damaged:
             raise MetadataDamaged(str(ledger_id))
-        return Versioned(self.ledgers[ledger_id], 0)
+        return Versioned(self.ledgers[ledger_id], Identity(0, 1))
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         if ledger_id not in self.ledgers:
@@ -116,17 +118,17 @@ class InstantJournal:
 class Rig:
     """A bookie in memory that lost everything, and what there is of it in the cluster."""
 
-    def __init__(self, *ledgers: LedgerMetadata) -> None:
+    def __init__(self, *ledgers: LedgerMetadata, engine: str = "db") -> None:
         self.cluster = Cluster(*ledgers)
-        self.bookie = MemoryBookie()
-        self.storage: DbLedgerStorage = self.bookie.open()
+        self.bookie = MemoryBookie() if engine == "db" else MemTableBookie(engine)
+        self.storage: DbLedgerStorage | MemTableStorage = self.bookie.open()
         self.writable = True
         self.make()
 
     def make(self) -> None:
         self.ledgers = Ledgers(self.storage, 1)
-        operations = LedgerOperations(self.ledgers, [InstantJournal()])
-        copies = LocalCopies(operations, busy=lambda: False, writable=lambda: self.writable)
+        self.operations = LedgerOperations(self.ledgers, [InstantJournal()])
+        copies = LocalCopies(self.operations, busy=lambda: False, writable=lambda: self.writable)
 
         async def connect() -> Cluster:
             return self.cluster
@@ -149,6 +151,15 @@ class Rig:
     async def preboot(self) -> int:
         return await run_preboot_check(self.storage, self.cluster, ME, "test")  # type: ignore[arg-type]
 
+    def put_in_limbo(self, ledger_id: int) -> None:
+        record = self.storage.set_master_key(ledger_id, master_key(b"pw"))
+        self.storage.set_ledger(ledger_id, replace(record, limbo=True))
+
+    def add(self, ledger_id: int, entry_id: int) -> None:
+        """As its writer does."""
+        entry, key = signed(ledger_id, entry_id), master_key(b"pw")
+        self.operations.add(self.operations.lanes(), ledger_id, entry_id, -1, key, entry, recovery=False)
+
     @property
     def flagged(self) -> bool:
         return bool(self.storage.flags() & NEEDS_INTEGRITY_CHECK)
@@ -163,6 +174,7 @@ class Rig:
         return found
 
 
+ALL_ENGINES = ("db", *ENGINES)
 CLOSED = metadata(1, {0: (ME, A)}, last=3)
 OPEN = metadata(2, {0: (ME, A)})
 EARLIER = metadata(3, {0: (ME, A), 2: (A, B)})
@@ -190,16 +202,17 @@ def test_what_the_metadata_place_here(ledger: LedgerMetadata, entries: Sequence[
     assert not ledger.is_closed or closed_by_rule == list(entries)
 
 
-async def test_limbo_before_serving() -> None:
-    rig = Rig(CLOSED, OPEN, EARLIER, OTHERS)
-    assert await rig.preboot() == 2
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_limbo_before_serving(engine: str) -> None:
+    rig = Rig(CLOSED, OPEN, EARLIER, OTHERS, engine=engine)
+    assert await rig.preboot() == 3
     rig.restart()
     assert rig.flagged
-    assert rig.limbo() == {1: (True, True), 2: (True, True), 3: (False, False)}
+    assert rig.limbo() == {1: (True, True), 2: (True, True), 3: (False, True)}
     record = rig.storage.ledger(1)
     assert record is not None
     assert record.key == master_key(b"pw")
-    for ledger_id in (1, 2):
+    for ledger_id in (1, 2, 3):
         with pytest.raises(LedgerStateUnknown):
             rig.storage.read(ledger_id, 0)
         with pytest.raises(LedgerStateUnknown):
@@ -261,8 +274,9 @@ async def test_a_ledger_with_damaged_metadata_is_taken_for_ours_until_it_can_be_
     rig.storage.close()
 
 
-async def test_the_check_brings_everything_back() -> None:
-    rig = Rig(CLOSED, OPEN, EARLIER, OTHERS, STRIPED)
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_the_check_brings_everything_back(engine: str) -> None:
+    rig = Rig(CLOSED, OPEN, EARLIER, OTHERS, STRIPED, engine=engine)
     put(rig.storage, signed(1, 2))
     await rig.preboot()
     assert await rig.check.check()
@@ -336,10 +350,11 @@ async def test_a_ledger_that_is_deleted_in_the_middle_of_its_check_is_done(monke
     await rig.preboot()
     put(rig.storage, *(entry(CLOSED.ledger_id, each) for each in range(2)))
     rig.storage.flush()
+    assert isinstance(rig.storage, DbLedgerStorage)
     locations = rig.storage.directories[0].locations
-    listed = locations.entry_ids
+    listed = locations.rows
 
-    def and_then_deleted(ledger_id: int) -> Iterator[int]:
+    def and_then_deleted(ledger_id: int) -> Iterator[tuple[int, int]]:
         yield from listed(ledger_id)
         rig.storage.delete_ledger(ledger_id)
 
@@ -347,10 +362,93 @@ async def test_a_ledger_that_is_deleted_in_the_middle_of_its_check_is_done(monke
         raise LedgerDeleted(f"ledger {ledger_id}")
         yield
 
-    monkeypatch.setattr(locations, "entry_ids", and_then_deleted)
+    monkeypatch.setattr(locations, "rows", and_then_deleted)
     monkeypatch.setattr(rig.cluster, "fetch", fetch)
     assert await rig.check.check()
     assert (rig.check.state.ledgers_failed, rig.flagged) == (0, False)
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_a_replaced_bookie_denies_nothing_of_an_open_ledger_and_takes_its_adds(engine: str) -> None:
+    rig = Rig(EARLIER, engine=engine)
+    await rig.preboot()
+    rig.restart()
+    with pytest.raises(LedgerStateUnknown):
+        rig.storage.read(3, 0)
+    rig.add(3, 5)  # its writer has come back here
+    assert rig.storage.read(3, 5) == signed(3, 5)
+    assert await rig.check.check()
+    assert (rig.check.state.ledgers_recovered, rig.limbo()) == (0, {3: (False, False)})
+    assert [rig.storage.read(3, each) for each in range(2)] == [signed(3, each) for each in range(2)]
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_limbo_is_healed_whoever_set_it(engine: str) -> None:
+    """Without the flag, and without a look at ledgers that are not in limbo."""
+    rig = Rig(CLOSED, STRIPED, engine=engine)
+    rig.put_in_limbo(1)
+    rig.put_in_limbo(99)  # the cluster does not know it any more
+    assert not rig.flagged
+    await rig.check.run()
+    assert {ledger_id for ledger_id, _ in rig.cluster.fetched} == {1}
+    assert rig.limbo()[1] == (False, False)
+    assert list(rig.storage.entry_ids(1)) == [0, 1, 2, 3]
+    assert (rig.check.state.needed, rig.check.state.in_limbo) == (False, 1)
+    rig.storage.close()
+
+
+async def test_a_ledger_that_is_written_here_stays_in_limbo_until_it_is_closed() -> None:
+    """Its writer is let go on, and its last entries are not denied: some of them may be what was lost."""
+    rig = Rig(metadata(2, {0: (ME, A), 2: (ME, B)}))
+    rig.put_in_limbo(2)
+    assert not await rig.check.check()
+    assert (rig.check.state.ledgers_failed, rig.check.state.ledgers_open) == (0, 1)
+    assert list(rig.storage.entry_ids(2)) == [0, 1]
+    with pytest.raises(LedgerStateUnknown):
+        rig.storage.read(2, 2)
+    rig.add(2, 3)
+    rig.cluster.ledgers[2] = rig.cluster.ledgers[2].closed(3, 1)
+    assert await rig.check.check()
+    assert list(rig.storage.entry_ids(2)) == [0, 1, 2, 3]
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_what_the_index_places_into_logs_that_are_gone_is_missing(engine: str) -> None:
+    rig = Rig(CLOSED, engine=engine)
+    put(rig.storage, *(signed(1, each) for each in range(4)))
+    rig.storage.flush()
+    rig.storage.close()
+    for name in rig.bookie.files.listdir("/ledgers0"):
+        if name.endswith(".log"):
+            rig.bookie.files.unlink(f"/ledgers0/{name}")
+    rig.storage = rig.bookie.open()
+    rig.make()
+    await rig.preboot()
+    assert await rig.check.check()
+    assert rig.check.state.entries_copied == 4
+    rig.restart()
+    assert [rig.storage.read(1, each) for each in range(4)] == [signed(1, each) for each in range(4)]
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_lost_index_file_is_healed(engine: str) -> None:
+    rig = Rig(CLOSED, engine=engine)
+    put(rig.storage, *(signed(1, each) for each in range(4)))
+    rig.storage.flush()
+    rig.storage.close()
+    rig.bookie.files.unlink("/ledgers0/0/1/1.idx")
+    rig.storage = rig.bookie.open()
+    rig.make()
+    with pytest.raises(LedgerStateUnknown):
+        rig.storage.read(1, 0)
+    await rig.check.run()
+    assert (rig.check.state.entries_copied, rig.limbo()) == (4, {1: (True, False)})
+    rig.restart()
+    assert list(rig.storage.entry_ids(1)) == [0, 1, 2, 3]
     rig.storage.close()
 
 

@@ -11,10 +11,11 @@ from bookie_pod.node.identity.cookie_check import DirectoryState, StoredCookie
 from bookie_pod.node.identity.cookies import BookieDirectories, Cookie
 from bookie_pod.node.integrity.lost_cookies import lost
 from bookie_protocol.errors import InvalidCookie
+from bookie_protocol.versioned import Identity
 
 DIRECTORIES = BookieDirectories(("/j",), ("/l1", "/l2"))
 EXPECTED = Cookie.expected("b:1", DIRECTORIES, "cluster")
-STORED = [StoredCookie("b:1", EXPECTED, 3)]
+STORED = [StoredCookie("b:1", EXPECTED, Identity(3, 1))]
 FOLDERS = DIRECTORIES.current_folders()
 
 
@@ -36,7 +37,7 @@ def test_missing_cookies(stamp: bool, have: tuple[bool, ...], data: bool) -> Non
 def test_other_directories_may_be_stamped_over() -> None:
     other = replace(EXPECTED, ledger_dirs="1\t/l1")
     states = [DirectoryState(path, EXPECTED, True) for path in FOLDERS]
-    assert lost(EXPECTED, [StoredCookie("b:1", other, 1)], states, stamp=True) == []
+    assert lost(EXPECTED, [StoredCookie("b:1", other, Identity(1, 1))], states, stamp=True) == []
     states[1] = DirectoryState(FOLDERS[1], other, True)
     assert lost(EXPECTED, STORED, states, stamp=True) == [FOLDERS[1]]
 
@@ -48,7 +49,7 @@ def test_what_belongs_to_others_never_is(change: dict[str, str], place: str) -> 
     states = [DirectoryState(path, None, False) for path in FOLDERS]
     stored = STORED
     if place == "stored":
-        stored = [StoredCookie("b:1", other, 1)]
+        stored = [StoredCookie("b:1", other, Identity(1, 1))]
     else:
         states[2] = DirectoryState(FOLDERS[2], other, True)
     with pytest.raises(InvalidCookie, match="belongs to"):

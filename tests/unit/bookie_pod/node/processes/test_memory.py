@@ -3,8 +3,9 @@
 import asyncio
 import gc
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,59 +13,113 @@ from structlog.testing import capture_logs
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.node.processes import memory as memory_module
-from bookie_pod.node.processes.memory import WORTH_BYTES, give_back_memory, guard_memory, resident_bytes, trimmer
+from bookie_pod.node.processes.memory import (
+    CALM_BYTES,
+    CALM_S,
+    WORTH_BYTES,
+    guard_memory,
+    resident_bytes,
+    trimmer,
+)
 from tests.support.until import until
 
 MB = 1 << 20
 
 
 class Process:
-    """A process that grows as told; each check reads the next state."""
+    """One that the test moves on, a second at a time; its clients hold a part of what it has."""
 
-    def __init__(self, *states: tuple[int, int]) -> None:
-        self._states: Iterator[tuple[int, int]] = iter(states)
-        self.mark = self.resident = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, budget: int = 1024 * MB) -> None:
+        self.resident = self.in_use = 100 * MB
+        self.written = 0
         self.trims: list[int] = []
-        self.over = asyncio.Event()
+        self.memory = MemoryGovernor(8 * MB)
+        self.receivers, self.anybody = 0, asyncio.Event()
+        self._seconds, self._looks = 0.0, asyncio.Semaphore(0)
+        self._loop = asyncio.get_running_loop()
+        clock = SimpleNamespace(monotonic=lambda: self._seconds, perf_counter=lambda: self._seconds)
+        monkeypatch.setattr(memory_module, "time", clock)
+        monkeypatch.setattr(memory_module, "QUIET_INTERVAL_S", 0)
+        guard = guard_memory(self, budget, self._trim, self._look, 0, lambda: None, lambda: self.written)  # type: ignore[arg-type]
+        self.task = self._loop.create_task(guard)
 
-    def activity(self) -> int:
-        state = next(self._states, None)
-        if state is None:
-            self.mark += 1
-            self.over.set()
-        else:
-            self.mark, self.resident = state
-        return self.mark
+    def _look(self) -> int:
+        self._looks.release()
+        return self.resident
 
-    def trim(self) -> None:
+    def _trim(self) -> None:
         self.trims.append(self.resident)
-        self.resident = 0
+        self.resident = self.in_use
 
-    async def run(self) -> list[int]:
-        task = asyncio.create_task(give_back_memory(self.activity, self.trim, lambda: self.resident, interval=0))
-        await asyncio.wait_for(self.over.wait(), 10)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        return self.trims
-
-
-async def test_nothing_is_trimmed_while_adds_arrive() -> None:
-    assert await Process((0, 0), (1, WORTH_BYTES), (2, 2 * WORTH_BYTES)).run() == []
+    async def pass_by(self, seconds: int, written: int = 0) -> None:
+        for _ in range(seconds):
+            self._seconds += 1.01
+            self.written += written
+            self._looks = asyncio.Semaphore(0)
+            for _ in range(4):  # a trim that was begun has ended, and that was looked at
+                await asyncio.wait_for(self._looks.acquire(), 10)
+                await self._loop.run_in_executor(None, int)
 
 
-async def test_an_idle_process_that_has_grown_is_trimmed_once() -> None:
-    grown = WORTH_BYTES
-    assert await Process((0, 0), (1, grown), (1, grown), (1, 0), (1, 0)).run() == [grown]
+@pytest.fixture
+async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
+    made = Process(monkeypatch)
+    await made.pass_by(20)
+    made.trims.clear()  # of what the start had left
+    yield made
+    made.task.cancel()
+    with suppress(asyncio.CancelledError):
+        await made.task
 
 
-async def test_little_growth_is_left_alone() -> None:
-    small = WORTH_BYTES - 1
-    assert await Process((0, 0), (1, small), (1, small)).run() == []
+async def test_what_is_left_of_a_burst_is_given_back_when_it_is_calm_though_somebody_writes(process: Process) -> None:
+    process.resident += WORTH_BYTES + MB
+    await process.pass_by(CALM_S - 1, written=CALM_BYTES)
+    assert process.trims == []
+    await process.pass_by(CALM_S, written=CALM_BYTES)
+    assert process.trims[0] == 101 * MB + WORTH_BYTES
+    assert process.resident == process.in_use
 
 
-async def test_it_ends_where_the_platform_cannot_trim() -> None:
-    await asyncio.wait_for(give_back_memory(lambda: 0, None), 10)
+async def test_nothing_is_trimmed_while_much_is_written(process: Process) -> None:
+    """What is trimmed would be needed again at once."""
+    process.resident += 2 * WORTH_BYTES
+    await process.pass_by(4 * CALM_S, written=CALM_BYTES + 1)
+    assert process.trims == []
+
+
+async def test_the_time_in_which_the_process_did_not_run_is_one_second(process: Process) -> None:
+    """Its clients write as much as before, so it is not calm."""
+    process.resident += 2 * WORTH_BYTES
+    await process.pass_by(1, written=CALM_BYTES + 1)
+    process._seconds += 100
+    await process.pass_by(1, written=CALM_BYTES + 1)
+    for _ in range(2 * CALM_S):
+        await asyncio.wait_for(process._looks.acquire(), 10)
+    assert process.trims == []
+
+
+@pytest.mark.parametrize(("growth", "held"), [(WORTH_BYTES, 0), (3 * WORTH_BYTES, 2 * WORTH_BYTES)], ids=["", "held"])
+async def test_little_growth_beside_what_clients_hold_is_left_alone(process: Process, growth: int, held: int) -> None:
+    process.resident += growth
+    process.memory.held = held
+    await process.pass_by(4 * CALM_S)
+    assert process.trims == []
+
+
+async def test_what_is_given_back_behind_a_trim_that_brought_much_is_trimmed_too(process: Process) -> None:
+    process.resident, process.in_use = 300 * MB, 120 * MB
+    await process.pass_by(CALM_S + 1)
+    assert (len(process.trims), process.resident) == (1, 120 * MB)
+    process.in_use = 100 * MB
+    await process.pass_by(4 * CALM_S)
+    assert process.resident == 100 * MB
+
+
+async def test_a_process_that_needs_what_it_has_is_trimmed_once(process: Process) -> None:
+    process.resident = process.in_use = 100 * MB + 3 * WORTH_BYTES
+    await process.pass_by(10 * CALM_S)
+    assert len(process.trims) == 1
 
 
 def test_freed_memory_leaves_the_process() -> None:
@@ -265,3 +320,14 @@ async def test_where_nobody_calls_it_looks_less_often_and_at_once_when_somebody_
 async def turns() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("budget", "trims_at"), [(64 * MB, 132 * MB), (256 * MB, 320 * MB)])
+def test_a_process_that_takes_its_budget_at_rest_is_not_beyond_its_bound(monkeypatch, budget, trims_at):
+    resident, trims = [100 * MB], []
+    monkeypatch.setattr(memory_module, "resident_bytes", lambda: resident[0])
+    monkeypatch.setattr(memory_module, "trimmer", lambda: lambda: trims.append(resident[0]))
+    bound = memory_module.resident_bound(budget, lambda: ())
+    for resident[0] in (100 * MB, trims_at, trims_at + 1):
+        bound.look(0.0)
+    assert trims == [trims_at + 1]

@@ -1,0 +1,344 @@
+"""The check whether the metadata service was put back to an older state, such as a backup.
+
+Its memory is the file `metadata-seen` in the first ledger directory.
+
+A service that was put back denies every ledger that was created since. Garbage collection must not believe it: the
+newest metadata may be brought back, and then the entries have to be there. So the bookie leaves a mark of its own in
+the service and remembers it here:
+
+    {"format": 1, "bookie": "...", "written": "...", "next": "...", "position": 0, "wentBack": "", "markLost": false,
+     "history": ""}
+
+    bookie     the id under which the marks are; of another one, before a rename, they say nothing
+    written    the mark that the service has (kind `gc-witness`, the bookie's id); empty: none yet
+    next       the mark that the service may have: it is being written
+    position   how far the history of the service had gone (`Session.position`); 0: not known
+    wentBack   why the service is not believed; empty: it is
+    markLost   it did not have the mark since
+    history    the place to which the metadata were moved last (the record `history`); empty: never. Positions of
+               another place say nothing
+
+Invariants
+- The service went back if it has an older mark, or none although it had one; or if it gave an answer at an older
+  position than before, to any process of this bookie; or if it was restored from a backup since. Neither mark nor
+  position tell what the bookie got between their last note and the backup.
+- A finding remains, through restarts: the service catches up, and nothing but this file would know it a day later. It
+  ends when the mark that was lost is there again, because the newest state was brought back, or when a person says that
+  the older state counts (`accept`). The notes of the newest state stay until then.
+- A bookie that holds no ledger believes any place: nothing can be lost.
+- The mark is renewed with each pass of garbage collection; the position is noted every minute, and when the bookie
+  stops. A full disk prevents that, but not the collection.
+
+Threads: event loop; the file on others. `went_back` may be read by any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from bookie_pod.node.identity.cookies import CURRENT_FOLDER
+from bookie_pod.storage.files import Files
+from bookie_protocol.errors import (
+    UNREADABLE,
+    InvalidConfiguration,
+    MetadataNotFound,
+    MetadataRefused,
+    MetadataUnavailable,
+    MetadataWentBack,
+    StorageFault,
+)
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.records import history_of, split_history
+from bookie_protocol.versioned import Versioned
+
+NAME: Final = "metadata-seen"
+KIND: Final = "gc-witness"
+FORMAT: Final = 1
+LOOK_S: Final = 5.0
+"""Seconds between two looks at the session."""
+NOTE_S: Final = 60.0
+"""Seconds between two notes of the position."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The content of the file."""
+
+    bookie: str
+    written: str = ""
+    next: str = ""
+    position: int = 0
+    went_back: str = ""
+    mark_lost: bool = False
+    history: str = ""
+
+    @property
+    def known(self) -> set[str]:
+        """The marks, of which the service has one."""
+        return {self.written, self.next} - {""}
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "bookie": self.bookie,
+                "written": self.written,
+                "next": self.next,
+                "position": self.position,
+                "wentBack": self.went_back,
+                "markLost": self.mark_lost,
+                "history": self.history,
+            }
+        ).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Seen:
+        """Raises one of `UNREADABLE`."""
+        stored = json.loads(data)
+        if stored["format"] != FORMAT:
+            raise ValueError(f"format {stored['format']}")
+        return Seen(
+            str(stored["bookie"]),
+            str(stored["written"]),
+            str(stored["next"]),
+            int(stored["position"]),
+            str(stored["wentBack"]),
+            bool(stored["markLost"]),
+            str(stored.get("history", "")),  # earlier releases noted none
+        )
+
+
+def read_seen(directory: str) -> Seen:
+    """Read what the bookie of this ledger directory has seen. Raises `InvalidConfiguration`."""
+    path = os.path.join(directory, CURRENT_FOLDER, NAME)
+    try:
+        with open(path, "rb") as file:
+            return Seen.decode(file.read())
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"{path}: {error.strerror}: name the first ledger directory of a bookie that has run"
+        ) from error
+    except UNREADABLE as error:
+        raise InvalidConfiguration(f"{path} cannot be understood: {error!r}") from error
+
+
+class MetadataWitness:
+    """One per bookie. `begin` first; `check` before the word of the service counts; `stop` at the end."""
+
+    def __init__(
+        self,
+        service: MetadataService,
+        files: Files,
+        folder: str,
+        bookie_id: str,
+        ledger_ids: Callable[[], Sequence[int]],
+    ) -> None:
+        """`folder`: the `current` folder of the first ledger directory. `ledger_ids`: what the bookie holds."""
+        self._service = service
+        self._files = files
+        self._path = f"{folder}/{NAME}"
+        self._bookie_id = bookie_id
+        self._seen = Seen(bookie_id)
+        self._ledger_ids = ledger_ids
+        self._is_empty = False
+        """True if the bookie held nothing when it began."""
+        self._turn = asyncio.Lock()
+        self._history: str | None = None
+        """The record `history` of this place as it was read last; None: not known yet. The position of `_seen` counts
+        if it is the same."""
+
+    @property
+    def went_back(self) -> str | None:
+        """Return why the service is not believed; None if it is."""
+        return self._seen.went_back or None
+
+    async def begin(self) -> None:
+        """Read what earlier processes saw. Raises `StorageFault`."""
+        async with self._turn:
+            seen = await asyncio.to_thread(self._read)
+            renamed = seen.bookie != self._bookie_id
+            self._seen = replace(seen, bookie=self._bookie_id, written="", next="") if renamed else seen
+            self._is_empty = not await asyncio.to_thread(self._ledger_ids)
+            if self._seen.went_back:
+                _log.error("garbage collection deletes nothing", reason=self._seen.went_back)
+            with suppress(MetadataUnavailable):  # later, then
+                await self._read_history()
+            await self._look()
+
+    async def follow(self) -> None:
+        """Look at the session again and again, until cancelled."""
+        loop = asyncio.get_running_loop()
+        noted_at = loop.time()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            async with self._turn:
+                if self._history is None:
+                    with suppress(MetadataUnavailable):
+                        await self._read_history()
+                await self._look()
+                if loop.time() - noted_at >= NOTE_S:
+                    noted_at = loop.time()
+                    await self._note()
+
+    async def stop(self) -> None:
+        """Note how far the service had got."""
+        async with self._turn:
+            await self._look()
+            await self._note()
+
+    async def check(self) -> None:
+        """Raises `MetadataWentBack` unless the service knows all that it knew; renews the mark. `MetadataError`."""
+        async with self._turn:
+            await self._read_history()
+            stored = await self._stored()  # in step with everything that was written before
+            await self._look()
+            if not self._has_mark(stored) and not self._seen.mark_lost:
+                which = "none" if stored is None else "an older one"
+                await self._found_out(f"of the marks that this bookie left there it has {which}", mark_lost=True)
+            elif self._seen.mark_lost and self._has_mark(stored) and not self._is_older():
+                await self._begin_anew(stored)
+                _log.warning("the newest state of the metadata service is back: it is believed again")
+            if self._seen.went_back:
+                raise MetadataWentBack(self._seen.went_back)
+            await self._renew(stored)
+
+    async def accept(self) -> None:
+        """A person says that the state of now counts. `MetadataError`, `StorageFault`."""
+        async with self._turn:
+            await self._read_history()
+            stored = await self._stored()
+            await self._begin_anew(stored)
+            await self._renew(stored)
+            _log.warning("the older state of the metadata service counts from now on: its ledgers are all there are")
+
+    # --- inside: `_turn` is held ------------------------------------------------------------------------------
+
+    async def _stored(self) -> Versioned[bytes] | None:
+        try:
+            return await self._service.records(KIND).read(self._bookie_id)
+        except MetadataNotFound:
+            return None
+
+    async def _read_history(self) -> None:
+        """Read the record, and compare it with the one of before. A place may be restored under a bookie that was
+        paused or cut off meanwhile. Raises `MetadataUnavailable`."""
+        before, self._history = self._history, await history_of(self._service)
+        if before is not None and before != self._history:
+            self._is_empty = False  # it may hold ledgers by now
+        if self._history == self._seen.history:
+            return
+        if not self._was_restored():
+            self._seen = replace(self._seen, history=self._history, position=0)
+        elif self._is_empty:
+            self._seen = Seen(self._bookie_id, history=self._history)
+        else:
+            if not self._seen.went_back:
+                await self._found_out("it was restored from a backup", mark_lost=bool(self._seen.known))
+            return
+        await self._write(self._seen)
+
+    def _was_restored(self) -> bool:
+        return split_history(self._history or "")[1] != split_history(self._seen.history)[1]
+
+    def _is_older(self) -> bool:
+        """Tell a restored place, and the place of then at an older position."""
+        if self._history != self._seen.history:
+            return self._was_restored()
+        return 0 < self._service.session.position < self._seen.position
+
+    def _has_mark(self, stored: Versioned[bytes] | None) -> bool:
+        return not self._seen.known or _mark_of(stored) in self._seen.known
+
+    async def _begin_anew(self, stored: Versioned[bytes] | None) -> None:
+        """Accept the present state of the service. Raises `StorageFault`."""
+        self._service.session.begin_history()
+        seen = Seen(self._bookie_id, written=_mark_of(stored), history=self._history or "")
+        await asyncio.to_thread(self._store, seen)
+        self._seen = seen
+
+    async def _look(self) -> None:
+        session, seen = self._service.session, self._seen
+        if seen.went_back:
+            return
+        if session.went_back_to is not None:
+            await self._found_out(f"it answered at position {session.went_back_to}, after later ones")
+        elif self._history == seen.history and 0 < session.position < seen.position:
+            await self._found_out(f"it is at position {session.position}, and was at {seen.position}")
+
+    async def _found_out(self, what: str, *, mark_lost: bool = False) -> None:
+        reason = (
+            f"the metadata service was put back to an older state ({what}). Bring the newest metadata back, or, if all"
+            " ledgers since are to be given up, let the older state count: `bookie gc allow-deletions --older-metadata`"
+        )
+        self._seen = replace(self._seen, went_back=reason, mark_lost=mark_lost)
+        _log.error("garbage collection deletes nothing", reason=reason)
+        await self._write(self._seen)
+
+    async def _note(self) -> None:
+        position = self._service.session.position
+        if self._history is not None and not self._seen.went_back and position > self._seen.position:
+            await self._write(replace(self._seen, position=position))
+
+    async def _renew(self, stored: Versioned[bytes] | None) -> None:
+        """The file comes first: whichever mark the service has after a crash is known."""
+        mark = secrets.token_hex(8)
+        if not await self._write(replace(self._seen, written=_mark_of(stored), next=mark)):
+            return
+        records = self._service.records(KIND)
+        try:
+            if stored is None:
+                await records.create(self._bookie_id, mark.encode())
+            else:
+                await records.update(self._bookie_id, mark.encode(), stored.identity)
+        except MetadataRefused as error:  # then what is known is the position alone
+            _log.warning("the metadata service takes no mark of this bookie", reason=str(error))
+            await self._write(replace(self._seen, next=""))
+            return
+        position = max(self._seen.position, self._service.session.position)
+        await self._write(replace(self._seen, written=mark, next="", position=position))
+
+    async def _write(self, seen: Seen) -> bool:
+        """Return whether it is durable. What was found out counts in any case."""
+        try:
+            await asyncio.to_thread(self._store, seen)
+        except StorageFault as error:
+            _log.warning("what the metadata service had last is not noted", reason=str(error))
+            return False
+        self._seen = seen
+        return True
+
+    def _store(self, seen: Seen) -> None:
+        try:
+            self._files.write_bytes_atomic(self._path, seen.encode())
+        except OSError as error:
+            raise StorageFault(f"cannot write {self._path}: {error}") from error
+
+    def _read(self) -> Seen:
+        try:
+            return Seen.decode(self._files.read_bytes(self._path))
+        except FileNotFoundError:
+            return Seen(self._bookie_id)
+        except OSError as error:
+            raise StorageFault(f"cannot read {self._path}: {error}") from error
+        except UNREADABLE as error:
+            return Seen(
+                self._bookie_id,
+                went_back=f"{self._path} cannot be understood ({error!r}), so it is unknown whether the metadata"
+                " service was put back to an older state. If it was not, say so:"
+                " `bookie gc allow-deletions --older-metadata`",
+            )
+
+
+def _mark_of(stored: Versioned[bytes] | None) -> str:
+    return "" if stored is None else stored.value.decode("ascii", "replace")
