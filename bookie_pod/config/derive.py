@@ -1,13 +1,13 @@
 """Defaults that depend on other keys, on the memory or on the processors.
 
 The reference implementation sizes its caches from the JVM's direct-memory limit. Here `memoryBudgetMb` takes that
-place; its default is half of what the container (or else the machine) has, and never more than 1024 MiB, so that an
-unconfigured bookie on a large machine does not grow caches that nobody asked for.
+place; its default is half of what the container (or else the machine) has, or what is left beside `BASE_MB`, and never
+more than 1024 MiB, so that an unconfigured bookie on a large machine does not grow caches unasked.
 
-Invariant: a key that somebody set is never changed, except `ledgerStorageClass` by the older switch that
-exists to change it, and `metadataServiceUri`, which older keys of a source with higher priority replace.
+Invariant: a key that is set is never changed, except `ledgerStorageClass` by the older switch that exists to change it,
+and `metadataServiceUri`, which older keys of a source with higher priority replace.
 
-Source: reference bookie behaviour, section 1; metadata layout page, section 2 (legacy service
+Source: docs/internals/bookie-behaviour.md, section 1; docs/internals/metadata-layout.md, section 2 (legacy service
 address). Pure functions but for the number of processors and a few small files of the kernel; any thread may call them.
 """
 
@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from bookie_pod.config.cgroups import group_limits
+from bookie_pod.config.keys import MIB
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
 
@@ -33,12 +35,13 @@ ROOM_BESIDE_AN_ENTRY: Final = 64 * 1024
 """Bytes that a message of the gateway may have besides one entry of the largest size."""
 KNOWN_FACTORIES: Final = tuple(_FACTORY_LAYOUTS)
 LARGEST_DEFAULT_MB: Final = 1024
+GRACE_PASSES: Final = 6
+"""Passes of garbage collection for which a ledger stays that the metadata service no longer has."""
+SMALLEST_GATEWAY_MB: Final = 128
+LARGEST_GATEWAY_MB: Final = 256
 SMALLEST_DEFAULT_MB: Final = 64
-_MIB: Final = 1024 * 1024
-_CGROUP_LIMITS: Final = (
-    "sys/fs/cgroup/memory.max",  # cgroup v2
-    "sys/fs/cgroup/memory/memory.limit_in_bytes",  # cgroup v1
-)
+BASE_MB: Final = 128
+"""A process has at least so much beside its budget: the interpreter and the libraries take 90 MB of it at rest."""
 
 
 def derive(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
@@ -47,7 +50,8 @@ def derive(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
     `ranks` holds, for each key that was set, the priority of the source that set it.
     """
     if "memoryBudgetMb" not in ranks:
-        config = replace(config, memory=replace(config.memory, budget_mb=default_memory_budget_mb()))
+        budget = default_memory_budget_mb(beside=config.grpc.server_enabled)
+        config = replace(config, memory=replace(config.memory, budget_mb=budget))
     for step in (_threads, _memory_shares, _engine, _files_and_disks, _metadata, _grpc, _gateway, _compaction):
         config = step(config, ranks)
     return config
@@ -63,7 +67,7 @@ def _memory_shares(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConf
     budget = config.memory.budget_mb
     journal, db, rocks = config.journal, config.db_storage, config.rocksdb
     if "journalMaxMemorySizeMb" not in ranks:
-        journal = replace(journal, max_memory_size_mb=max(1, budget * 5 // 100))
+        journal = replace(journal, max_memory_bytes=max(1, budget * 5 // 100) * MIB)
     if "dbStorage_writeCacheMaxSizeMb" not in ranks:
         db = replace(db, write_cache_max_size_mb=max(1, budget // 4))
     if "dbStorage_readAheadCacheMaxSizeMb" not in ranks:
@@ -135,9 +139,14 @@ def _grpc(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
 
 
 def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
-    """Where bookies demand certificates or logins nobody gets past them unasked. Appends that wait for a rack wait for
-    ever nowhere. What appends may hold fits into the memory that clients have."""
+    """Derive the options of the gateway.
+
+    If bookies demand certificates or logins, the gateway is off by default, lest it lets clients past them. Appends
+    that wait for a rack do not wait for ever. What appends may hold fits into the memory that clients have.
+    """
     tls, gateway, memory = config.tls, config.gateway, config.client_memory_bytes
+    if "gatewayMemoryMb" not in ranks:
+        gateway = replace(gateway, memory_mb=gateway_memory_mb(config.memory.budget_mb))
     if "gatewayMaxMessageBytes" not in ranks:
         an_entry = config.network.max_frame_size_bytes + ROOM_BESIDE_AN_ENTRY
         gateway = replace(gateway, max_message_bytes=min(gateway.max_message_bytes, max(memory // 8, an_entry)))
@@ -153,31 +162,37 @@ def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
 
 
 def _compaction(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
-    """One log per ledger cannot be compacted into logs of their own."""
+    """One log per ledger cannot be compacted into logs of their own; a grace is some passes."""
+    if "gcDeletionGracePeriod" not in ranks:
+        config = replace(config, gc=replace(config.gc, deletion_grace_ms=GRACE_PASSES * config.gc.wait_time_ms))
     if "useTransactionalCompaction" in ranks or not config.ledger_storage.entry_log_per_ledger:
         return config
     return replace(config, gc=replace(config.gc, transactional_compaction=False))
 
 
-def default_memory_budget_mb(root: str = "/") -> int:
-    """Half of the memory that this process may use in MiB, between 64 and 1024.
+def default_memory_budget_mb(root: str = "/", *, beside: bool = False) -> int:
+    """The largest budget of which `process_memory_mb` fits into the memory that this process may use, in MiB, between
+    64 and 1024; `beside`: into what is left beside the process that serves gRPC, which may have twice its budget.
 
     `root` is where the kernel's files are looked for.
     """
-    half = _available_bytes(root) // 2 // _MIB
-    return max(SMALLEST_DEFAULT_MB, min(LARGEST_DEFAULT_MB, half))
+    half = available_memory_bytes(root) // 2 // MIB
+    if beside:
+        half -= gateway_memory_mb(half // 2)
+    return max(SMALLEST_DEFAULT_MB, min(LARGEST_DEFAULT_MB, half, 2 * half - BASE_MB))
 
 
-def _available_bytes(root: str) -> int:
+def process_memory_mb(budget_mb: int) -> int:
+    """A bookie with this budget has at most so much memory, in MiB."""
+    return budget_mb + max(budget_mb, BASE_MB)
+
+
+def gateway_memory_mb(budget_mb: int) -> int:
+    """The budget of the process that serves gRPC beside a bookie with this budget, both in MiB."""
+    return max(SMALLEST_GATEWAY_MB, min(LARGEST_GATEWAY_MB, budget_mb))
+
+
+def available_memory_bytes(root: str = "/") -> int:
+    """The memory that this process may use: its container's or its unit's, or else the machine's. `root` as above."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [limit for name in _CGROUP_LIMITS if (limit := _limit(os.path.join(root, name))) is not None]
-    return min([physical, *limits])
-
-
-def _limit(path: str) -> int | None:
-    try:
-        with open(path, encoding="ascii") as file:
-            text = file.read(64).strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() and int(text) > 0 else None  # "max" means no limit
+    return min([physical, *group_limits("memory", "memory.max", "memory.limit_in_bytes", root)])

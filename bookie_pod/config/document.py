@@ -112,7 +112,7 @@ def field_texts(section: type[Any]) -> dict[str, str]:
 
 @cache
 def _fields_of_module(module: str) -> dict[str, dict[str, str | None]]:
-    """Of each class: field name to docstring. Asked for each class, `inspect` would parse the module each time."""
+    """Return the docstrings of fields by class. Asked for each class, `inspect` would parse the module each time."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {each.name: dict(_fields(each)) for each in tree.body if isinstance(each, ast.ClassDef)}
 

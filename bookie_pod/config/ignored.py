@@ -1,8 +1,7 @@
-"""Keys without effect: those of Apache BookKeeper that mean nothing here, and those that mean nothing beside the values
-of others.
+"""Keys without effect: Apache BookKeeper's keys that mean nothing here, or nothing beside the values of others.
 
-A configuration that a Java bookie runs with may hold them. They are accepted, so that the file works as it
-is, and named in one log line at start-up, so that nobody believes that they do something.
+A configuration that a Java bookie runs with may hold them. They are accepted, so that the file works as it is, and
+named in one log line at start-up, so that no operator believes that they do something.
 
 Invariant: no key that protects data or access is listed here; those are either obeyed or refused.
 
@@ -35,6 +34,7 @@ _NAMES: Final = frozenset(
         "byteBufAllocatorSizeMin",
         "digestType",
         "disableServerSocketBind",
+        "dlogRootPath",
         "enableDigestTypeAutodetection",
         "enableHealthCheck",
         "enableLocalTransport",
@@ -137,14 +137,16 @@ _PREFIXES: Final = (
     "stream.",
 )
 _OF_EVERY_ENGINE: Final = frozenset({"dbStorage_maxThrottleTimeMs"})
-"""Whatever the name says."""
+"""Keys of every engine, whatever the name says."""
 _PER_LEDGER: Final = ("maximumNumberOfActiveEntryLogs", "entrylogMapAccessExpiryTimeInSeconds")
+_STATS: Final = ("prometheusStatsHttpAddress", "prometheusStatsHttpEnable", "prometheusStatsHttpPort")
+"""Metrics are served with the admin API, at its address."""
 _THROTTLES: Final = {True: "compactionRateByEntries", False: "compactionRateByBytes"}
 """The one that does nothing, by `isThrottleByBytes`."""
 
 
 def is_ignored(name: str) -> bool:
-    """Whether Apache BookKeeper knows `name` and it means nothing here."""
+    """Return True if Apache BookKeeper has the key `name` and it means nothing here."""
     return name in _NAMES or name in _CLIENT_NAMES or name.startswith(_PREFIXES)
 
 
@@ -171,6 +173,9 @@ def _idle(config: BookieConfig) -> Iterator[str]:
     if not per_ledger or storage.engine is not StorageEngine.SORTED:
         yield "numOfMemtableFlushThreads"
     yield _THROTTLES[config.gc.throttle_by_bytes]
+    if config.http.server_enabled:
+        same_port = config.http.stats_port == config.http.server_port  # as `--http-port` sets both
+        yield from (name for name in _STATS if not (same_port and name == "prometheusStatsHttpPort"))
 
 
 def _names(section: type) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How one configuration key is declared, and how its text becomes a value.
+"""The declaration of one configuration key, and the way from its text to a value.
 
 Each field of a section dataclass carries a `Key` in its metadata: Apache BookKeeper's name, the limits and
 what the documentation needs. The field's annotation decides how the text is read, so a key is declared in
@@ -26,6 +26,7 @@ _TRUE: Final = frozenset({"true", "yes", "on"})
 _FALSE: Final = frozenset({"false", "no", "off"})
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+MIB: Final = 1024 * 1024
 
 
 class BadValueError(ValueError):
@@ -34,12 +35,14 @@ class BadValueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of one configuration key besides its type and its text."""
+    """The declaration of one configuration key, besides its type and its text."""
 
     name: str
     """Apache BookKeeper's name, or our own for a key that Apache does not have."""
     default: Any
-    """Value when nobody sets the key and nothing is derived."""
+    """Value if the key is not set and nothing is derived, in the unit of the text."""
+    unit: int = 1
+    """The field holds the number in the text times this: sizes are fields of bytes. Limits are those of the text."""
     at_least: float | None = None
     at_most: float | None = None
     above: float | None = None
@@ -50,18 +53,26 @@ class Key:
     legacy: tuple[str, ...] = ()
     """Older names of the same key; they lose against `name` when one source sets both."""
     derived: str = ""
-    """In words: what the default is computed from. Empty when `default` is the default."""
+    """Description of what the default is computed from. Empty if `default` is the default."""
     own: bool = False
     """Apache BookKeeper does not know this key."""
     secret: bool = False
     """Never printed."""
+    dynamic: bool = False
+    """A running bookie takes a change over its admin API. Any other key counts from the next start on."""
     no_effect: bool = False
     """Accepted, so that a file of Apache BookKeeper works as it is; named at start-up if it asks for another value."""
+
+    def shown(self, value: Any) -> str:
+        """The text of a value as a properties file would hold it."""
+        return render(value // self.unit if self.unit != 1 else value)
 
 
 def key(name: str, default: Any, **rules: Any) -> Any:
     """A dataclass field for configuration key `name`; `rules` are further attributes of `Key`."""
-    return dataclasses.field(default=default, metadata={_METADATA: Key(name, default, **rules)})
+    declared = Key(name, default, **rules)
+    value = default * declared.unit if declared.unit != 1 else default
+    return dataclasses.field(default=value, metadata={_METADATA: declared})
 
 
 def keys_of(section: type) -> Iterator[tuple[dataclasses.Field[Any], Key]]:
@@ -73,17 +84,22 @@ def keys_of(section: type) -> Iterator[tuple[dataclasses.Field[Any], Key]]:
 
 
 def parse(declared: Key, annotation: str, text: str) -> Any:
-    """The value of `text` for a field annotated `annotation`; raises `BadValueError`."""
+    """The value of `text` for a field annotated `annotation`; raises `BadValueError`.
+
+    A class name without its package means the one choice that ends in it.
+    """
     text = text.strip()
+    matches = [choice for choice in declared.choices if "." in choice and choice.rpartition(".")[2] == text]
+    text = matches[0] if len(matches) == 1 else text
     if "${" in text:
         raise BadValueError("a reference ${...} is not expanded here; write the value itself")
     value = _READERS[annotation](text)
     _check_limits(declared, value)
-    return value
+    return value * declared.unit if declared.unit != 1 else value
 
 
 def render(value: Any) -> str:
-    """The text of a value as a properties file would hold it."""
+    """The text of a value in the unit of the text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -118,8 +134,9 @@ def _read_float(text: str) -> float:
     return float(text)
 
 
-def _read_bool(text: str) -> bool:
-    word = text.lower()
+def read_bool(text: str) -> bool:
+    """Raises `BadValueError`."""
+    word = text.strip().lower()
     if word in _TRUE:
         return True
     if word in _FALSE:
@@ -138,13 +155,15 @@ def _read_optional_text(text: str) -> str | None:
 
 
 def _read_list(text: str) -> tuple[str, ...]:
+    if "\\," in text:
+        raise BadValueError("holds a comma with a backslash: no value of a list may have a comma in it")
     return tuple(item for item in (part.strip() for part in text.split(",")) if item)
 
 
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     "int": _read_int,
     "float": _read_float,
-    "bool": _read_bool,
+    "bool": read_bool,
     "str": _read_text,
     "str | None": _read_optional_text,
     "tuple[str, ...]": _read_list,

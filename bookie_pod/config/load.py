@@ -1,13 +1,12 @@
-"""From files, environment and flags to a `BookieConfig`.
+"""Loading: from files, environment and flags to a `BookieConfig`.
 
 Sources in rising priority: defaults, the properties file, `BK_<key>` environment variables (the convention of
 Apache's container image), flags. A source is read completely before the next; a key of a later source
 replaces that of an earlier one, including older names of the same key.
 
 Environment variables: `BK_` and the key as it is written, such as `BK_journalDirectories`. `BK_DATA_DIR` and
-`BK_CLUSTER_ROOT_PATH` stand in for the directories and the root path as in the image. Names in capitals that
-no key has are left alone: Kubernetes injects such names for services. A mixed-case name that no key has is
-refused.
+`BK_CLUSTER_ROOT_PATH` replace the directories and the root path as in the image. Names in capitals that no key has are
+left alone: Kubernetes injects such names for services. A mixed-case name that no key has is refused.
 
 Invariants
 - Nothing unknown is accepted in silence: unknown names are refused, meaningless ones are reported.
@@ -28,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from bookie_pod.config import properties
 from bookie_pod.config.derive import derive
 from bookie_pod.config.ignored import idle_keys, is_ignored
-from bookie_pod.config.keys import BadValueError, Key, parse
+from bookie_pod.config.keys import BadValueError, Key, parse, render
 from bookie_pod.config.model import BookieConfig, all_keys
 from bookie_pod.config.validate import broken_rules
 from bookie_protocol.errors import InvalidConfiguration
@@ -47,12 +46,12 @@ class Setting(NamedTuple):
     text: str
     rank: int
     origin: str
-    """Where from, for messages: `bk_server.conf:12`, `environment BK_x`, `--set`."""
+    """Source of the setting, for messages: `bk_server.conf:12`, `environment BK_x`, `--set`."""
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What reading the sources gave: a configuration, or the problems that stand in its way."""
+    """The result of reading the sources: a configuration, or the problems that prevent it."""
 
     config: BookieConfig | None = None
     problems: list[str] = field(default_factory=list)
@@ -82,17 +81,26 @@ def read_config(
 ) -> Loaded:
     """Like `load_config`, but hands back every problem, one line each."""
     loaded = Loaded()
-    settings = [
-        *_from_file(file, loaded.problems),
-        *_from_environment(os.environ if environ is None else environ),
-        *(Setting(name, text, FLAGS, "--set") for name, text in (overrides or {}).items()),
-    ]
-    config = _build(settings, loaded.problems)
+    config = _build(read_settings(loaded.problems, file, environ, overrides), loaded.problems)
     if not loaded.problems:
         loaded.problems.extend(broken_rules(config))
     if not loaded.problems:
         loaded.config = config
     return loaded
+
+
+def read_settings(
+    problems: list[str],
+    file: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> list[Setting]:
+    """Return every setting as it was written, valid or not; `problems` gets those of the file."""
+    return [
+        *_from_file(file, problems),
+        *_from_environment(os.environ if environ is None else environ),
+        *(Setting(name, text, FLAGS, "--set") for name, text in (overrides or {}).items()),
+    ]
 
 
 def _from_file(path: str | None, problems: list[str]) -> list[Setting]:
@@ -178,7 +186,8 @@ def _without_effect(config: BookieConfig, chosen: Iterable[str]) -> Iterator[str
     known, idle = all_keys(), idle_keys(config)
     for name in chosen:
         section, attribute, _, declared = known[name]
-        if (declared.no_effect or name in idle) and getattr(getattr(config, section), attribute) != declared.default:
+        text = declared.shown(getattr(getattr(config, section), attribute))
+        if (declared.no_effect or name in idle) and text != render(declared.default):
             yield name
 
 
@@ -194,21 +203,13 @@ def _sections(chosen: Mapping[str, Setting], problems: list[str]) -> BookieConfi
     for setting in chosen.values():
         section, attribute, annotation, declared = known[setting.name]
         try:
-            values.setdefault(section, {})[attribute] = parse(
-                declared, annotation, _spelled_out(declared, setting.text)
-            )
+            values.setdefault(section, {})[attribute] = parse(declared, annotation, setting.text)
         except BadValueError as error:
             text = "********" if declared.secret else setting.text
             problems.append(f"{setting.name}={text}: {error} ({setting.origin})")
     config = BookieConfig()
     changed = {section: replace(getattr(config, section), **changes) for section, changes in values.items()}
     return replace(config, **changed)
-
-
-def _spelled_out(declared: Key, text: str) -> str:
-    """A class name without its package means the one choice that ends in it."""
-    matches = [choice for choice in declared.choices if "." in choice and choice.rpartition(".")[2] == text.strip()]
-    return matches[0] if len(matches) == 1 else text
 
 
 def _unknown(setting: Setting, known: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from bookie_pod.config.keys import Key, keys_of, render
+from bookie_pod.config.keys import Key, keys_of
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.config.sections.gc import DisksConfig, GcConfig
@@ -35,6 +35,7 @@ from bookie_pod.config.sections.service import (
     MetricsConfig,
     NodeConfig,
 )
+from bookie_pod.config.sections.telemetry import TelemetryConfig
 
 
 def _nothing() -> Mapping[str, str]:
@@ -43,7 +44,7 @@ def _nothing() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    """Everything that can be configured, by topic."""
+    """All configuration, by topic."""
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
     threads: ThreadsConfig = field(default_factory=ThreadsConfig)
@@ -67,16 +68,18 @@ class BookieConfig:
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     access: AccessConfig = field(default_factory=AccessConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     log: LogConfig = field(default_factory=LogConfig)
     set_keys: Mapping[str, str] = field(default_factory=_nothing)
-    """Keys that somebody set, with their text, secrets left out: what the admin API shows."""
+    """Keys that are set, with their text, secrets left out: what the admin API shows."""
     ignored_keys: tuple[str, ...] = ()
     """Keys that were set and have no effect here, in alphabetical order, for one log line at start-up."""
 
     @property
     def client_memory_bytes(self) -> int:
-        """What clients may make the process hold: `clientMemoryMb`, or half of the budget; two frames in any case."""
+        """Return the bytes that clients may make the process hold: `clientMemoryMb`, or half of the budget; at
+        least two frames."""
         nbytes = self.network.client_memory_mb * 1024 * 1024 or self.memory.budget_bytes // 2
         return max(nbytes, 2 * self.network.max_frame_size_bytes)
 
@@ -107,4 +110,4 @@ def effective(config: BookieConfig) -> Iterator[tuple[Key, str]]:
         values = getattr(config, attribute)
         for declared_field, declared in keys_of(section):
             value = getattr(values, declared_field.name)
-            yield declared, "********" if declared.secret and value is not None else render(value)
+            yield declared, "********" if declared.secret and value is not None else declared.shown(value)

@@ -15,7 +15,7 @@ Invariants
   from 1.
 - Nothing is lost: repeated keys are all returned, in order. What they mean is the caller's decision.
 
-Source: reference bookie behaviour, section 1; the format itself is that of
+Source: docs/internals/bookie-behaviour.md, section 1; the format itself is that of
 `java.util.Properties`. Pure functions; any thread may call them.
 """
 
@@ -54,6 +54,12 @@ def parse(text: str) -> list[Property]:
     return [_pair(line, logical) for line, logical in _logical_lines(text.removeprefix("\ufeff"))]
 
 
+def line_of(key: str, value: str) -> str:
+    """Return the line of a pair, with its end; `parse` reads it as it was."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\f", "\\f")
+    return f"{key}=\\{escaped}\n" if escaped[:1] in (" ", "\t") else f"{key}={escaped}\n"
+
+
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     parts: list[str] = []
     start = 0
@@ -65,7 +71,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
                 continue
         trailing = len(stripped) - len(stripped.rstrip("\\"))
         if trailing % 2:
-            if parts or stripped != "\\":  # as in Java, a line begins anew after a lone backslash
+            if parts or stripped != "\\":  # as in Java, a line starts again after a lone backslash
                 parts.append(stripped[:-1])
             continue
         parts.append(stripped)

@@ -1,9 +1,9 @@
 """Rules between keys, checked once at start-up.
 
-Limits of a single key stand with the key; here are the rules that need several. Each broken rule is one line
-that names key, value and rule.
+Limits of a single key are with the key; here are the rules that need several. Each broken rule is one line that names
+key, value and rule.
 
-Source: reference bookie behaviour, section 1.11. Pure functions; any thread may call them.
+Source: docs/internals/bookie-behaviour.md, section 1.11. Pure functions; any thread may call them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from bookie_pod.config.derive import KNOWN_FACTORIES
+from bookie_pod.config.keys import MIB
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
 from bookie_pod.config.sections.security import (
@@ -40,6 +42,19 @@ def broken_rules(config: BookieConfig) -> Iterator[str]:
     yield from _compaction(config)
     yield from _disks(config)
     yield from _security(config)
+    if (endpoint := config.telemetry.endpoint) is not None and not _is_collector(endpoint):
+        yield (
+            "otelEndpoint: it must look like http://collector:4318; credentials come from OTEL_EXPORTER_OTLP_HEADERS"
+        )  # it is not shown, as it may have a password
+
+
+def _is_collector(endpoint: str) -> bool:
+    try:
+        url = urlsplit(endpoint)
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and not url.query and not url.fragment
+        return usable and "@" not in endpoint and url.port != 0
+    except ValueError:
+        return False
 
 
 def _node(config: BookieConfig) -> Iterator[str]:
@@ -89,8 +104,6 @@ def _directories(config: BookieConfig) -> Iterator[str]:
         for path in sorted({path for path in paths if paths.count(path) > 1}):
             yield f"{name}={','.join(paths)}: {path} is listed more than once"
     is_db = config.ledger_storage.engine is StorageEngine.DB
-    if config.integrity.data_integrity_checking and not is_db:
-        yield "dataIntegrityChecking=true: only DbLedgerStorage can mark ledgers whose data may be lost"
     if is_db and directories.index and len(directories.index) != len(directories.ledger):
         yield (
             f"indexDirectories={','.join(directories.index)}: DbLedgerStorage needs as many index "
@@ -106,7 +119,7 @@ def _journal(config: BookieConfig) -> Iterator[str]:
     if alignment > journal.pre_alloc_size_bytes:
         yield (
             f"journalAlignmentSize={alignment}: must not exceed "
-            f"journalPreAllocSizeMB={journal.pre_alloc_size_mb} ({journal.pre_alloc_size_bytes} bytes)"
+            f"journalPreAllocSizeMB={journal.pre_alloc_size_bytes // MIB} ({journal.pre_alloc_size_bytes} bytes)"
         )
     file_info = config.sorted_storage.file_info_format_version
     if (journal.format_version >= 6) != (file_info >= 1):
@@ -230,7 +243,7 @@ def _who_may_connect(config: BookieConfig) -> Iterator[str]:
         if tls.provider_factory_class is None or not tls.client_authentication:
             yield (
                 f"bookieAuthProviderFactoryClass={CERTIFICATE_ROLES}: needs tlsProviderFactoryClass and"
-                " tlsClientAuthentication=true, since roles stand in the certificates of clients"
+                " tlsClientAuthentication=true, since roles are in the certificates of clients"
             )
     elif roles:
         yield f"authorizedRoles={roles}: needs bookieAuthProviderFactoryClass={CERTIFICATE_ROLES}"
@@ -243,7 +256,7 @@ def _who_may_connect(config: BookieConfig) -> Iterator[str]:
 
 
 def _logins(auth: AuthConfig) -> Iterator[str]:
-    """What each provider needs."""
+    """Yield what each provider needs and lacks."""
     for name, provider in (
         ("bookieAuthProviderFactoryClass", auth.provider_class),
         ("clientAuthProviderFactoryClass", auth.client_provider_class),

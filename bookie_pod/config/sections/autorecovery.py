@@ -1,6 +1,6 @@
 """Auto-recovery: auditor and replication worker. Frozen; any thread may read.
 
-Source: reference auto-recovery, section 15.
+Source: docs/internals/auto-recovery.md, section 15.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class AutoRecoveryConfig:
     """Auto-recovery"""
 
     daemon_enabled: bool = key("autoRecoveryDaemonEnabled", False)
-    """Run auto-recovery inside the bookie: a candidate for the auditor, and a replication worker. Where nobody in a
-    cluster runs it, lost copies are never restored."""
+    """Run auto-recovery inside the bookie: a candidate for the auditor, and a replication worker. If no process in
+    a cluster runs it, lost copies are never restored."""
     lost_bookie_recovery_delay_s: int = key("lostBookieRecoveryDelay", 60, at_least=0, at_most=INT_MAX)
     """Wait this many seconds before the ledgers of a lost bookie are marked for repair; a bookie that is back by then
     costs nothing. Only the first value of a setting that lives in the metadata service: change it there with
@@ -77,7 +77,7 @@ class AutoRecoveryConfig:
     failed_ledger_lock_release_ms: int = key(
         "lockReleaseOfFailedLedgerGracePeriod", 300_000, at_least=0, at_most=INT_MAX
     )
-    """How long workers leave a ledger alone that one of them failed to repair, at most, in ms."""
+    """Maximum time for which workers leave a ledger alone that one of them failed to repair, in ms."""
     worker_backoff_ms: int = key("rwRereplicateBackoffMs", 5000, at_least=0, at_most=INT_MAX)
     """Pause of a worker after an error, in ms."""
     ledgers_at_once: int = key("replicationLedgersAtOnce", 8, at_least=1, at_most=1024, own=True)
@@ -87,8 +87,8 @@ class AutoRecoveryConfig:
     )
     """Bytes that a worker has read and not yet stored, over all its ledgers."""
     entry_batch_size: int = key("rereplicationEntryBatchSize", 2000, at_least=1, at_most=INT_MAX)
-    """Most entries that a worker reads at a time; bytes bound it too, so large entries make smaller pieces. Apache's
-    default is 10."""
+    """Maximum entries that a worker reads at a time; bytes bound it too, so large entries make smaller pieces.
+    Apache's default is 10."""
     rate_by_bytes: int = key("replicationRateByBytes", 16_777_216, at_least=-1, at_most=INT_MAX)
     """Bytes that a worker copies per second at most. 0 or -1: no limit, Apache's default."""
     yields_to_clients: bool = key("replicationYieldsToClients", True, own=True)
@@ -96,8 +96,8 @@ class AutoRecoveryConfig:
     of `replicationRateByBytes` at least, and it rises again afterwards. False: the full rate whatever clients feel.
     Without a limit there is nothing that could fall."""
     niceness: int = key("autoRecoveryNiceness", 10, at_least=0, at_most=19, own=True)
-    """How far `bookie autorecovery` steps back from the processors when others want them, as `nice` counts: 0 to 19.
-    Within a bookie auto-recovery has the bookie's priority."""
+    """Niceness of `bookie autorecovery`, by which it yields processors to others: 0 to 19. Within a bookie
+    auto-recovery has the bookie's priority."""
     zk_task_rate_limit: float = key("zkReplicationTaskRateLimit", 0.0, at_least=0)
     """Tasks per second that a worker takes from the metadata service. 0: no limit."""
     batch_read: bool = key("recoveryBatchReadEnabled", True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookie_pod.config.keys import INT_MAX, key
-
-_MIB = 1024 * 1024
+from bookie_pod.config.keys import INT_MAX, MIB, key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +23,16 @@ class GatewayConfig:
     `allowInsecureAccess`; encrypt it too (`grpcServerTlsEnable`). Where bookies demand certificates or logins of their
     clients and this port demands neither, the gateway is off unless this key is set, because it would let clients past
     them."""
+    memory_mb: int = key(
+        "gatewayMemoryMb",
+        256,
+        at_least=64,
+        at_most=16_777_216,
+        own=True,
+        derived="`memoryBudgetMb`, at least 128, at most 256",
+    )
+    """Memory budget, in MiB, of the process that serves the gRPC port beside a bookie. Connections are shut before it
+    holds twice as much. `bookie gateway` goes by `memoryBudgetMb`."""
     max_open_writers: int = key("gatewayMaxOpenWriters", 1000, at_least=1, at_most=INT_MAX, own=True)
     """Ledgers that may be written through this gateway at the same time; beyond, RESOURCE_EXHAUSTED."""
     max_streams: int = key("gatewayMaxStreams", 256, at_least=1, at_most=100_000, own=True)
@@ -34,19 +42,19 @@ class GatewayConfig:
     """A writer to which nothing was appended for so long is ended, and its ledger closed, in seconds."""
     max_message_bytes: int = key(
         "gatewayMaxMessageBytes",
-        16 * _MIB,
+        16 * MIB,
         at_least=65_536,
         at_most=INT_MAX,
         own=True,
         derived="an eighth of `clientMemoryMb`, at least one largest entry, at most 16 MiB",
     )
     """Largest request that is accepted, in bytes: a batch of entries."""
-    read_batch_bytes: int = key("gatewayReadBatchBytes", _MIB, at_least=1, at_most=INT_MAX, own=True)
+    read_batch_bytes: int = key("gatewayReadBatchBytes", MIB, at_least=1, at_most=INT_MAX, own=True)
     """Upper limit of the entries in one response, in bytes. One entry that is larger is sent alone. gRPC clients refuse
-    responses above 4 MiB unless told otherwise."""
+    responses above 4 MiB by default."""
     max_pending_bytes: int = key(
         "gatewayMaxPendingBytes",
-        64 * _MIB,
+        64 * MIB,
         at_least=1,
         at_most=INT_MAX,
         own=True,

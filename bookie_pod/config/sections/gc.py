@@ -1,6 +1,6 @@
 """Garbage collection, compaction and disks.
 
-Source: reference bookie behaviour, sections 1.8 and 1.9. Frozen; any thread may read.
+Source: docs/internals/bookie-behaviour.md, sections 1.8 and 1.9. Frozen; any thread may read.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from bookie_pod.config.keys import INT_MAX, key
 class GcConfig:
     """Garbage collection and compaction"""
 
-    wait_time_ms: int = key("gcWaitTime", 600_000, at_least=1)
+    wait_time_ms: int = key("gcWaitTime", 600_000, at_least=1, dynamic=True)
     """Pause between passes, in ms. Each pass lists the ledgers in the metadata service."""
-    minor_compaction_threshold: float = key("minorCompactionThreshold", 0.2, at_most=1.0)
+    minor_compaction_threshold: float = key("minorCompactionThreshold", 0.2, at_most=1.0, dynamic=True)
     """Minor compaction rewrites entry logs whose live share is below this, 0 to 1. 0 or less: no minor
     compaction."""
-    minor_compaction_interval_s: int = key("minorCompactionInterval", 3600, at_most=INT_MAX)
+    minor_compaction_interval_s: int = key("minorCompactionInterval", 3600, at_most=INT_MAX, dynamic=True)
     """Time between minor compactions, in seconds. 0 or less: no minor compaction."""
-    minor_compaction_max_time_ms: int = key("minorCompactionMaxTimeMillis", -1)
-    """Longest minor compaction, in ms. 0 or less: no limit."""
-    major_compaction_threshold: float = key("majorCompactionThreshold", 0.8, at_most=1.0)
+    minor_compaction_max_time_ms: int = key("minorCompactionMaxTimeMillis", -1, dynamic=True)
+    """Maximum duration of a minor compaction, in ms. 0 or less: no limit."""
+    major_compaction_threshold: float = key("majorCompactionThreshold", 0.8, at_most=1.0, dynamic=True)
     """Major compaction rewrites entry logs whose live share is below this, 0 to 1. 0 or less: no major
     compaction. The higher, the more is rewritten to win little."""
-    major_compaction_interval_s: int = key("majorCompactionInterval", 86_400, at_most=INT_MAX)
+    major_compaction_interval_s: int = key("majorCompactionInterval", 86_400, at_most=INT_MAX, dynamic=True)
     """Time between major compactions, in seconds. 0 or less: no major compaction."""
-    major_compaction_max_time_ms: int = key("majorCompactionMaxTimeMillis", -1)
-    """Longest major compaction, in ms. 0 or less: no limit."""
-    throttle_by_bytes: bool = key("isThrottleByBytes", True)
+    major_compaction_max_time_ms: int = key("majorCompactionMaxTimeMillis", -1, dynamic=True)
+    """Maximum duration of a major compaction, in ms. 0 or less: no limit."""
+    throttle_by_bytes: bool = key("isThrottleByBytes", True, dynamic=True)
     """Throttle compaction by bytes instead of by entries, whose sizes differ. Apache's default is false."""
     compaction_rate_by_entries: int = key(
-        "compactionRateByEntries", 1000, at_least=1, at_most=INT_MAX, legacy=("compactionRate",)
+        "compactionRateByEntries", 1000, at_least=1, at_most=INT_MAX, legacy=("compactionRate",), dynamic=True
     )
     """Entries that compaction moves per second, without `isThrottleByBytes`."""
-    compaction_rate_by_bytes: int = key("compactionRateByBytes", 20_000_000, at_least=1, at_most=INT_MAX)
+    compaction_rate_by_bytes: int = key("compactionRateByBytes", 20_000_000, at_least=1, at_most=INT_MAX, dynamic=True)
     """Bytes that compaction reads and writes per second, with `isThrottleByBytes`; a tenth of it while adds or reads of
     clients wait for the disks. Apache's default is 1000000."""
     compaction_max_outstanding: int = key("compactionMaxOutstandingRequests", 100_000, at_least=1, at_most=INT_MAX)
@@ -46,19 +46,27 @@ class GcConfig:
     )
     """Compact into logs of their own, so that an interrupted compaction leaves nothing behind. Not with
     one log per ledger. Apache's default is false."""
-    force_allow_compaction: bool = key("forceAllowCompaction", False)
+    force_allow_compaction: bool = key("forceAllowCompaction", False, dynamic=True)
     """A forced pass may compact although the periodic compaction is off."""
     force_gc_when_no_space: bool = key("isForceGCAllowWhenNoSpace", False)
     """Force collection also when a disk is almost full, and go on with ordinary compactions when it is full. False: on
     a full disk each pass compacts only what fits into what is left of it, most garbage first (not with
     `useTransactionalCompaction=false`)."""
-    use_target_entry_log_size: bool = key("useTargetEntryLogSizeForGc", False)
+    use_target_entry_log_size: bool = key("useTargetEntryLogSizeForGc", False, dynamic=True)
     """Compute a log's live share against `logSizeLimit` when the log is smaller."""
     verify_metadata: bool = key("verifyMetadataOnGC", True)
     """Read a ledger's metadata once more before it is deleted here. Apache's default is false, which trusts the
     listing."""
-    metadata_op_rate_limit: int = key("gcMetadataOpRateLimit", 1000, at_least=1, at_most=INT_MAX)
+    metadata_op_rate_limit: int = key("gcMetadataOpRateLimit", 1000, at_least=1, at_most=INT_MAX, dynamic=True)
     """Metadata operations per second."""
+    deletion_grace_ms: int = key("gcDeletionGracePeriod", 3_600_000, at_least=0, derived="6 x `gcWaitTime`", own=True)
+    """Time for which a ledger stays that the metadata service no longer has, in ms, so that it is there if newer
+    metadata are brought back. A forced pass, and one on a full disk, need no such grace."""
+    unusual_deletion_percent: int = key("gcUnusualDeletionPercent", 30, at_least=0, at_most=100, own=True)
+    """A pass that would delete more than this percentage of the ledgers here, and more than 1000, deletes none
+    until that is allowed (`bookie gc allow-deletions`). 100: no such limit."""
+    unusual_deletion_wait_ms: int = key("gcUnusualDeletionWaitTime", 86_400_000, at_least=-1, own=True)
+    """Time after which such ledgers are deleted although that was not allowed, in ms. -1: never."""
     overreplicated_wait_time_ms: int = key("gcOverreplicatedLedgerWaitTime", 86_400_000)
     """Time between searches for ledgers that do not name this bookie any more, in ms. 0 or less: never."""
     overreplicated_max_concurrent: int = key(
@@ -72,18 +80,23 @@ class GcConfig:
     entry_log_metadata_cache_path: str | None = key(
         "gcEntryLogMetadataCachePath", None, derived="`metadata-cache` in each ledger directory", no_effect=True
     )
-    """Where that RocksDB lives. Has no effect here."""
+    """Path of that RocksDB. Has no effect here."""
     entry_location_compaction_interval_s: int = key("entryLocationCompactionInterval", -1, at_most=INT_MAX)
     """Time between full compactions of the location index, in seconds. Less than 0: never."""
 
     @property
+    def compaction_rate(self) -> int:
+        """Bytes, or entries without `throttle_by_bytes`, that compaction reads and writes per second."""
+        return self.compaction_rate_by_bytes if self.throttle_by_bytes else self.compaction_rate_by_entries
+
+    @property
     def minor_enabled(self) -> bool:
-        """Whether minor compaction runs periodically."""
+        """Return True if minor compaction runs periodically."""
         return self.minor_compaction_threshold > 0 and self.minor_compaction_interval_s > 0
 
     @property
     def major_enabled(self) -> bool:
-        """Whether major compaction runs periodically."""
+        """Return True if major compaction runs periodically."""
         return self.major_compaction_threshold > 0 and self.major_compaction_interval_s > 0
 
 
@@ -101,7 +114,7 @@ class DisksConfig:
     check_interval_ms: int = key("diskCheckInterval", 10_000, at_least=1, at_most=INT_MAX)
     """Time between looks at the disks, in ms; at most a second while one is almost full."""
     read_only_mode: bool = key("readOnlyModeEnabled", True)
-    """Without a writable directory serve reads only. False: shut down instead."""
+    """If True, serve reads only when no directory is writable. False: shut down instead."""
     read_only_on_any_disk_full: bool = key("readOnlyModeOnAnyDiskFullEnabled", True)
     """One full directory is enough to become read-only."""
     force_read_only: bool = key("forceReadOnlyBookie", False)
@@ -109,10 +122,10 @@ class DisksConfig:
     persist_status: bool = key("persistBookieStatusEnabled", False)
     """Remember read-only mode across restarts in a file `BOOKIE_STATUS`."""
     isolate_failed_ledger_directories: bool = key("isolateFailedLedgerDirectories", False, own=True)
-    """With several ledger directories: when the disk of one fails, go on with the others instead of shutting down. With
-    DbLedgerStorage the ledgers of the failed one are refused with an error, never denied; with the other engines they
-    go on elsewhere, and what cannot be read is an error. Until the bookie is restarted the journal is not trimmed, so
-    plan that soon."""
+    """If the disk of one of several ledger directories fails, continue with the others instead of shutting down. With
+    DbLedgerStorage the ledgers of the failed one are refused with an error, never denied; with the other engines
+    they go on elsewhere, and what cannot be read is an error. Until the bookie is restarted the journal is not
+    trimmed, so plan that soon."""
     min_usable_for_index_file_bytes: int = key("minUsableSizeForIndexFileCreation", 104_857_600, at_least=0)
     """Free bytes that a full index directory must have for a new index file during replay."""
     min_usable_for_entry_log_bytes: int = key(

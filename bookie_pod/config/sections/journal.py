@@ -1,15 +1,13 @@
 """Directories and the journal.
 
-Source: reference bookie behaviour, sections 1.3 and 1.4. Frozen; any thread may read.
+Source: docs/internals/bookie-behaviour.md, sections 1.3 and 1.4. Frozen; any thread may read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookie_pod.config.keys import INT_MAX, key
-
-_MIB = 1024 * 1024
+from bookie_pod.config.keys import INT_MAX, MIB, key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class DirectoriesConfig:
 
     @property
     def index_or_ledger(self) -> tuple[str, ...]:
-        """Where the index lives: the index directories, or the ledger directories if there are none."""
+        """Return the directories of the index: the index directories, or the ledger directories if there are none."""
         return self.index or self.ledger
 
 
@@ -47,11 +45,11 @@ class JournalConfig:
     machine."""
     write_data: bool = key("journalWriteData", True)
     """Journal entries at all. False: acknowledged entries are lost with the process, up to the last flush."""
-    max_size_mb: int = key("journalMaxSizeMB", 2048, at_least=1, at_most=1_048_576)
+    max_size_bytes: int = key("journalMaxSizeMB", 2048, unit=MIB, at_least=1, at_most=1_048_576)
     """Size at which a new journal file begins, in MiB."""
     max_backups: int = key("journalMaxBackups", 5, at_least=0, at_most=INT_MAX)
     """Journal files kept although everything in them is in ledger storage."""
-    pre_alloc_size_mb: int = key("journalPreAllocSizeMB", 16, at_least=1, at_most=1_048_576)
+    pre_alloc_size_bytes: int = key("journalPreAllocSizeMB", 16, unit=MIB, at_least=1, at_most=1_048_576)
     """Step in which space for a journal file is allocated, in MiB."""
     write_buffer_size_kb: int = key("journalWriteBufferSizeKB", 64, at_least=1, at_most=1_048_576, no_effect=True)
     """Write buffer in KiB. Has no effect here: a group is written with one call and needs no buffer."""
@@ -62,8 +60,8 @@ class JournalConfig:
     """Format of new journal files: 4 no padding, 5 padding, 6 explicit LACs too. Lower it only to go back
     to a release that cannot read 6; fences and explicit LACs that a version lacks are not journaled."""
     max_group_wait_ms: int = key("journalMaxGroupWaitMSec", 2, at_least=-1, at_most=INT_MAX)
-    """Longest time that a record waits for others to share its sync, in ms. One that comes so long after the last group
-    does not wait. 0 or less: no waiting."""
+    """Maximum time that a record waits for others to share its sync, in ms. A record that comes so long after the
+    last group does not wait. 0 or less: no waiting."""
     buffered_writes_threshold_bytes: int = key("journalBufferedWritesThreshold", 524_288, at_least=0, at_most=INT_MAX)
     """A group is written once it holds this many bytes. 0: never for that reason."""
     buffered_entries_threshold: int = key("journalBufferedEntriesThreshold", 0, at_least=0, at_most=INT_MAX)
@@ -78,22 +76,22 @@ class JournalConfig:
     remove_from_page_cache: bool = key("journalRemoveFromPageCache", True)
     """Drop synced journal pages from the page cache, 8 MiB behind the sync position."""
     page_cache_flush_interval_ms: int = key("journalPageCacheFlushIntervalMSec", 1000, at_least=1, at_most=INT_MAX)
-    """With `journalSyncData=false`: how often the journal is synced all the same, in ms."""
+    """Interval at which the journal is synced even with `journalSyncData=false`, in ms."""
     queue_size: int = key("journalQueueSize", 10_000, at_least=1, at_most=INT_MAX)
     """Records that may wait per journal; beyond, connections are not read."""
-    max_memory_size_mb: int = key(
-        "journalMaxMemorySizeMb", 51, at_least=1, at_most=1_048_576, derived="5 % of `memoryBudgetMb`"
+    max_memory_bytes: int = key(
+        "journalMaxMemorySizeMb", 51, unit=MIB, at_least=1, at_most=1_048_576, derived="5 % of `memoryBudgetMb`"
     )
     """Memory for records that wait, all journals together, in MiB; beyond, connections are not read."""
     reuse_files: bool = key("journalReuseFiles", False, no_effect=True)
     """Overwrite an old journal file instead of deleting it. Has no effect here: the next file is made in advance, and
     replay never has to tell its records from those of an older use."""
     group_checks: bool = key("journalGroupChecksEnabled", True, own=True)
-    """Write a checksum of each group where Apache BookKeeper writes zeros and ignores what it reads.
-    False: bytes exactly as Apache's, and damage is told from a torn tail by guessing."""
+    """Write a checksum of each group where Apache BookKeeper writes zeros and ignores what it reads. False: bytes
+    exactly as Apache's, and damage is distinguished from a torn tail by guessing."""
     direct_io: bool = key("journalDirectIoEnabled", True, own=True)
-    """Write the journal past the page cache, which nobody reads it from: about half the CPU time of a
-    written byte, and shorter syncs. File systems that have no direct I/O are written as usual."""
+    """Write the journal past the page cache, from which it is never read: about half the CPU time of a written
+    byte, and shorter syncs. File systems without direct I/O are written as usual."""
     slow_sync_ms: int = key("journalSlowSyncMs", 1000, at_least=0, at_most=INT_MAX, own=True)
     """A sync that takes longer than this many ms is counted and logged. 0: never."""
     channel_provider: str | None = key("journalChannelProvider", None, no_effect=True)
@@ -103,21 +101,6 @@ class JournalConfig:
     last resort, when every ledger has other copies."""
 
     @property
-    def max_size_bytes(self) -> int:
-        """Rollover size in bytes."""
-        return self.max_size_mb * _MIB
-
-    @property
-    def pre_alloc_size_bytes(self) -> int:
-        """Preallocation step in bytes."""
-        return self.pre_alloc_size_mb * _MIB
-
-    @property
-    def max_memory_bytes(self) -> int:
-        """Bytes that may wait, all journals together."""
-        return self.max_memory_size_mb * _MIB
-
-    @property
-    def flushes_when_queue_empty(self) -> bool:
-        """Whether an empty queue ends a group: configured, or implied by a group wait of 0."""
-        return self.flush_when_queue_empty or self.max_group_wait_ms <= 0
+    def waits_for_group(self) -> bool:
+        """Return True if a record may wait for others at all."""
+        return self.max_group_wait_ms > 0 and not self.flush_when_queue_empty

@@ -2,8 +2,8 @@
 
 Frozen; any thread may read.
 
-Sources: reference bookie behaviour, sections 1.5, 1.6, 1.7 and 1.10; RocksDB options: on-disk formats page,
-section 8.4.
+Sources: docs/internals/bookie-behaviour.md, sections 1.5, 1.6, 1.7 and 1.10; RocksDB options:
+docs/internals/on-disk-formats.md, section 8.4.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from bookie_pod.config.keys import INT_MAX, LONG_MAX, key
+from bookie_pod.config.keys import INT_MAX, LONG_MAX, MIB, key
 
-_MIB = 1024 * 1024
 MAX_LOG_SIZE = 1_073_741_824
 
 
@@ -43,8 +42,7 @@ class LedgerStorageConfig:
     SortedLedgerStorage make a checkpoint when an entry log is full instead, unless each ledger has its own; one that
     failed is repeated after this time."""
     flush_entry_log_bytes: int = key("flushEntrylogBytes", 0, at_least=0)
-    """Start writing an entry log back to disk every this many bytes, to keep the sync at a checkpoint
-    short. 0: off."""
+    """Sync an entry log (`fdatasync`) every this many bytes, so that the sync at a checkpoint is short. 0: off."""
     log_size_limit_bytes: int = key("logSizeLimit", MAX_LOG_SIZE, at_least=0, at_most=MAX_LOG_SIZE)
     """Size at which a new entry log begins, in bytes. The granularity at which compaction gives space back. On a small
     disk logs are smaller: at most half of what `diskUsageThreshold` keeps free, so that compaction finds room when the
@@ -52,16 +50,17 @@ class LedgerStorageConfig:
     entry_log_preallocation: bool = key("entryLogFilePreallocationEnabled", True)
     """Create the next entry log in advance. Leaves empty `.log` files after a crash, which are harmless."""
     read_buffer_size_bytes: int = key("readBufferSizeBytes", 512, at_least=1, at_most=INT_MAX)
-    """Bytes read at once when an entry log is scanned."""
+    """Minimum bytes that a read of a single entry asks an entry log for, before the entry's size is known; a
+    larger entry takes a second read. A scan has buffers of its own."""
     write_buffer_size_bytes: int = key("writeBufferSizeBytes", 65_536, at_least=1, at_most=INT_MAX)
     """Write buffer of an entry log, in bytes. The direct-I/O logger (`dbStorage_directIOEntryLogger`) has one of 1 MiB
     instead."""
     entry_log_per_ledger: bool = key("entryLogPerLedgerEnabled", False)
     """One entry log per ledger (InterleavedLedgerStorage and SortedLedgerStorage). For few, large ledgers."""
     max_active_entry_logs: int = key("maximumNumberOfActiveEntryLogs", 500, at_least=1, at_most=INT_MAX)
-    """With one log per ledger: open entry logs at most."""
+    """Maximum number of open entry logs, with one log per ledger."""
     entry_log_map_expiry_seconds: int = key("entrylogMapAccessExpiryTimeInSeconds", 300, at_least=1, at_most=INT_MAX)
-    """With one log per ledger: a log that nobody wrote for this many seconds is closed."""
+    """Seconds after which a log without writes is closed, with one log per ledger."""
     memtable_flush_threads: int = key("numOfMemtableFlushThreads", 8, at_least=1, at_most=4096)
     """Threads that flush the memtable of SortedLedgerStorage with one log per ledger."""
 
@@ -72,7 +71,7 @@ class LedgerStorageConfig:
 
     @property
     def log_per_ledger(self) -> bool:
-        """Whether each ledger has its own entry log: a choice of two engines."""
+        """Return True if each ledger has its own entry log: a choice of two engines."""
         return self.entry_log_per_ledger and self.engine is not StorageEngine.DB
 
 
@@ -108,7 +107,7 @@ class DbStorageConfig:
     read_ahead_batch_bytes: int = key("dbStorage_readAheadCacheBatchBytesSize", -1, at_least=-1)
     """Bytes read ahead at most. -1: no limit of this kind."""
     max_throttle_time_ms: int = key("dbStorage_maxThrottleTimeMs", 10_000, at_least=0, at_most=INT_MAX)
-    """How long an add waits for room in the write cache, of any engine, in ms, before the answer is
+    """Maximum time that an add waits for room in the write cache, of any engine, in ms, before the answer is
     TOO_MANY_REQUESTS."""
     direct_io_entry_logger: bool = key("dbStorage_directIOEntryLogger", True)
     """Write entry logs past the page cache, where the file system can: a flush costs less CPU time and evicts nothing
@@ -140,8 +139,8 @@ class DbStorageConfig:
     direct_io_fd_cache_seconds: int = key(
         "dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds", 300, at_least=0, no_effect=True
     )
-    """How long the direct-I/O logger keeps an unused file open, in seconds. Has no effect here: the number of open
-    files is bounded instead."""
+    """Seconds that the direct-I/O logger keeps an unused file open. Has no effect here: the number of open files
+    is bounded instead."""
     max_operations_per_write_batch: int = key(
         "maxOperationNumbersInSingleRocksdbWriteBatch", 100_000, at_least=1, at_most=INT_MAX
     )
@@ -150,12 +149,12 @@ class DbStorageConfig:
     @property
     def write_cache_max_bytes(self) -> int:
         """Write cache of all directories together, in bytes."""
-        return self.write_cache_max_size_mb * _MIB
+        return self.write_cache_max_size_mb * MIB
 
     @property
     def read_cache_max_bytes(self) -> int:
         """Read cache of all directories together, in bytes."""
-        return self.read_cache_max_size_mb * _MIB
+        return self.read_cache_max_size_mb * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +238,7 @@ class SortedStorageConfig:
     )
     """Initial capacity of the table of open index files. Has no effect here: the table grows as it is used."""
     file_info_max_idle_seconds: int = key("fileInfoMaxIdleTime", 0, at_least=0, at_most=INT_MAX)
-    """An index file that nobody used for this many seconds is closed. 0: only `openFileLimit` closes
-    files."""
+    """Seconds after which an unused index file is closed. 0: only `openFileLimit` closes files."""
     file_info_format_version: int = key("fileInfoFormatVersionToWrite", 1, at_least=0, at_most=1)
     """Format of new index files. 0 has no explicit LAC and goes together with a journal format below 6."""
 
@@ -252,7 +250,7 @@ class IntegrityConfig:
     data_integrity_checking: bool = key("dataIntegrityChecking", False)
     """After an unclean shutdown compare what is stored with what metadata says, and fetch what is missing."""
     stamp_missing_cookies: bool = key("dataIntegrityStampMissingCookies", False)
-    """With `dataIntegrityChecking`: accept empty directories in place of lost ones and stamp them."""
+    """If True, accept empty directories in place of lost ones and stamp them. Needs `dataIntegrityChecking`."""
     local_scrub_interval_s: int = key("localScrubInterval", 0, at_least=0, at_most=INT_MAX)
     """Time between scrubs of the local storage, in seconds. 0: never."""
     local_scrub_rate_limit: float = key("localScrubRateLimit", 60.0, at_least=0)

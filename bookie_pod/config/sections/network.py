@@ -1,6 +1,6 @@
 """Identity, sockets and threads of a bookie.
 
-Source: reference bookie behaviour, sections 1.1 and 1.2. Frozen; any thread may read.
+Source: docs/internals/bookie-behaviour.md, sections 1.1 and 1.2. Frozen; any thread may read.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ class NetworkConfig:
     """Identity of this bookie in cookies and ledger metadata. Unset: `<address>:<port>`. Choose it before
     the first start and never change it: the directories and all ledgers refer to it."""
     advertised_address: str | None = key("advertisedAddress", None)
-    """Host name or address that clients are told. Unset: the address of `listeningInterface` or of this
-    host."""
+    """Host name or address that clients get. Unset: the address of `listeningInterface` or of this host."""
     listening_interface: str | None = key("listeningInterface", None)
     """Network interface, such as `eth0`, to take the address from and to listen on. Unset: all interfaces."""
     network_location: str | None = key("networkLocation", None, own=True)
-    """Where this bookie stands, such as `/zone-a/rack-7`, outermost first. It is published with the registration, and
-    placement policies of Podkeeper's clients spread ensembles by it. Unset: nothing is published."""
+    """Location of this bookie, such as `/zone-a/rack-7`, outermost first. It is published with the registration,
+    and placement policies of Podkeeper's clients spread ensembles by it. Unset: nothing is published."""
     use_host_name_as_bookie_id: bool = key("useHostNameAsBookieID", False)
     """Use the host name instead of the IP address in the identity. Must not be switched once data exists."""
     use_short_host_name: bool = key("useShortHostName", False)
-    """With `useHostNameAsBookieID`: the first label of the host name instead of the full name."""
+    """Use the first label of the host name instead of the full name, with `useHostNameAsBookieID`."""
     allow_loopback: bool = key("allowLoopback", False)
     """Accept a loopback address as identity. Only for a cluster on one machine: all bookies would get one
     name."""
@@ -75,16 +74,18 @@ class NetworkConfig:
     """Reads that may wait for their answer at the same time, all connections together. 0: no limit of this
     kind."""
     response_backpressure_timeout_ms: int = key("waitTimeoutOnResponseBackpressureMs", -1, at_least=-1)
-    """How long a connection whose peer does not receive may stay so, in ms, before
-    `closeChannelOnResponseTimeout` decides. -1: for ever."""
+    """Time for which a peer may not receive, in ms, before `closeChannelOnResponseTimeout` decides. -1: for ever."""
     close_channel_on_response_timeout: bool = key("closeChannelOnResponseTimeout", False)
     """Close a connection when `waitTimeoutOnResponseBackpressureMs` has passed; else its answers are
     dropped."""
+    slow_request_ms: int = key("slowRequestMs", 1000, at_least=0, at_most=INT_MAX, own=True)
+    """Log adds and reads that take at least this long, in ms, with the address of their client, ledger, entry and
+    transaction id, by which an error of the client is found. 0: none."""
     client_memory_mb: int = key("clientMemoryMb", 0, at_least=0, at_most=INT_MAX, own=True)
     """Memory that clients may make this process hold, in MiB, over its own port, gRPC and HTTP: frames and messages
     that are not complete or not dealt with, and answers that are being made or not taken. No client gets more of it
-    than is left for the others; when it is exceeded, those lose their connection that have not moved for longest. 0:
-    half of `memoryBudgetMb`."""
+    than is left for the others, and large entries are received in turn; when it is exceeded, those lose their
+    connection that have not moved for longest. 0: half of `memoryBudgetMb`."""
     read_worker_threads_throttling: bool = key("readWorkerThreadsThrottlingEnabled", True, no_effect=True)
     """Do not read ahead of a connection that does not take its answers. Has no effect here: it is always so."""
     request_timer_tick_ms: int = key("requestTimerTickDurationMs", 10, at_least=1, at_most=INT_MAX, no_effect=True)
@@ -127,3 +128,8 @@ class ThreadsConfig:
     """Has no effect, as in the reference implementation."""
     busy_wait: bool = key("enableBusyWait", False, no_effect=True)
     """Spin instead of sleeping. Has no effect here: threads wait for events."""
+
+    @property
+    def max_pending_adds(self) -> int:
+        """Adds that may wait for room, over all connections; 0: no limit."""
+        return self.max_pending_adds_per_thread * max(1, self.add_workers)

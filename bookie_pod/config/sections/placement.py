@@ -1,8 +1,8 @@
-"""Where auto-recovery puts copies, and the gateway new ledgers. Frozen; any thread may read.
+"""The placement of copies by auto-recovery, and of new ledgers by the gateway. Frozen; any thread may read.
 
 `bookie_client.placement.java_keys` gives the texts of these keys their meaning and checks them.
 
-Source: reference client protocol, section 16.
+Source: docs/internals/client-protocol.md, section 16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Authentication, TLS and the metadata service.
 
-Source: reference bookie behaviour, sections 1.1 and 1.10, and on the metadata layout, sections 2
+Source: docs/internals/bookie-behaviour.md, sections 1.1 and 1.10, and on docs/internals/metadata-layout.md, sections 2
 and 16. Frozen; any thread may read.
 """
 
@@ -31,7 +31,7 @@ class AuthConfig:
     `SharedToken`: a token that all share (`authTokenFile`), for clients of Podkeeper. `EntryPoint`: one of your own
     (`authProviderEntryPoint`). Unset: none."""
     authorized_roles: tuple[str, ...] = key("authorizedRoles", ())
-    """With `BookieAuthZFactory`: roles that may connect. A role stands in the organisational unit of a certificate's
+    """Roles that may connect, with `BookieAuthZFactory`. A role is in the organisational unit of a certificate's
     subject, as in `OU=0:broker`. The bookies' own certificates need one too, for auto-recovery and the gateway."""
     permitted_startup_users: tuple[str, ...] = key("permittedStartupUsers", ())
     """Users that may run this process. Empty: all."""
@@ -40,9 +40,12 @@ class AuthConfig:
     )
     """Provider by which clients of this configuration (auto-recovery, the gateway, repairs, commands) log in to
     bookies: the counterpart of `bookieAuthProviderFactoryClass`. Certificate roles need none."""
+    client_optional: bool = key("clientAuthOptional", False, own=True)
+    """Let those clients go on with bookies that ask for no login, while a cluster is changed to logins. Without this
+    key such a bookie is refused where the login is mutual (SASL, `SharedToken`): it has proved nothing."""
     jaas_file: str | None = key("saslJaasConfigFile", None, own=True)
-    """With SASL: JAAS file, as Java's `java.security.auth.login.config` names it. It is read again when it changes;
-    logins that begin later go by it, on both sides."""
+    """JAAS file for SASL, as Java's `java.security.auth.login.config` names it. It is read again when it changes;
+    later logins use it, on both sides."""
     jaas_bookie_section: str = key("saslJaasBookieSectionName", "Bookie")
     """Section of that file with the users that may log in to this bookie, each as `user_NAME="password"`; or with a
     `Krb5LoginModule`, whose `keyTab` has the keys of `principal`, `bookkeeper/HOST@REALM`."""
@@ -56,14 +59,15 @@ class AuthConfig:
     )
     """Section with the login of auto-recovery."""
     jaas_allowed_ids: str = key("saslJaasClientAllowedIds", ".*bookkeeper.*")
-    """With SASL: regular expression that the whole name of a user must match; of Kerberos, the principal with its
+    """Regular expression for SASL that the whole name of a user must match; for Kerberos, the principal with its
     realm."""
     token_file: str | None = key("authTokenFile", None, own=True)
-    """With `SharedToken`: file with tokens of at least 16 characters, one a line. A bookie lets in whoever has one of
-    them, a client uses the first. The token itself never goes over the wire. The file is read again when it changes."""
+    """File for `SharedToken` with tokens of at least 16 characters, one a line. A bookie accepts clients that have
+    one of them, a client uses the first. The token itself never goes over the wire. The file is read again when it
+    changes."""
     entry_point: str | None = key("authProviderEntryPoint", None, own=True)
-    """With `EntryPoint`: name of the provider in the groups `podkeeper.bookie_auth` and `podkeeper.client_auth` of the
-    entry points of installed Python packages (docs/client.md)."""
+    """Name of the provider for `EntryPoint`, in the groups `podkeeper.bookie_auth` and `podkeeper.client_auth` of
+    the entry points of installed Python packages (docs/client-options.md)."""
     entry_point_file: str | None = key("authProviderConfigFile", None, own=True)
     """File that such a provider is given the path of."""
 
@@ -83,7 +87,7 @@ class TlsConfig:
     client_authentication: bool = key("tlsClientAuthentication", False)
     """Demand a certificate from clients that switch to TLS. Clients that do not are kept out by `tlsRequired`."""
     key_store_type: str = key("tlsKeyStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
-    """Form of the key store. PKCS12 and JKS are told apart by their first bytes, as Java does it."""
+    """Form of the key store. PKCS12 and JKS are distinguished by their first bytes, as in Java."""
     key_store: str | None = key("tlsKeyStore", None)
     """File with this bookie's private key, and if it is not PEM with its certificate chain."""
     key_store_password_path: str | None = key("tlsKeyStorePasswordPath", None)
@@ -95,7 +99,7 @@ class TlsConfig:
     trust_store_password_path: str | None = key("tlsTrustStorePasswordPath", None)
     """File that holds the password of the trust store. PEM certificates have none."""
     certificate_path: str | None = key("tlsCertificatePath", None)
-    """With PEM: file with this bookie's certificate chain."""
+    """File with this bookie's certificate chain, for PEM."""
     client_key_store_type: str = key("clientKeyStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
     """Form of `clientKeyStore`."""
     client_key_store: str | None = key("clientKeyStore", None)
@@ -112,8 +116,8 @@ class TlsConfig:
     hostname_verification: bool = key("tlsHostnameVerificationEnabled", False)
     """Auto-recovery checks that another bookie's certificate names its host."""
     refresh_seconds: int = key("tlsCertFilesRefreshDurationSeconds", 0, at_least=0, at_most=INT_MAX)
-    """How often changed files of keys and certificates are looked for, in seconds; new ones count for new connections.
-    0: never."""
+    """Interval at which changed files of keys and certificates are looked for, in seconds; new ones apply to new
+    connections. 0: never."""
     cipher_suites: tuple[str, ...] = key("tlsEnabledCipherSuites", ())
     """Cipher suites that may be used, by Java's names or OpenSSL's. Empty: OpenSSL's choice. Without one of TLS 1.3
     that is not used; with one all three of its suites are, which cannot be chosen singly."""
@@ -131,8 +135,9 @@ class MetadataConfig:
         None,
         derived="`zk+<layout>://<zkServers><zkLedgersRootPath>` if `zkServers` is set",
     )
-    """Where the cluster's metadata is, such as `zk+hierarchical://zk1:2181;zk2:2181/ledgers`. If one
-    source sets this key and `zkServers`, this key wins; a source of higher priority wins over both."""
+    """URI of the cluster's metadata, such as `zk+hierarchical://zk1:2181;zk2:2181/ledgers` or
+    `etcd://etcd1:2379,etcd2:2379/podkeeper`. If one source sets this key and `zkServers`, this key wins; a source of
+    higher priority wins over both."""
     zk_servers: tuple[str, ...] = key("zkServers", ())
     """Older form: ZooKeeper servers, comma-separated."""
     zk_ledgers_root_path: str = key("zkLedgersRootPath", "/ledgers")
@@ -140,20 +145,20 @@ class MetadataConfig:
     ledger_manager_factory_class: str | None = key("ledgerManagerFactoryClass", None, legacy=("ledgerManagerType",))
     """Older form: layout of the ledgers' znodes, by the name of Apache's class."""
     tls_enable: bool = key("metadataServiceTlsEnable", False, own=True)
-    """Connect to the metadata service over TLS: to ZooKeeper's `secureClientPort`, or to an embedded one that has a
-    certificate. It must name the host that stands in the URI."""
+    """Connect to the metadata service over TLS: to ZooKeeper's `secureClientPort`, to etcd, or to an embedded one that
+    has a certificate. The certificate must name the host of the URI."""
     trust_store_path: str | None = key("metadataServiceTrustStorePath", None, own=True)
-    """With `metadataServiceTlsEnable`: PEM file with the certificates of the authorities that are trusted. Unset: those
-    of the system. This file and the next two are read again for new connections."""
+    """PEM file with the certificates of the trusted authorities, for `metadataServiceTlsEnable`. Unset: those of
+    the system. This file and the next two are read again for new connections."""
     certificate_path: str | None = key("metadataServiceCertificatePath", None, own=True)
-    """With `metadataServiceTlsEnable`: PEM file with the certificate chain that is shown, where one is demanded."""
+    """PEM file with this process's certificate chain, for `metadataServiceTlsEnable`, if the service demands one."""
     key_path: str | None = key("metadataServiceKeyPath", None, own=True)
     """PEM file with its private key, not encrypted."""
     token_file: str | None = key("metadataServiceTokenFile", None, own=True)
     """File whose first token is shown to an embedded metadata service, over TLS or to this machine. It is read again
     when it changes."""
     zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
-    """Time-out of the session with the metadata service, in ms, which ZooKeeper may change to one within its own
+    """Time-out of the session with the metadata service, in ms, which ZooKeeper and etcd may change to one within their
     bounds; and of each request. The bookie counts as lost this long after it stopped answering. After a longer pause it
     goes on and registers again, as soon as the metadata service answers. A start waits for it twelve times as long."""
     zk_retry_backoff_start_ms: int = key(
@@ -164,16 +169,16 @@ class MetadataConfig:
     zk_retry_backoff_max_ms: int = key(
         "zkRetryBackoffMaxMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`", no_effect=True
     )
-    """Longest pause before a metadata operation is tried again, in ms. Has no effect here, like
+    """Maximum pause before a metadata operation is tried again, in ms. Has no effect here, like
     `zkRetryBackoffStartMs`."""
     zk_retry_max: int = key("zkRetryBackoffMaxRetries", INT_MAX, at_least=0, at_most=INT_MAX, no_effect=True)
-    """How often a metadata operation is tried again. Has no effect here: each has a time-out instead."""
+    """Maximum retries of a metadata operation. Has no effect here: each has a time-out instead."""
     zk_request_rate_limit: float = key("zkRequestRateLimit", 0.0, at_least=0)
     """Metadata operations per second. 0: no limit."""
     zk_enable_security: bool = key("zkEnableSecurity", False)
     """New znodes belong to their creator alone: every component logs in to ZooKeeper as the same user. Znodes that
     exist keep their access lists. Needs `zkAuthCredentialsPath`."""
     zk_auth_scheme: str = key("zkAuthScheme", "digest", choices=("digest", "sasl"), own=True)
-    """How to log in to ZooKeeper: its own `digest` scheme, or `sasl` (DIGEST-MD5, what Java's JAAS files set up)."""
+    """Login method for ZooKeeper: its own `digest` scheme, or `sasl` (DIGEST-MD5, what Java's JAAS files set up)."""
     zk_auth_credentials_path: str | None = key("zkAuthCredentialsPath", None, own=True)
-    """File that holds `user:password` for ZooKeeper. Unset: no login."""
+    """File that holds `user:password` for ZooKeeper or etcd. Unset: no login."""

@@ -1,6 +1,6 @@
 """HTTP, gRPC, metrics, logs and memory: what surrounds the bookie.
 
-Source: reference bookie behaviour, sections 1.10 and 13.6. Frozen; any thread may read.
+Source: docs/internals/bookie-behaviour.md, sections 1.10 and 13.6. Frozen; any thread may read.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bookie_pod.config.keys import INT_MAX, key
-
-_MIB = 1024 * 1024
+from bookie_pod.config.keys import INT_MAX, MIB, key
 
 
 class HttpListener(NamedTuple):
-    """Where the HTTP server listens."""
+    """The address on which the HTTP server listens."""
 
     host: str
     port: int
@@ -47,15 +45,15 @@ class HttpConfig:
     `Authorization: Bearer <token>`. It is read again when it changes. The bookie's own commands, and bookies that ask
     each other, show the first one. Unset: no token is asked for."""
     auth_probes: bool = key("httpServerAuthProbes", False, own=True)
-    """With `httpServerAuthTokenFile`: demand the token on probes and metrics too. Kubernetes sends none by itself."""
+    """Demand the token of `httpServerAuthTokenFile` on probes and metrics too. Kubernetes sends none by itself."""
     tls_enable: bool = key("httpServerTlsEnable", False)
     """Serve HTTPS, and demand client certificates unless `httpServerTlsClientAuthentication=false`. The PEM files are
     read again when they change."""
     tls_client_authentication: bool = key("httpServerTlsClientAuthentication", True, own=True)
-    """With `httpServerTlsEnable`: demand a certificate from clients, as Apache BookKeeper does. Probes of Kubernetes
-    have none: set it to false there, and demand a token (`httpServerAuthTokenFile`)."""
+    """Demand a certificate from clients with `httpServerTlsEnable`, as Apache BookKeeper does. Probes of
+    Kubernetes have none: set it to false there, and demand a token (`httpServerAuthTokenFile`)."""
     certificate_path: str | None = key("httpServerCertificatePath", None, own=True)
-    """PEM file with the server's certificate chain. Unset: it stands in `httpServerKeyStorePath`, after the key."""
+    """PEM file with the server's certificate chain. Unset: it is in `httpServerKeyStorePath`, after the key."""
     key_store_path: str | None = key("httpServerKeyStorePath", None)
     """PEM file with the server's private key and, without `httpServerCertificatePath`, its certificate chain."""
     key_store_password: str | None = key("httpServerKeyStorePassword", None, secret=True)
@@ -66,16 +64,16 @@ class HttpConfig:
     trust_store_password: str | None = key("httpServerTrustStorePassword", None, secret=True, no_effect=True)
     """Has no effect: PEM certificates carry no password."""
     stats_enable: bool = key("prometheusStatsHttpEnable", True)
-    """With `httpServerEnabled=false`: serve probes and metrics all the same. If both are false no port is
-    opened, and Kubernetes cannot probe the pod over HTTP."""
+    """Serve probes and metrics even with `httpServerEnabled=false`. If both are false no port is opened, and
+    Kubernetes cannot probe the pod over HTTP."""
     stats_address: str = key("prometheusStatsHttpAddress", "0.0.0.0")
-    """With `httpServerEnabled=false`: address that the probes and metrics bind to."""
+    """Address of probes and metrics with `httpServerEnabled=false`."""
     stats_port: int = key("prometheusStatsHttpPort", 8000, at_least=0, at_most=65535)
-    """With `httpServerEnabled=false`: port of the probes and metrics."""
+    """Port of probes and metrics with `httpServerEnabled=false`."""
 
     @property
     def listener(self) -> HttpListener | None:
-        """Where to listen, or None if both switches are off."""
+        """Return the address to listen on, or None if both switches are off."""
         if self.server_enabled:
             return HttpListener(self.server_host, self.server_port, "httpServerPort", admin=True)
         if self.stats_enable:
@@ -101,19 +99,19 @@ class GrpcConfig:
     certificate_path: str | None = key(
         "grpcServerCertificatePath", None, own=True, derived="`tlsCertificatePath`, if `tlsKeyStoreType` is PEM"
     )
-    """With `grpcServerTlsEnable`: PEM file with the certificate chain. The three files are read again when they
+    """PEM file with the certificate chain for `grpcServerTlsEnable`. The three files are read again when they
     change."""
     key_path: str | None = key(
         "grpcServerKeyPath", None, own=True, derived="`tlsKeyStore`, if `tlsKeyStoreType` is PEM"
     )
-    """With `grpcServerTlsEnable`: PEM file with the private key, not encrypted."""
+    """PEM file with the private key for `grpcServerTlsEnable`, not encrypted."""
     trust_store_path: str | None = key(
         "grpcServerTrustStorePath", None, own=True, derived="`tlsTrustStore`, if `tlsTrustStoreType` is PEM"
     )
-    """With `grpcServerTlsClientAuthentication`: PEM file with the certificates of the authorities that sign client
-    certificates."""
+    """PEM file with the certificates of the authorities that sign client certificates, for
+    `grpcServerTlsClientAuthentication`."""
     client_authentication: bool = key("grpcServerTlsClientAuthentication", False, own=True)
-    """With `grpcServerTlsEnable`: demand a certificate from clients."""
+    """Demand a certificate from clients with `grpcServerTlsEnable`."""
     auth_token_file: str | None = key("grpcServerAuthTokenFile", None, own=True)
     """File with bearer tokens and their roles, as in `httpServerAuthTokenFile`: every call but those of the health
     service must carry the metadata `authorization: Bearer <token>`. It is read again when it changes. Unset: no token
@@ -122,7 +120,7 @@ class GrpcConfig:
 
     @property
     def knows_its_clients(self) -> bool:
-        """Whether clients must show who they are."""
+        """Return True if clients must authenticate."""
         return self.auth_token_file is not None or (self.tls_enable and self.client_authentication)
 
 
@@ -131,19 +129,19 @@ class AccessConfig:
     """Roles and the audit trail of HTTP and gRPC"""
 
     allow_insecure: bool = key("allowInsecureAccess", False, own=True)
-    """Let everybody who reaches the HTTP or the gRPC port do everything, where that port demands neither tokens nor
-    certificates: read and delete every ledger. Without this key whoever asks such a port from elsewhere may look at
-    states and lists over HTTP, and nothing else; requests from the same machine, by a loopback address and through no
-    proxy, may do everything."""
-    certificate_roles: tuple[str, ...] = key("accessCertificateRoles", ("admin",), own=True)
-    """Roles on both ports of clients that show a certificate, where certificates are demanded and no tokens: `viewer`,
-    `reader`, `writer`, `operator`, `admin`. A certificate whose subject names one of these, as in `OU=0:viewer`, has
-    that one alone."""
+    """Allow every client that reaches the HTTP or the gRPC port everything, if that port demands neither tokens
+    nor certificates: to read and delete every ledger. Without this key a client of such a port from elsewhere may only
+    read states and lists over HTTP; requests from the same machine, by a loopback address and through no proxy, may do
+    everything."""
+    certificate_roles: tuple[str, ...] = key("accessCertificateRoles", ("viewer",), own=True)
+    """Roles on both ports of a certificate whose subject names no role, where certificates are demanded and no tokens:
+    `viewer`, `reader`, `writer`, `operator`, `admin`. A certificate whose subject names some of these, as in
+    `OU=0:viewer` or `OU=0:bookie,operator`, has those alone; one that names only others has no rights."""
     audit_log_file: str | None = key("auditLogFile", None, own=True)
     """File to which each change through HTTP, gRPC or a command, and each refusal, is appended as one line of JSON:
     who, from where, what, with which outcome; refusals also of the bookie's own port, where a client shows no
     credential, a wrong one, or another password than a ledger's. It may be moved away at any time, and several
-    processes may share it. Unset: the lines stand in the ordinary log, at `info`, without those of clients that write
+    processes may share it. Unset: the lines are in the ordinary log, at `info`, without those of clients that write
     ledgers over gRPC, and commands write none."""
 
 
@@ -177,17 +175,18 @@ class MemoryConfig:
         at_least=16,
         at_most=16_777_216,
         own=True,
-        derived="half of the container's or machine's memory, between 64 and 1024",
+        derived="half of the container's or machine's memory without what the process beside it may have that serves"
+        " gRPC (twice `gatewayMemoryMb`), and 128 less than the whole of it at most, between 64 and 1024",
     )
     """Memory that caches and queues are sized from, in MiB. Takes the place of the JVM's direct memory:
     defaults given as a percentage are a share of it, and read and write cache together must fit into it.
-    The process needs about as much again for the interpreter, the index and what is under way; keep the
-    container's limit at twice this."""
+    The process needs as much again, and at least 128 MiB, for the interpreter, the index and what is under way; keep
+    the container's limit at twice this, or at 128 MiB more than this if that is larger."""
 
     @property
     def budget_bytes(self) -> int:
         """The budget in bytes."""
-        return self.budget_mb * _MIB
+        return self.budget_mb * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +194,7 @@ class NodeConfig:
     """Life cycle"""
 
     death_watch_interval_ms: int = key("bookieDeathWatchInterval", 1000, at_least=1, at_most=INT_MAX)
-    """How often the node looks whether its parts are alive, in ms."""
+    """Interval at which the node checks that its parts are alive, in ms."""
     extra_server_components: tuple[str, ...] = key("extraServerComponents", ())
     """Java classes that run beside a bookie, of which there are none here. That of the stream storage (table service,
     port 4181) is refused, because the state of Pulsar's functions would be missing; others are ignored."""
@@ -208,4 +207,4 @@ class LogConfig:
     format: str = key("logFormat", "json", choices=("json", "console"), own=True)
     """`json`: one object per line. `console`: for people."""
     level: str = key("logLevel", "info", choices=("debug", "info", "warning", "error"), own=True)
-    """Least severe level that is logged."""
+    """Minimum severity that is logged."""

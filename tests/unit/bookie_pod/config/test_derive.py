@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.config.derive import default_memory_budget_mb
+from bookie_pod.config.derive import default_memory_budget_mb, gateway_memory_mb, process_memory_mb
 from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
@@ -21,7 +21,7 @@ def load(**settings: str) -> BookieConfig:
 def test_shares_of_the_memory_budget() -> None:
     config = load(memoryBudgetMb="400", ledgerDirectories="/a,/b")
     assert config.db_storage.write_cache_max_size_mb == config.db_storage.read_cache_max_size_mb == 100
-    assert config.journal.max_memory_size_mb == 20
+    assert config.journal.max_memory_bytes == 20 << 20
     assert config.rocksdb.block_cache_size_bytes == 20 * MIB
     assert config.db_storage.direct_io_write_buffer_mb == 50
 
@@ -74,6 +74,42 @@ def test_memory_budget_is_half_of_the_container(tmp_path: Path) -> None:
     assert default_memory_budget_mb(str(tmp_path)) == 300
     limit(tmp_path, "memory/memory.limit_in_bytes", str(500 * MIB))
     assert default_memory_budget_mb(str(tmp_path)) == 250
+
+
+@pytest.mark.parametrize(
+    ("group", "files"),
+    [
+        ("0::/system.slice/bookie.service", ["system.slice/bookie.service/memory.max"]),
+        ("0::/system.slice/bookie.service", ["system.slice/memory.max", "memory.max"]),
+        ("4:memory:/a/b\n0::/", ["memory/a/b/memory.limit_in_bytes"]),
+        ("0::/../../elsewhere", ["memory.max"]),
+    ],
+)
+def test_memory_budget_is_half_of_a_unit_or_of_what_it_is_in(tmp_path: Path, group: str, files: list[str]) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"{group}\n")
+    for place, name in enumerate(files):
+        limit(tmp_path, name, str((500 + 100 * place) * MIB))
+    assert default_memory_budget_mb(str(tmp_path)) == 250
+
+
+@pytest.mark.parametrize(("container", "budget"), [(192, 64), (200, 72), (256, 128), (257, 128), (300, 150)])
+def test_a_small_container_leaves_room_for_what_a_process_takes_at_rest(
+    tmp_path: Path, container: int, budget: int
+) -> None:
+    limit(tmp_path, "memory.max", str(container * MIB))
+    assert default_memory_budget_mb(str(tmp_path)) == budget
+    assert process_memory_mb(budget) <= container
+
+
+@pytest.mark.parametrize(("container", "budget"), [(256, 64), (512, 128), (1024, 256), (2048, 768), (8192, 1024)])
+def test_what_a_bookie_and_the_process_beside_it_may_have_fits_into_the_container(
+    tmp_path: Path, container: int, budget: int
+) -> None:
+    limit(tmp_path, "memory.max", str(container * MIB))
+    found = default_memory_budget_mb(str(tmp_path), beside=True)
+    assert found == budget
+    assert budget == 64 or 2 * (found + gateway_memory_mb(found)) <= container
 
 
 def test_memory_budget_has_a_floor_and_a_ceiling(tmp_path: Path) -> None:

@@ -96,6 +96,13 @@ INTERLEAVED = "org.apache.bookkeeper.bookie.InterleavedLedgerStorage"
             },
             ["numOfMemtableFlushThreads"],
         ),
+        (
+            {"prometheusStatsHttpAddress": "127.0.0.1", "prometheusStatsHttpPort": "9100"},
+            ["prometheusStatsHttpAddress", "prometheusStatsHttpPort"],
+        ),
+        ({"prometheusStatsHttpEnable": "false"}, ["prometheusStatsHttpEnable"]),
+        ({"httpServerEnabled": "false", "prometheusStatsHttpAddress": "127.0.0.1"}, []),
+        ({"dlogRootPath": "/distributedlog"}, ["dlogRootPath"]),
     ],
     ids=str,
 )

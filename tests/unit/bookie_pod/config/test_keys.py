@@ -43,6 +43,7 @@ def test_text_becomes_value(annotation: str, text: str, value: object) -> None:
         ("bool", "1", "true or false"),
         ("str", " ", "empty"),
         ("str", "${x}/y", "expanded"),
+        ("tuple[str, ...]", "/a\\,b,/c", "comma"),
     ],
 )
 def test_bad_text_is_refused_with_the_rule(annotation: str, text: str, rule: str) -> None:
@@ -68,7 +69,8 @@ def test_limits(key: Key, good: str, bad: str) -> None:
 def test_every_default_obeys_its_own_limits() -> None:
     for _, section in sections():
         for field, declared in keys_of(section):
-            assert parse(declared, str(field.type), render(declared.default)) == declared.default, declared.name
+            assert parse(declared, str(field.type), render(declared.default)) == field.default, declared.name
+            assert declared.shown(field.default) == render(declared.default)
 
 
 def test_every_key_is_declared_once_and_has_a_readable_type() -> None:
