@@ -6,6 +6,8 @@
     cluster.py     the other bookies                       ledgers.py       ledgers of the cluster
     facts.py       what an operator decides by             autorecovery.py  auditor, worker, marks
     decommission.py, decommission_jobs.py                  bookies that leave
+    ledger_search.py, streams.py                           pages of ledgers and of streams, in turns (`turns.py`)
+    load.py        what this bookie does now, in numbers
     cookies.py     what the metadata service keeps of bookies
 
     rooms.py       all of them, of one running bookie      routes.py        all paths in one table
@@ -19,5 +21,5 @@ the page follow from it. Handlers get what they know as `context.admin`. What bl
 Where the reference answers 500 because an exception escaped its handler (an unknown ledger, a string where a boolean
 belongs, no body), the answer here is 400, 404 or 409 with one line that says what is wrong.
 
-Source: reference bookie behaviour, section 10.
+Source: docs/internals/bookie-behaviour.md, section 10.
 """

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from bookie_pod.admin.bookie_ids import checked_id
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
@@ -27,6 +28,7 @@ from bookie_protocol.admin_api.autorecovery import (
     Forcible,
     LedgerRepairState,
     MarksQuery,
+    ReturnedBody,
     WorkerState,
 )
 from bookie_protocol.errors import BadRequest, Refused
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     from bookie_pod.autorecovery.auditor.runs import Finished, Recorded, Running
     from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.autorecovery.worker.progress import WorkerStatus
+
+FORCIBLE: Final[tuple[Forcible, ...]] = get_args(Forcible)
+_NONE_MARKED: Final = Text("No under replicated ledgers found", 404)
+_REFUSED: Final = Answer("It cannot be asked for: auto-recovery is disabled, or no auditor has begun its work.", 404)
 
 
 class AutoRecoveryView:
@@ -87,6 +93,11 @@ class AutoRecoveryView:
         from bookie_pod.autorecovery.auditor.runs import Check, force_checks
 
         await force_checks(self._metadata, [Check(name) for name in checks])
+
+    async def look_at_returned(self, bookies: Sequence[str]) -> None:
+        from bookie_pod.autorecovery.auditor.runs import look_at_returned
+
+        await look_at_returned(self._metadata, bookies)
 
     def here(self) -> AutoRecoveryProcessState | None:
         running = self._find()
@@ -162,9 +173,6 @@ def _worker(status: WorkerStatus) -> WorkerState:
         bytes_copied=status.bytes_copied,
         bytes_per_second=round(status.bytes_per_second, 1),
     )
-
-
-FORCIBLE: Final[tuple[Forcible, ...]] = get_args(Forcible)
 
 
 # --- on and off -------------------------------------------------------------------------------------------
@@ -258,6 +266,13 @@ async def _force_checks(context: OfCluster, call: Call) -> Reply:
     return Json(checks)
 
 
+async def _look_at_returned(context: OfCluster, call: Call) -> Reply:
+    bookies = [checked_id(each, "bookies") for each in call.read(ReturnedBody).bookies]
+    audited(bookies=bookies)
+    await context.admin.auto_recovery.look_at_returned(bookies)
+    return Text("Success")
+
+
 async def _here(context: OfCluster, call: Call) -> Reply:
     state = context.admin.auto_recovery.here()
     if state is None:
@@ -266,10 +281,6 @@ async def _here(context: OfCluster, call: Call) -> Reply:
 
 
 # --- the table --------------------------------------------------------------------------------------------
-
-
-_NONE_MARKED: Final = Text("No under replicated ledgers found", 404)
-_REFUSED: Final = Answer("It cannot be asked for: auto-recovery is disabled, or no auditor has begun its work.", 404)
 
 
 def _resource(*operations: Operation, own: bool = False) -> Resource:
@@ -328,7 +339,7 @@ RESOURCES: Final = (
             "How long a bookie may be absent before its copies count as missing",
             _delay,
             "Seconds.",
-            (Answer("Nobody set it.", 404),),
+            (Answer("It is not set.", 404),),
         ),
         Operation(
             autorecovery_api.SET_DELAY,
@@ -354,6 +365,17 @@ RESOURCES: Final = (
             _force_checks,
             "Those that were asked for.",
             (Answer("An unknown check.", 400),),
+        ),
+        own=True,
+    ),
+    _resource(
+        Operation(
+            autorecovery_api.LOOK_AT_RETURNED,
+            Role.OPERATOR,
+            "Have the auditor look whether bookies that were away store what ledgers name them for",
+            _look_at_returned,
+            "The auditor will look.",
+            (Answer("No body, or no id in it.", 400), Answer("Too many bookies wait.", 409)),
         ),
         own=True,
     ),

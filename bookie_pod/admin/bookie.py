@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec.structs import replace as replace_members
 
 from bookie_pod.admin.sanity import SanityTest
 from bookie_pod.admin.settings import Settings
@@ -47,6 +49,7 @@ from bookie_protocol.errors import (
     Refused,
     StorageFault,
 )
+from bookie_protocol.metadata_service.embedded.processes import this_boot
 
 if TYPE_CHECKING:
     from bookie_pod.admin.rooms import OfBookie, RunningBookie
@@ -55,6 +58,12 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 ANNOUNCE_S: Final = 10.0
 """Seconds for which a change of mode waits until the metadata service has it."""
+DRAIN_S: Final = 600.0
+"""Maximum duration of a flush before a stop, in seconds."""
+SANITY_S: Final = 60.0
+"""Maximum duration of a sanity test, in seconds: a bookie that is slow is slow at every step."""
+_ONLY_GET: Final = should_be("GET")
+_ONLY_PUT: Final = should_be("PUT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +99,35 @@ class ThisBookie:
     def state(self) -> NodeState:
         return self._bookie.status.state()
 
-    def space(self) -> BookieSpace:
+    def disk_space(self) -> BookieSpace:
+        """The space alone, whatever is stored: cheap, however many files there are."""
         files = self._bookie.files
         try:
             total, free = disk_space(files, self._ledger_folders)
-            return BookieSpace(free, total, round(100 * fullest_share(files, self._ledger_folders), 2))
+            fullest = round(100 * fullest_share(files, self._ledger_folders), 2)
+            numbers = {files.usage(folder).file_system for folder in self._ledger_folders} - {0}
+            # XFS makes its number of the device's, which the disk of another machine has too.
+            ids = sorted(f"{this_boot()}/{one:x}" for one in numbers)
+            return BookieSpace(free, total, fullest, file_systems=ids)
         except OSError as error:
             raise StorageFault(f"cannot read the space of {error.filename}: {error.strerror or error}") from error
 
+    def space(self) -> BookieSpace:
+        try:
+            return replace_members(self.disk_space(), entry_log_bytes=self._entry_log_bytes())
+        except OSError as error:
+            raise StorageFault(f"cannot read the space of {error.filename}: {error.strerror or error}") from error
+
+    def _entry_log_bytes(self) -> int:
+        files, found = self._bookie.files, 0
+        for folder in self._ledger_folders:
+            for name in _entry_logs(files.listdir(folder)):
+                with suppress(FileNotFoundError):  # collected meanwhile
+                    found += files.size(f"{folder}/{name}")
+        return found
+
     def marks(self) -> Sequence[LogMark]:
-        """How far each journal is synced."""
+        """Return the synced position of each journal."""
         return [journal.last_mark() for journal in self._bookie.journals]
 
     def files(self) -> DiskFiles:
@@ -132,19 +160,33 @@ class ThisBookie:
             raise BadRequest("readOnlyModeEnabled=false forbids that mode; change that and restart the bookie")
         if decommission is not None:
             await self._check(decommission)
+        if not read_only:
+            try:
+                await self._bookie.registration.admit()
+            except InvalidCookie as error:
+                raise Refused(f"the bookie stays as it is: {error}") from error
         try:
-            async with self._changing:  # what is taken back is this request's word, and nobody else's
-                before = mode.manual
-                mode.set_by_operator(read_only)
-                try:
-                    if decommission is not None:
-                        await self._check(decommission)
-                except BaseException:  # also where nobody waits for the answer any more
-                    if read_only and not before:
-                        mode.take_back()
-                    raise
+            async with self._changing:  # only this request's own change is taken back
+                if read_only and decommission is not None:
+                    await self._leave(decommission)
+                else:
+                    mode.set_by_operator(read_only)
         finally:
             await self._announced()
+
+    async def _leave(self, decommission: int) -> None:
+        """Read-only for as long as the decommission goes on: if it is undone while the bookie is down, the next start
+        finds nothing of it."""
+        mode = self._bookie.mode
+        before = mode.leaving
+        mode.set_leaving(True)
+        try:
+            await self._check(decommission)
+            await self._bookie.registration.admit()  # follows the decommission, so that its end is noticed
+        except BaseException:  # also if no caller waits for the answer any more
+            if not before:
+                mode.set_leaving(False)
+            raise
 
     async def _check(self, decommission: int) -> None:
         if not await is_under_way(self._bookie.metadata, self._bookie.bookie_id, decommission):
@@ -182,19 +224,13 @@ class ThisBookie:
             bookie.metadata,
             bookie.files,
             bookie.bookie_id,
-            options.address_options(started_with, bookie.port),
+            replace(started_with.network, bookie_port=bookie.port),
         )
 
 
 def _entry_logs(names: Sequence[str]) -> list[str]:
     found = {log_id: name for name in names if (log_id := parse_log_name(name)) is not None}
     return [found[log_id] for log_id in sorted(found)]
-
-
-DRAIN_S: Final = 600.0
-"""Longest flush before a stop, in seconds."""
-SANITY_S: Final = 60.0
-"""Longest sanity test, in seconds: a bookie that is slow is slow at every step."""
 
 
 # --- mode -------------------------------------------------------------------------------------------------
@@ -262,9 +298,6 @@ async def _expand(context: OfBookie, call: Call) -> Reply:
 
 
 # --- the table --------------------------------------------------------------------------------------------
-
-_ONLY_GET: Final = should_be("GET")
-_ONLY_PUT: Final = should_be("PUT")
 
 
 def _get(operation: Operation, refusal: Text = _ONLY_GET) -> Resource:

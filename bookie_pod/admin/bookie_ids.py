@@ -1,4 +1,4 @@
-"""What several requests name alike, a bookie and ledgers whose data is given up, and how they may end. Any thread."""
+"""Parameters and errors that several requests share: a bookie, and ledgers whose data is given up. Any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
 
 _LOSSES: Final = re.compile(LOSSES_PATTERN.replace(" ", r"\s"))
-"""As described, with line ends and tabs, too: many ids come from a file."""
+"""Pattern of lists of ids as described, with line ends and tabs, too: many ids come from a file."""
 LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 REFUSED: Final = Answer("Refused, and why.", 409)

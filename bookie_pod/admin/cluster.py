@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.client import ClusterClient
+from bookie_pod.admin.turns import Turns
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.bookie import BookieSpace
-from bookie_protocol.admin_api.cluster import BookiesQuery, ClusterInfo
+from bookie_protocol.admin_api.cluster import BookiesQuery, ClusterInfo, KnownBookie, Registration
+from bookie_protocol.aside import Slices
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.records import DECOMMISSION
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.together import bounded
 
 if TYPE_CHECKING:
     from bookie_client import Client
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
 
 
 ASKED_AT_A_TIME: Final = 32
+LOCATION: Final = "networkLocation"
+"""The property of a registration that holds the network location."""
+_UNITS: Final = ("", "KB", "MB", "GB", "TB")
 
 
 class ClusterView:
@@ -32,26 +42,47 @@ class ClusterView:
         self._client = client
         self._service = client.metadata
         self._places = asyncio.Semaphore(ASKED_AT_A_TIME)
+        self._turns = Turns()
 
     async def bookies(self, *, read_only: bool) -> Sequence[str]:
         group = BookieGroup.READ_ONLY if read_only else BookieGroup.WRITABLE
         return sorted((await self._service.bookies.list(group)).bookies)
 
     async def hosts(self, bookie_ids: Sequence[str]) -> Mapping[str, str | None]:
-        return dict(zip(bookie_ids, await asyncio.gather(*map(self._host, bookie_ids)), strict=True))
+        return dict(zip(bookie_ids, await bounded(bookie_ids, self._host, ASKED_AT_A_TIME), strict=True))
 
     async def _host(self, bookie_id: str) -> str | None:
+        return _host_of(await self._info(bookie_id))
+
+    async def known(self) -> Sequence[KnownBookie]:
+        """All bookies that are registered or have a cookie. Raises `TooManyRequests`: it costs a read for each
+        registration."""
+        async with self._turns.turn():
+            return await self._known()
+
+    async def _known(self) -> Sequence[KnownBookie]:
+        groups = (BookieGroup.ALL, BookieGroup.WRITABLE, BookieGroup.READ_ONLY)
+        cookies, writable, read_only = [(await self._service.bookies.list(group)).bookies for group in groups]
+        leaving = await self._service.records(DECOMMISSION).names()
+        registered = sorted(writable | read_only)  # others publish nothing, and there may be any number of cookies
+        infos = dict(zip(registered, await bounded(registered, self._info, ASKED_AT_A_TIME), strict=True))
+        found, slices = list[KnownBookie](), Slices()
+        for bookie in sorted(cookies | writable | read_only):
+            found.append(_known(bookie, infos.get(bookie), cookies, writable, read_only, leaving))
+            await slices.took(1)
+        return found
+
+    async def _info(self, bookie_id: str) -> BookieServiceInfo | None:
         async with self._places:
             try:
-                address = (await self._service.bookies.service_info(bookie_id)).bookie_address()
+                return await self._service.bookies.service_info(bookie_id)
             except (MetadataNotFound, MetadataDamaged):
                 return None
-        return address[0] if address is not None else None
 
     async def space(self) -> Mapping[str, BookieSpace]:
         client = await self._client.get()
         bookies = sorted({*await self.bookies(read_only=False), *await self.bookies(read_only=True)})
-        found = await asyncio.gather(*(self._space(client, bookie) for bookie in bookies))
+        found = await bounded(bookies, partial(self._space, client), ASKED_AT_A_TIME)
         return {bookie: space for bookie, space in zip(bookies, found, strict=True) if space is not None}
 
     async def _space(self, client: Client, bookie_id: str) -> BookieSpace | None:
@@ -59,7 +90,7 @@ class ClusterView:
             try:
                 info = await client.bookie_info(bookie_id)
             except PodkeeperError:
-                return None  # whoever asks sees that it is missing
+                return None  # the caller sees that it is missing
         return BookieSpace(info.free_bytes, info.total_bytes)
 
     async def state(self) -> ClusterInfo:
@@ -87,7 +118,37 @@ class ClusterView:
         return False
 
 
-_UNITS: Final = ("", "KB", "MB", "GB", "TB")
+def _host_of(info: BookieServiceInfo | None) -> str | None:
+    address = info.bookie_address() if info is not None else None
+    return address[0] if address is not None else None
+
+
+def _known(
+    bookie_id: str,
+    info: BookieServiceInfo | None,
+    cookies: AbstractSet[str],
+    writable: AbstractSet[str],
+    read_only: AbstractSet[str],
+    leaving: AbstractSet[str],
+) -> KnownBookie:
+    registration: Registration = "none"
+    if bookie_id in writable:
+        registration = "writable"
+    elif bookie_id in read_only:
+        registration = "read-only"
+    return KnownBookie(
+        bookie_id=bookie_id,
+        registration=registration,
+        has_cookie=bookie_id in cookies,
+        leaving=bookie_id in leaving,
+        host=_host_of(info),
+        location=info.properties.get(LOCATION) if info is not None else None,
+        admin_url=info.admin_url() if info is not None else None,
+    )
+
+
+async def _known_bookies(context: OfCluster, call: Call) -> Reply:
+    return Json(await context.admin.cluster.known())
 
 
 async def _cluster_info(context: OfCluster, call: Call) -> Reply:
@@ -133,6 +194,17 @@ def _get(operation: Operation) -> Resource:
 
 
 RESOURCES: Final = (
+    Resource(
+        (
+            Operation(
+                cluster_api.KNOWN,
+                Role.VIEWER,
+                "Every bookie that is registered or has a cookie, and where it is",
+                _known_bookies,
+                "The bookies, in the order of their ids.",
+            ),
+        ),
+    ),
     _get(
         Operation(cluster_api.INFO, Role.VIEWER, "The cluster in numbers", _cluster_info, "Numbers."),
     ),

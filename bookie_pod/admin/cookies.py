@@ -57,8 +57,8 @@ class StoredCookies:
     async def update(self, bookie_id: str, data: bytes) -> None:
         _check(bookie_id, data)
         try:
-            version = (await self._cookies.read(bookie_id)).version
-            await self._cookies.update(bookie_id, data, version)
+            known = await self._cookies.read(bookie_id)
+            await self._cookies.update(bookie_id, data, known.identity)
         except MetadataNotFound as error:
             raise NoCookie(f"bookie {bookie_id} has no cookie") from error
 
@@ -133,7 +133,7 @@ RESOURCES: Final = (
                 decommission_api.DELETE_COOKIE,
                 Role.ADMIN,
                 "Delete the cookie of a bookie that is registered nowhere and that no ledger names. `accept_loss` may"
-                " stand in a JSON body: a request line does not hold many",
+                " be in a JSON body: a request line does not hold many",
                 _delete_cookie,
                 "Done.",
                 (

@@ -2,7 +2,7 @@
 
 Two paths are the reference's: both begin something in the background and answer at once.
 
-Source: reference auto-recovery, sections 8, 9 and 14.
+Source: docs/internals/auto-recovery.md, sections 8, 9 and 14.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def _decommission(context: OfCluster, call: Call) -> Reply:
 
 async def _plan(context: OfCluster, call: Call) -> Reply:
     bookie_id = named_bookie(call)
-    return Json(await context.admin.decommission.decommission_outlook(bookie_id))
+    return Json(await context.admin.decommission.decommission_outlook(bookie_id, call.caller))
 
 
 async def _progress(context: OfCluster, call: Call) -> Reply:
@@ -107,7 +107,7 @@ async def _recover_progress(context: OfCluster, call: Call) -> Reply:
 
 async def _safety(context: OfCluster, call: Call) -> Reply:
     ids = [checked_id(bookie.strip(), "bookies") for bookie in call.asked(SafetyQuery).bookies.split(",")]
-    return Json(await context.admin.decommission.safety(ids))
+    return Json(await context.admin.decommission.safety(ids, call.caller))
 
 
 async def _replicas(context: OfCluster, call: Call) -> Reply:
@@ -151,7 +151,7 @@ RESOURCES: Final = (
             Operation(
                 decommission_api.PROGRESS,
                 Role.VIEWER,
-                "How far a decommission is, whoever works on it",
+                "Progress of a decommission, whichever process works on it",
                 _progress,
                 "The state.",
                 (NONE,),

@@ -7,18 +7,21 @@ Invariants
 
 Threads: event loop.
 
-Source: reference auto-recovery, sections 8 and 9.
+Source: docs/internals/auto-recovery.md, sections 8 and 9.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from bookie_pod.admin.client import ClusterClient
+from bookie_pod.admin.turns import Turns
+from bookie_pod.roles import CHANGES, NOBODY, Caller
 from bookie_protocol.admin_api.decommission import (
     DecommissionOutlook,
     DecommissionState,
@@ -31,6 +34,7 @@ from bookie_protocol.admin_api.decommission import (
     Safety,
 )
 from bookie_protocol.errors import NotDecommissioned, PodkeeperError, Refused
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
@@ -50,6 +54,10 @@ _log = structlog.get_logger(__name__)
 MAX_JOBS: Final = 4
 MAX_KEPT: Final = 16
 _SHOWN: Final = 20
+MOST_BOOKIES: Final = 200
+"""Bookies of a ledger whose replicas are listed."""
+MOST_MEMBERS: Final = 8_000
+"""Places in all ensembles of a ledger whose replicas are listed."""
 
 
 class _Job(NamedTuple):
@@ -75,6 +83,10 @@ class Decommissions:
         self._recovery: asyncio.Task[None] | None = None
         self._recover: tuple[tuple[str, ...], Recover] | None = None
         self._recover_problem = ""
+        self._passes = {may_change: Turns() for may_change in (False, True)}
+        """Turns of passes over all ledgers. Callers who run the cluster do not wait for those of viewers."""
+        self._listings = Turns()
+        """Turns of lists of replicas."""
 
     async def stop(self) -> None:
         """End all jobs."""
@@ -101,7 +113,7 @@ class Decommissions:
         async with self._beginning:
             self._check_room(bookie_id)
             if (job := self._jobs.get(bookie_id)) is not None:
-                await _first(job.work, job.begun)  # whoever began it may be gone
+                await _first(job.work, job.begun)  # the caller that began it may be gone
             active = await DecommissionStore(self._service).active(bookie_id)
             if (job := self._jobs.get(bookie_id)) is not None:
                 if active is None or accepted_losses <= set(active.value.accepted_losses):
@@ -156,10 +168,11 @@ class Decommissions:
             raise NotDecommissioned(f"bookie {bookie_id} is not being decommissioned{why}", problem)
         return state_of(record, running=bookie_id in self._jobs, problem=problem)
 
-    async def decommission_outlook(self, bookie_id: str) -> DecommissionOutlook:
+    async def decommission_outlook(self, bookie_id: str, caller: Caller = NOBODY) -> DecommissionOutlook:
         from bookie_pod.autorecovery.decommission.plan import make_plan
 
-        return outlook_of(await make_plan(await self._client.get(), self._service, bookie_id))
+        async with self._pass(caller):
+            return outlook_of(await make_plan(await self._client.get(), self._service, bookie_id))
 
     async def undo_decommission(self, bookie_id: str) -> bool:
         from bookie_pod.autorecovery.decommission.undo import undo
@@ -208,15 +221,20 @@ class Decommissions:
 
     # --- facts ------------------------------------------------------------------------------------------------
 
-    async def safety(self, bookie_ids: Sequence[str]) -> Safety:
+    async def safety(self, bookie_ids: Sequence[str], caller: Caller = NOBODY) -> Safety:
         from bookie_client.replication.safety import safety_check
 
-        return safety_of(await safety_check(await self._client.get(), bookie_ids, max_listed=_SHOWN))
+        async with self._pass(caller):
+            return safety_of(await safety_check(await self._client.get(), bookie_ids, max_listed=_SHOWN))
 
     async def holdings(self, ledger_id: int) -> LedgerHoldings:
         from bookie_client.replication.replica_listing import replicas_of
 
-        return holdings_of(await replicas_of(await self._client.get(), ledger_id))
+        async with self._listings.turn():
+            return holdings_of(await replicas_of(await self._client.get(), ledger_id, check=_check_listed))
+
+    def _pass(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        return self._passes[not CHANGES.isdisjoint(caller.roles)].turn()
 
     # --- parts ------------------------------------------------------------------------------------------------
 
@@ -248,6 +266,18 @@ async def _first(job: asyncio.Task[None], event: asyncio.Event) -> None:
         await asyncio.wait((job, waiting), return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
+
+
+def _check_listed(metadata: LedgerMetadata) -> None:
+    """Raise `Refused` for a ledger of which it would take too long to compare what bookies should hold."""
+    bookies, fragments = len(metadata.all_bookies()), len(metadata.ensembles)
+    members = fragments * metadata.ensemble_size
+    if max(bookies, metadata.ensemble_size) <= MOST_BOOKIES and members <= MOST_MEMBERS:
+        return
+    raise Refused(
+        f"ledger {metadata.ledger_id} has {fragments} fragments on {bookies} bookies, too many to list its replicas"
+        f" here; use the command instead: bookie cluster replicas {metadata.ledger_id}"
+    )
 
 
 def state_of(record: DecommissionRecord, *, running: bool, problem: str) -> DecommissionState:
@@ -317,7 +347,7 @@ def safety_of(report: SafetyReport) -> Safety:
 
 
 def holdings_of(found: LedgerReplicas) -> LedgerHoldings:
-    """What each bookie holds."""
+    """Return the entries that each bookie holds."""
     bookies = [_held(each) for each in found.bookies]
     return LedgerHoldings(found.ledger_id, found.metadata.state.value, found.last_entry, bookies)
 

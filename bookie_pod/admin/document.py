@@ -20,9 +20,9 @@ from bookie_pod.server.http.routes import resources
 _INTRODUCTION: Final = """\
 # HTTP API of a bookie
 
-This page is generated: edit `bookie_pod/server/http/` and run
-`python -m bookie_pod.admin.document > docs/http-api.md`. A running bookie serves the same as an OpenAPI
-document at `/openapi.json`.
+This page is generated. Answers are declared in `bookie_protocol/admin_api/`, handlers and routes in
+`bookie_pod/admin/`. After a change, run `python -m bookie_pod.admin.document > docs/http-api.md`. A running bookie
+serves the same as an OpenAPI document at `/openapi.json`.
 
 The server listens on `httpServerPort` (8000; Apache BookKeeper's code says 8080, its charts and runbooks 8000). Paths,
 methods, parameters and answers are Apache BookKeeper's; what only Podkeeper has is marked *own*. The paths of
@@ -40,7 +40,7 @@ and `/api/v1/ledger`, and of `/api/v1/bookie` the lists of bookies, `cluster_inf
 Each route below names the role that it needs. `viewer` looks at states and lists; `operator` runs the cluster and gives
 no data up; `admin` does everything: it deletes ledgers, reads them without their passwords, changes cookies and
 settings. Passwords of ledgers are shown to `admin` alone. (`reader` and `writer` are for gRPC,
-[client.md](client.md#grpc-for-every-other-language).) A bookie that knows nobody, as an unchanged configuration of
+[grpc.md](grpc.md).) A bookie that knows nobody, as an unchanged configuration of
 Apache BookKeeper leaves it, serves views to everybody who reaches the port, and everything to its own machine alone: to
 requests by a loopback address that no proxy passed on. `allowInsecureAccess=true` opens it. In Kubernetes the operator
 turns on a token and HTTPS. [security.md](security.md) says step by step how a cluster is protected.
@@ -51,10 +51,14 @@ turns on a token and HTTPS. [security.md](security.md) says step by step how a c
   can be rotated: put the new token beside the old one, change the clients, drop the old one. Probes and metrics stay
   open, since the kubelet and Prometheus' defaults send no token; `httpServerAuthProbes=true` closes them too.
 - `httpServerTlsEnable`: HTTPS, and clients must show a certificate that `httpServerTrustStorePath` signs. Without
-  tokens its subject says the role, as in `OU=0:viewer`; others have that of `accessCertificateRoles`. Without HTTPS a
+  tokens its subject says the roles, as in `OU=0:viewer` or `OU=0:bookie,operator`: a subject that names only roles
+  that are not ours has no rights, and one that names none has `accessCertificateRoles`. Without HTTPS a
   token can be read on the way. `httpServerTlsClientAuthentication=false` asks for no certificate: that is for
   Kubernetes, whose probes have none, and goes with a token. New files count without a restart, a few seconds after they
   are there.
+
+The pages at `/ui` are no API: [console.md](console.md) describes them. They alone take HTTP Basic, with a token as the
+password, so that a browser can log in.
 
 Changes and refusals are one line each, in `auditLogFile` or in the ordinary log, with the id of the request: the
 `X-Request-Id` that came with it, or a new one that the answer has.
@@ -74,8 +78,9 @@ JVM to tell of. A few of Apache's are there and stay at 0:
 
 An error says what is wrong in one line. 400: a parameter or the body is wrong. 401: no token. 403: the caller lacks
 the role, or the bookie refuses to trust what was sent. 404: there is no such thing, or the path does not take this
-method (in Apache's words). 409: understood, and refused. 413: the body is too long. 503: the bookie does not serve
-yet, is busy, or could not find out; try again. 504: no result in time. 500 is a bug, and the log has it.
+method (in Apache's words). 408: the body did not come in time. 409: understood, and refused. 413: the body is too long.
+503: the bookie does not serve yet, is busy, or could not find out; try again. 504: no result in time. 500 is a bug, and
+the log has it.
 
 Apache's bookie answers 500 in some cases that are the caller's: an unknown ledger (here 404), no body or a string where
 a boolean belongs (here 400), a cookie that forbids an expansion (here 409). It takes any key and value in
@@ -99,7 +104,17 @@ An error of one of Apache's paths is a line of text, as there. One of Podkeeper'
 `urn:podkeeper:problem:no-cookie` that it has none. Members that a program does not know are to be ignored: later
 releases tell more.
 
-Requests end after 30 s (the sanity test after 60 s), 16 of the admin API run at a time, and bodies are at most 512 KiB.
+Requests end after 30 s (the sanity test after 60 s). 16 of the admin API run at a time, and 4 of these places are kept
+for callers who may change something. A body is at most 512 KiB and has to come within 10 s; only then does its request
+take a place.
+
+Strangers may fill the metadata service. So a search ends early where ledgers have thousands of fragments or much custom
+metadata, and lists the ledgers of which it shows a part as `shortened`; `ledger/metadata` has all of one, or with
+`most` a part. Two lists of ledgers with metadata are made at a time. A page of streams ends after 20,000 ledgers.
+Replicas are listed of ledgers with at most 200 bookies and 8,000 places in their ensembles (else 409). What reads all
+ledgers (`decommission/plan`, `autorecovery/safety_check`) runs once at a time for viewers, and once for callers who may
+change something; the next one begins after a pause. Proofs run two at a time for each of them.
+
 Lists of ledgers and entries are streamed in bounded memory; a fault in the middle breaks the connection off, so half a
 list is never taken for the whole.
 """

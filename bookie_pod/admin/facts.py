@@ -3,12 +3,13 @@
 Invariants
 - Every fact is read from the metadata service for this very answer. What cannot be read is an error of the whole
   answer: no number stands for "not known".
-- Two listings at once share nothing; at most `MAX_LISTINGS` run, and others wait for their turn.
+- Two listings at once share nothing; at most `MAX_LISTINGS` run, and others wait for their turn. Callers who run the
+  cluster do not wait for those of viewers.
 - Memory: the ids of the bookies; of ledgers only counts, but for those that name the bookie which a proof is about.
 
 Event loop only.
 
-Sources: reference auto-recovery, sections 8 and 13; metadata layout, sections 4 to 6.
+Sources: docs/internals/auto-recovery.md, sections 8 and 13; docs/internals/metadata-layout.md, sections 4 to 6.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.bookie_ids import LISTING_S, accepted_losses, checked_id
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.roles import Role
+from bookie_pod.roles import CHANGES, NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.cluster import ClusterFacts
 from bookie_protocol.admin_api.decommission import DrainProof, ProofQuery
-from bookie_protocol.errors import MetadataDamaged
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
 
 if TYPE_CHECKING:
     from bookie_pod.admin.rooms import OfCluster
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 MAX_LISTINGS: Final = 2
 _SHOWN: Final = 20
 _LOCKS_SECONDS: Final = 5.0
-"""For so long the re-replications of others are waited for; an operator asks again."""
+"""Seconds to wait for the re-replications of others; an operator asks again."""
+_STATE_S: Final = 120.0
+"""Seconds for what counts every mark."""
+_UNKNOWN: Final = Answer("The state is unknown now; the problem says why.", 503)
 
 
 class FactsView:
@@ -46,16 +50,20 @@ class FactsView:
     def __init__(self, service: MetadataService, config: BookieConfig) -> None:
         self._service = service
         self._config = config
-        self._places = asyncio.Semaphore(MAX_LISTINGS)
+        self._places = {may_change: asyncio.Semaphore(MAX_LISTINGS) for may_change in (False, True)}
 
     async def cluster(self) -> ClusterFacts:
         from bookie_pod.autorecovery.auditor.replicas_check import NO_COPY
         from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
 
+        if (state := self._service.session.state) is not SessionState.CONNECTED:  # it would only wait
+            raise MetadataUnavailable(f"the session with the metadata service is {state.value}")
         marks, records = self._service.under_replication, AuditRecords(self._service)
         # Records are read in step with all writes before (`sync`), and so is what this session reads after them.
         audit = (await records.read(Check.BOOKIES)).last
         replicas = (await records.read(Check.REPLICAS)).last
+        returned, term = await records.returned(), await self._service.auditor_election.current_term()
+        is_claimed = term is not None and returned.is_claimed(term.bookie_id, term.name)
         instance_id = await self._instance_id()
         writable, read_only, cookies = [
             sorted((await self._service.bookies.list(group)).bookies)
@@ -68,22 +76,25 @@ class FactsView:
             read_only=read_only,
             cookies=cookies,
             under_replicated=await self._service.under_replication.count(),
-            auditor=await self._service.auditor_election.current_auditor(),
+            auditor=term.bookie_id if term is not None else None,
             last_audit_ms=audit.started_ms if audit is not None else None,
             autorecovery_enabled=await marks.is_enabled(),
             lost_bookie_recovery_delay_seconds=(
                 delay if delay is not None else self._config.auto_recovery.lost_bookie_recovery_delay_s
             ),
             unrecoverable=replicas.counts.get(NO_COPY, 0) if replicas is not None else None,
+            unchecked=sorted(returned.waiting) if is_claimed else None,
         )
 
-    async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int] = frozenset()) -> DrainProof:
+    async def proof(
+        self, bookie_id: str, accepted_losses: AbstractSet[int] = frozenset(), caller: Caller = NOBODY
+    ) -> DrainProof:
         from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
         from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
         from bookie_pod.autorecovery.decommission.store import now_ms
         from bookie_pod.autorecovery.decommission.survey import survey_unclaimed
 
-        async with self._places:
+        async with self._places[not CHANGES.isdisjoint(caller.roles)]:
             begun_ms = now_ms()
             audit = (await AuditRecords(self._service).read(Check.BOOKIES)).last  # first: see above
             instance_id = await self._instance_id()
@@ -113,13 +124,8 @@ class FactsView:
     async def _instance_id(self) -> str:
         found = await self._service.cluster.instance_id()
         if not found:
-            raise MetadataDamaged("the cluster has no instance id, so nobody can tell which one it is")
+            raise MetadataDamaged("the cluster has no instance id, which identifies it")
         return found
-
-
-_STATE_S: Final = 120.0
-"""Seconds for what counts every mark."""
-_UNKNOWN: Final = Answer("It cannot be told now, and why.", 503)
 
 
 async def _cluster(context: OfCluster, call: Call) -> Reply:
@@ -127,16 +133,16 @@ async def _cluster(context: OfCluster, call: Call) -> Reply:
 
 
 async def _proof(context: OfCluster, call: Call) -> Reply:
-    return await _prove(context, call.asked(ProofQuery))
+    return await _prove(context, call.asked(ProofQuery), call.caller)
 
 
 async def _long_proof(context: OfCluster, call: Call) -> Reply:
-    return await _prove(context, call.read(ProofQuery))
+    return await _prove(context, call.read(ProofQuery), call.caller)
 
 
-async def _prove(context: OfCluster, asked: ProofQuery) -> Reply:
+async def _prove(context: OfCluster, asked: ProofQuery, caller: Caller) -> Reply:
     bookie_id = checked_id(asked.bookie_id, "bookie_id")
-    return Json(await context.admin.facts.proof(bookie_id, accepted_losses(asked.accept_loss)))
+    return Json(await context.admin.facts.proof(bookie_id, accepted_losses(asked.accept_loss), caller))
 
 
 RESOURCES: Final = (

@@ -9,15 +9,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from bookie_pod.audit import audited
 from bookie_pod.node.garbage_collection import GarbageCollection
+from bookie_pod.node.metadata_witness import MetadataWitness
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_pod.storage.gc.collector import GarbageCollector
-from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport
+from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, LogSummary
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.admin_api import gc as gc_api
 from bookie_protocol.admin_api.gc import (
+    AllowDeletionsBody,
     CompactionOutlook,
     EntryLogQuery,
     ForceState,
@@ -26,8 +29,11 @@ from bookie_protocol.admin_api.gc import (
     GcPass,
     GcProgress,
     LedgerShare,
+    LogEntry,
+    LogsQuery,
     LogWhy,
     QuarantinedLog,
+    StorageLogs,
     Suspensions,
     UsageTenth,
     YesNo,
@@ -37,12 +43,17 @@ from bookie_protocol.errors import BadRequest, StorageFault
 if TYPE_CHECKING:
     from bookie_pod.admin.rooms import OfBookie
 
+EMPTY: Final = Text("Empty request body", 400)
+_KINDS: Final[Mapping[Compaction, Literal["major", "minor"]]] = {Compaction.MAJOR: "major", Compaction.MINOR: "minor"}
+_HEX: Final = re.compile(r"[0-9a-fA-F]{1,16}")
+
 
 class Collectors:
     """A running collection, each collector with the directory that it collects."""
 
-    def __init__(self, collection: GarbageCollection) -> None:
+    def __init__(self, collection: GarbageCollection, witness: MetadataWitness) -> None:
         self._collection = collection
+        self._witness = witness
         self._named = [(self._name(each), each) for each in collection.collectors]
 
     def _name(self, collector: GarbageCollector) -> str:
@@ -62,6 +73,13 @@ class Collectors:
 
     def force(self, major: bool | None = None, minor: bool | None = None) -> None:
         self._collection.force(major, minor)
+
+    async def allow_deletions(self, ledgers: int, *, older_metadata: bool) -> None:
+        """Let the next pass of each collector, which begins now, delete up to so many ledgers. `older_metadata`: the
+        state of the metadata service counts although it was put back. Raises `MetadataError`, `StorageFault`."""
+        if older_metadata:
+            await self._witness.accept()
+        self._collection.allow_deletions(ledgers)
 
     def suspend(self, *, major: bool = False, minor: bool = False) -> None:
         self._collection.suspend(major=major, minor=minor)
@@ -88,8 +106,13 @@ class Collectors:
     def forecasts(self) -> Sequence[tuple[str, Forecast]]:
         return [(name, collector.forecast()) for name, collector in self._named]
 
-
-EMPTY: Final = Text("Empty request body", 400)
+    def logs(self, limit: int) -> Sequence[StorageLogs]:
+        """The oldest logs of each storage."""
+        listed = [(name, collector.logs()) for name, collector in self._named]
+        return [
+            StorageLogs(name, [_log_of(each) for each in logs[:limit]], max(0, len(logs) - limit))
+            for name, logs in listed
+        ]
 
 
 def _yes_no(value: bool) -> YesNo:
@@ -113,12 +136,24 @@ async def _force(context: OfBookie, call: Call) -> Reply:
 
 
 def chosen(value: object, default: bool) -> bool:
-    """As the reference reads it: the word true in any case, or the JSON boolean."""
+    """Read a flag as the reference does: the word true in any case, or the JSON boolean."""
     return default if value is None else str(value).lower() == "true"
 
 
 async def _force_state(context: OfBookie, call: Call) -> Reply:
     return Json(ForceState(_yes_no(context.admin.gc.force_pending)))
+
+
+async def _allow_deletions(context: OfBookie, call: Call) -> Reply:
+    wanted = call.read(AllowDeletionsBody)
+    if not wanted.ledgers and not wanted.older_metadata:
+        raise BadRequest(
+            'nothing is allowed: send {"ledgers": N} with the largest number of ledgers that may be deleted, or'
+            ' {"olderMetadata": true}'
+        )
+    audited(ledgers=wanted.ledgers, older_metadata=wanted.older_metadata)
+    await context.admin.gc.allow_deletions(wanted.ledgers, older_metadata=wanted.older_metadata)
+    return await _progress(context, call)
 
 
 # --- suspend, resume --------------------------------------------------------------------------------------
@@ -202,9 +237,6 @@ async def _progress(context: OfBookie, call: Call) -> Reply:
     return Json([_progress_of(directory, state) for directory, state in context.admin.gc.states()])
 
 
-_KINDS: Final[Mapping[Compaction, Literal["major", "minor"]]] = {Compaction.MAJOR: "major", Compaction.MINOR: "minor"}
-
-
 def _progress_of(directory: str, state: GcState) -> GcProgress:
     last, made = state.last_pass, None
     if last is not None:
@@ -226,10 +258,23 @@ def _progress_of(directory: str, state: GcState) -> GcProgress:
         state.major_suspended,
         state.minor_suspended,
         made,
+        state.deletions_held,
+        state.ledgers_waiting,
     )
 
 
 _STATE: Final = (
+    Resource(
+        (
+            Operation(
+                gc_api.ALLOW_DELETIONS,
+                Role.OPERATOR,
+                "Let the next pass delete ledgers although that is unusual",
+                _allow_deletions,
+                "What the collectors do.",
+            ),
+        ),
+    ),
     Resource(
         (Operation(gc_api.DETAILS, Role.VIEWER, "Garbage collection of each storage", _details, "States."),),
         own=False,
@@ -246,9 +291,6 @@ _STATE: Final = (
         ),
     ),
 )
-
-
-_HEX: Final = re.compile(r"[0-9a-fA-F]{1,16}")
 
 
 def read_log_id(text: str) -> int:
@@ -286,6 +328,15 @@ def _why_of(directory: str, report: LogReport) -> LogWhy:
         report.reason,
         report.age_s,
     )
+
+
+def _log_of(log: LogSummary) -> LogEntry:
+    return LogEntry(f"{log.log_id:x}.log", log.log_id, log.size, log.age_s, log.share, log.state)
+
+
+async def _logs(context: OfBookie, call: Call) -> Reply:
+    limit, gc = call.asked(LogsQuery).limit, context.admin.gc
+    return Json(await context.workers.run(lambda: gc.logs(limit)))
 
 
 async def _forecast(context: OfBookie, call: Call) -> Reply:
@@ -332,6 +383,9 @@ _LOGS: Final = (
                 (Answer("There is no such log.", 404),),
             ),
         ),
+    ),
+    Resource(
+        (Operation(gc_api.LOGS, Role.VIEWER, "Entry logs, by age", _logs, "One per storage."),),
     ),
     Resource(
         (Operation(gc_api.FORECAST, Role.VIEWER, "What compaction would give back", _forecast, "One per storage."),),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 _log = structlog.get_logger(__name__)
+_CURRENT: Final = "/current"
 
 
 class IndexCompactions:
@@ -52,7 +53,7 @@ class IndexCompactions:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="index-compaction")
 
     def running(self) -> dict[str, bool]:
-        """By path: whether it waits or is being compacted."""
+        """Return, by path, True if the index waits for a compaction or is being compacted."""
         return {path: path in self._wanted for path in self._indexes}
 
     def start(self, paths: Sequence[str] | None = None) -> None:
@@ -84,9 +85,6 @@ class IndexCompactions:
         """Blocks while one runs; the others are forgotten."""
         self._stopped = True
         self._executor.shutdown(wait=True, cancel_futures=True)
-
-
-_CURRENT: Final = "/current"
 
 
 async def _status(context: OfBookie, call: Call) -> Reply:
@@ -201,7 +199,7 @@ RESOURCES: Final = (
                 _begin,
                 "What became of it.",
                 (
-                    Answer("The body is wrong, or names a directory that is none of this bookie.", 400),
+                    Answer("The body is wrong, or names a directory that this bookie does not have.", 400),
                     Answer("The engine has no databases.", 409),
                 ),
                 body_required=False,

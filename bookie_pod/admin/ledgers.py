@@ -1,32 +1,51 @@
 """Ledgers of the whole cluster: list, look at, read, delete.
 
 Invariants
-- Memory holds a page of metadata, or what the client reads ahead; answers of any length are streamed.
+- Memory holds a few ledgers' metadata, or what the client reads ahead; answers of any length are streamed. What is
+  heavy is made on a thread, and `MOST_LISTINGS` lists with metadata are under way at most.
 - What the metadata holds is shown; the ledgers' passwords, as the reference shows them, to who is `admin` alone, who
   may read payloads without knowing them too. Others see an empty password.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import UNSET
 
 from bookie_pod.admin.client import ClusterClient
+from bookie_pod.admin.ledger_weights import Weighed, Window, beginning_of, end_of, weight_of
 from bookie_pod.roles import Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
-from bookie_protocol.admin_api.cluster import EnsembleMember, EntriesQuery, LedgerQuery, LedgersQuery, LedgerView
-from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere
+from bookie_protocol.admin_api.cluster import (
+    EnsembleMember,
+    EntriesQuery,
+    LedgerQuery,
+    LedgersQuery,
+    LedgerView,
+    MetadataQuery,
+)
+from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere, TooManyRequests
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 if TYPE_CHECKING:
     from bookie_pod.admin.rooms import OfCluster
+
+T = TypeVar("T")
+LEDGERS_PER_PAGE: Final = 100
+ENTRIES_PER_PAGE: Final = 1000
+MOST_LISTINGS: Final = 2
+"""Lists with metadata that are made at the same time."""
+_NO_LEDGER: Final = Answer("There is no such ledger.", 404)
+_ONLY_GET: Final = should_be("GET")
+_NEEDS_ID: Final = Text(f"{_ONLY_GET.body}, with ledger_id provided", 404)
 
 
 class ClusterLedgers:
@@ -35,6 +54,19 @@ class ClusterLedgers:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._ledgers = client.metadata.ledgers
+        self._weighed = Weighed()
+        self._listings = 0
+
+    @asynccontextmanager
+    async def listing(self) -> AsyncIterator[None]:
+        """Have a place for a list with metadata. Raises `TooManyRequests`."""
+        if self._listings >= MOST_LISTINGS:
+            raise TooManyRequests(f"{MOST_LISTINGS} lists of ledgers with metadata are under way; try again later")
+        self._listings += 1
+        try:
+            yield
+        finally:
+            self._listings -= 1
 
     async def ids(self) -> AsyncIterator[int]:
         async for span in self._ledgers.ranges():
@@ -43,6 +75,38 @@ class ClusterLedgers:
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         return await (await self._client.get()).metadata(ledger_id)
+
+    async def metadata_of(self, ids: AsyncIterator[int]) -> AsyncGenerator[tuple[int, LedgerMetadata | str], None]:
+        """The metadata of these ledgers, or why it cannot be read; those that are deleted meanwhile are left out."""
+        window = Window()
+        group: list[int] = []
+        async for ledger_id in ids:
+            group.append(ledger_id)
+            if len(group) >= window.size:
+                async for each in self._read(group, window):
+                    yield each
+                group = []
+        if group:
+            async for each in self._read(group, window):
+                yield each
+
+    async def _read(self, group: list[int], window: Window) -> AsyncGenerator[tuple[int, LedgerMetadata | str], None]:
+        heaviest = 0
+        for ledger_id, stored in zip(group, await self._ledgers.read_each(group), strict=True):
+            if isinstance(stored, MetadataDamaged):
+                yield ledger_id, f"(damaged) {stored}"  # in its place: those behind it are listed all the same
+            elif isinstance(stored, NotThere):
+                continue
+            elif isinstance(stored, Exception):
+                raise stored
+            else:
+                heaviest = max(heaviest, weight_of(stored.value))
+                yield ledger_id, stored.value
+        window.seen(heaviest)
+
+    async def made(self, metadata: LedgerMetadata, make: Callable[[LedgerMetadata], T]) -> T:
+        """Return `make(metadata)`, which the event loop does not wait for if the ledger is heavy."""
+        return await self._weighed.make(metadata, make)
 
     async def delete(self, ledger_id: int) -> None:
         await self._ledgers.delete(ledger_id)
@@ -59,17 +123,14 @@ class ClusterLedgers:
                         yield entry.entry_id, entry.payload
 
 
-LEDGERS_PER_PAGE: Final = 100
-ENTRIES_PER_PAGE: Final = 1000
-_AT_A_TIME: Final = 50
-"""Ledgers whose metadata is read at the same time."""
-
-
 # --- metadata ---------------------------------------------------------------------------------------------
 
 
-def ledger_view(metadata: LedgerMetadata) -> LedgerView:
-    """The metadata as the reference shows it."""
+def ledger_view(metadata: LedgerMetadata, most: int | None = None) -> LedgerView:
+    """The metadata as the reference shows it. `most`: weight of the last ensembles, and of the first custom metadata,
+    that it has; None: it has all."""
+    ensembles = metadata.ensembles if most is None else end_of(metadata, most)
+    custom = metadata.custom_metadata if most is None else beginning_of(metadata.custom_metadata, most)
     return LedgerView(
         ledger_id=metadata.ledger_id,
         metadata_format_version=metadata.format_version,
@@ -82,14 +143,20 @@ def ledger_view(metadata: LedgerMetadata) -> LedgerView:
         ctime=-1 if metadata.ctime is None else metadata.ctime,
         digest_type=metadata.digest_type.name if metadata.digest_type is not None else None,
         password=_base64(metadata.password or b""),
-        custom_metadata={name: _base64(value) for name, value in metadata.custom_metadata.items()},
+        custom_metadata={name: _base64(value) for name, value in custom.items()},
         closed=metadata.is_closed,
         all_ensembles={
-            str(first): [EnsembleMember(bookie) for bookie in ensemble]
-            for first, ensemble in metadata.ensembles.items()
+            str(first): [EnsembleMember(bookie) for bookie in ensemble] for first, ensemble in ensembles.items()
         },
         ctoken=metadata.creation_token,
+        fragments=UNSET if most is None else len(metadata.ensembles),
+        custom_metadata_values=UNSET if most is None else len(metadata.custom_metadata),
     )
+
+
+def without_password(metadata: LedgerMetadata) -> LedgerMetadata:
+    """Return the metadata for those who may not see the password. A ledger may have none recorded."""
+    return replace(metadata, password=b"") if metadata.password else metadata
 
 
 def _base64(value: bytes) -> str:
@@ -97,14 +164,18 @@ def _base64(value: bytes) -> str:
 
 
 async def _metadata(context: OfCluster, call: Call) -> Reply:
-    ledger_id = call.asked(LedgerQuery).ledger_id
-    found = await context.admin.ledgers.metadata(ledger_id)
-    return Json({str(ledger_id): ledger_view(_for(call.caller, found))})
+    asked = call.asked(MetadataQuery)
+    ledger_id = asked.ledger_id
+    ledgers = context.admin.ledgers
+    found = await ledgers.metadata(ledger_id)
+    return Json(
+        {str(ledger_id): await ledgers.made(found, lambda each: ledger_view(_for(call.caller, each), asked.most))}
+    )
 
 
 def _for(caller: Caller, metadata: LedgerMetadata) -> LedgerMetadata:
-    """What the caller may see of it."""
-    return metadata if caller.may(Role.ADMIN) or not metadata.password else replace(metadata, password=b"")
+    """Return the metadata that the caller may see."""
+    return metadata if caller.may(Role.ADMIN) else without_password(metadata)
 
 
 # --- list -------------------------------------------------------------------------------------------------
@@ -126,20 +197,19 @@ async def _ids(ledgers: ClusterLedgers) -> AsyncGenerator[tuple[str, Any], None]
 async def _listed(
     ledgers: ClusterLedgers, page: int | None, caller: Caller, *, decode: bool
 ) -> AsyncGenerator[tuple[str, Any], None]:
-    async for group in _groups(_page(ledgers.ids(), page)):
-        answers = await asyncio.gather(*(_existing(ledgers, ledger_id) for ledger_id in group))
-        for ledger_id, found in zip(group, answers, strict=True):
-            if isinstance(found, LedgerMetadata):
-                shown = _for(caller, found)
-                raw = encode_ledger_metadata(shown).decode("utf-8", "replace") if not decode else None
-                yield str(ledger_id), raw if raw is not None else ledger_view(shown)
-            elif found is not None:
-                yield str(ledger_id), f"(damaged) {found}"
+    def make(metadata: LedgerMetadata) -> LedgerView | str:
+        shown = _for(caller, metadata)
+        return ledger_view(shown) if decode else encode_ledger_metadata(shown).decode("utf-8", "replace")
+
+    async with ledgers.listing():
+        async for ledger_id, found in ledgers.metadata_of(_page(ledgers.ids(), page)):
+            shown = found if isinstance(found, str) else await ledgers.made(found, make)
+            yield str(ledger_id), shown
 
 
 async def _page(ids: AsyncIterator[int], page: int | None) -> AsyncIterator[int]:
-    """The ids of one page. The reference counts ids from 1 and pages from 100 * (page - 1), so the first page has
-    99: kept, since whoever pages through both would otherwise miss ledgers or see them twice."""
+    """The ids of one page. The reference counts ids from 1 and pages from 100 * (page - 1), so the first page has 99:
+    kept, since a caller that pages through both would otherwise miss ledgers or see them twice."""
     first, last = ((page - 1) * LEDGERS_PER_PAGE, page * LEDGERS_PER_PAGE - 1) if page is not None else (0, None)
     number = 0
     async for ledger_id in ids:
@@ -148,26 +218,6 @@ async def _page(ids: AsyncIterator[int], page: int | None) -> AsyncIterator[int]
             return
         if number >= first:
             yield ledger_id
-
-
-async def _groups(ids: AsyncIterator[int]) -> AsyncIterator[list[int]]:
-    group: list[int] = []
-    async for ledger_id in ids:
-        group.append(ledger_id)
-        if len(group) == _AT_A_TIME:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-async def _existing(ledgers: ClusterLedgers, ledger_id: int) -> LedgerMetadata | MetadataDamaged | None:
-    try:
-        return await ledgers.metadata(ledger_id)
-    except NotThere:
-        return None  # deleted since it was listed
-    except MetadataDamaged as error:
-        return error  # told in its place: those behind it are listed all the same
 
 
 # --- read, delete -----------------------------------------------------------------------------------------
@@ -213,10 +263,6 @@ async def _delete(context: OfCluster, call: Call) -> Reply:
 def _resource(operation: Operation, refusal: Text) -> Resource:
     return Resource((operation,), refusal, own=False)
 
-
-_NO_LEDGER: Final = Answer("There is no such ledger.", 404)
-_ONLY_GET: Final = should_be("GET")
-_NEEDS_ID: Final = Text(f"{_ONLY_GET.body}, with ledger_id provided", 404)
 
 RESOURCES: Final = (
     _resource(

@@ -1,4 +1,4 @@
-"""What the admin API is made of: a room for each subject, in a process with a bookie and in one without.
+"""The parts of the admin API: a room for each subject, in a process with a bookie and in one without.
 
 Threads: event loop.
 """
@@ -19,12 +19,16 @@ from bookie_pod.admin.decommission_jobs import Decommissions
 from bookie_pod.admin.facts import FactsView
 from bookie_pod.admin.gc import Collectors
 from bookie_pod.admin.index import IndexCompactions
+from bookie_pod.admin.ledger_search import LedgerFinder
 from bookie_pod.admin.ledgers import ClusterLedgers
 from bookie_pod.admin.sanity import SanityTest
 from bookie_pod.admin.settings import Settings
+from bookie_pod.admin.streams import StreamsView
+from bookie_pod.admin.watching import Watching
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.garbage_collection import GarbageCollection
 from bookie_pod.node.integrity.service import Integrity
+from bookie_pod.node.metadata_witness import MetadataWitness
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.http.api.context import Context
@@ -44,16 +48,17 @@ class RunningBookie:
     """The parts of a bookie that serves."""
 
     config: BookieConfig
-    """With which it started."""
+    """Configuration with which it started."""
     files: Files
     metadata: MetadataService
     bookie_id: str
     port: int
     address: str
-    """Host and port that clients are told."""
+    """Host and port that clients get."""
     storage: LedgerStorage
     journals: Sequence[Journal]
     gc: GarbageCollection
+    witness: MetadataWitness
     integrity: Integrity
     mode: BookieMode
     registration: RegistrationManager
@@ -65,7 +70,8 @@ class RunningBookie:
 
 
 class ClusterRooms:
-    """What any process serves: the cluster, and auto-recovery here. `stop` before the metadata service is closed."""
+    """The part of the API that any process serves: the cluster, and auto-recovery here. Call `stop` before the
+    metadata service is closed."""
 
     def __init__(
         self,
@@ -76,13 +82,19 @@ class ClusterRooms:
         self._client = ClusterClient(metadata, config)
         self.cluster = ClusterView(self._client)
         self.ledgers = ClusterLedgers(self._client)
+        self.finder = LedgerFinder(metadata)
+        self.streams = StreamsView(self._client)
         self.decommission = Decommissions(self._client, config)
         self.cookies = StoredCookies(metadata)
         self.auto_recovery = AutoRecoveryView(metadata, find_auto_recovery)
         self.facts = FactsView(metadata, config)
+        self.watching = Watching(metadata, config.http)
+        self.own_bookie: str | None = None
+        """Id of the bookie of this process; None: it has none."""
 
     async def stop(self) -> None:
         """End jobs, close the client."""
+        await self.watching.stop()
         await self.decommission.stop()
         await self._client.close()
 
@@ -92,8 +104,9 @@ class BookieRooms(ClusterRooms):
 
     def __init__(self, bookie: RunningBookie) -> None:
         super().__init__(bookie.metadata, bookie.config, bookie.find_auto_recovery)
+        self.own_bookie = bookie.bookie_id
         self.settings = Settings(bookie.config, bookie.gc.reconfigure)
-        self.gc = Collectors(bookie.gc)
+        self.gc = Collectors(bookie.gc, bookie.witness)
         self.integrity = bookie.integrity
         self.indexes = IndexCompactions(_indexes(bookie.storage))
         self.node = ThisBookie(bookie, self.settings, SanityTest(self._client, bookie.bookie_id))
@@ -112,4 +125,4 @@ def _indexes(storage: LedgerStorage) -> dict[str, Callable[[], None]]:
 
 OfCluster: TypeAlias = Context[ClusterRooms]
 OfBookie: TypeAlias = Context[BookieRooms]
-"""What handlers get."""
+"""The context of handlers."""

@@ -13,24 +13,30 @@ from bookie_pod.admin import (
     facts,
     gc,
     index,
+    ledger_search,
     ledgers,
+    load,
     scrub,
     settings,
+    streams,
 )
 
 CLUSTER: Final = (
     *cluster.RESOURCES,
     *ledgers.RESOURCES,
+    *ledger_search.RESOURCES,
+    *streams.RESOURCES,
     *decommission.RESOURCES,
     *cookies.RESOURCES,
     *autorecovery.RESOURCES,
     *facts.RESOURCES,
 )
-"""What is about the cluster, and not about one bookie: a process without a bookie serves these."""
+"""Resources of the cluster, not of one bookie: a process without a bookie serves these."""
 
 RESOURCES: Final = (
     *settings.RESOURCES,
     *bookie.RESOURCES,
+    *load.RESOURCES,
     *gc.RESOURCES,
     *scrub.RESOURCES,
     *index.RESOURCES,

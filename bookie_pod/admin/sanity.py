@@ -1,5 +1,6 @@
-"""The sanity test: a small ledger on this very bookie, written, read back, deleted; and the gauge `SERVER_SANITY`
-(`sanityCheckMetricsEnabled`), for which it is made every minute.
+"""The sanity test: a small ledger on this very bookie, written, read back, deleted; and the gauge `SERVER_SANITY`.
+
+The gauge (`sanityCheckMetricsEnabled`) shows a test that is made every minute.
 
 Invariants
 - The gauge is 1 after a test that passed, and of a read-only bookie, which has nothing wrong with it; 0 after one that
@@ -8,7 +9,7 @@ Invariants
 
 Threads: event loop; the gauge may be read by any.
 
-Source: reference bookie behaviour, sections 8.3 and 11.3; apache/bookkeeper#3924.
+Source: docs/internals/bookie-behaviour.md, sections 8.3 and 11.3; apache/bookkeeper#3924.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ _log = structlog.get_logger(__name__)
 ENTRIES: Final = 10
 REQUEST_S: Final = 1.0
 """Seconds that each add, read and connect may take."""
+_log = structlog.get_logger(__name__)
+INTERVAL_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 
 
 class SanityTest:
@@ -45,7 +49,7 @@ class SanityTest:
         self._turn = asyncio.Lock()
 
     async def run(self) -> bool:
-        """Whether all went well; if not, the log says what did not."""
+        """Run the test. Return True if all went well; if not, the log says why."""
         async with self._turn:
             options = replace(
                 await self._client.options(),
@@ -68,7 +72,7 @@ class SanityTest:
 
 
 async def _try(client: Client) -> str | None:
-    """What is wrong; None: nothing."""
+    """Return the problem; None if there is none."""
     written = [f"entry-{number}".encode() for number in range(ENTRIES)]
     async with client.create(ensemble=1, write_quorum=1, ack_quorum=1, digest=DigestType.MAC) as ledger:
         ledger_id = ledger.ledger_id
@@ -83,12 +87,6 @@ async def _try(client: Client) -> str | None:
         finally:
             await client.delete(ledger_id)
     return None if read == written else "what was read is not what was written"
-
-
-_log = structlog.get_logger(__name__)
-
-INTERVAL_S: Final = 60.0
-TIMEOUT_S: Final = 60.0
 
 
 class Sanity(IntEnum):
@@ -117,7 +115,7 @@ class SanityWatch:
         self._timeout_s = timeout_s
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the test at intervals until cancelled."""
         while True:
             self.value = Sanity.PASSED if await self._passes() else Sanity.FAILED
             await asyncio.sleep(self._interval_s)

@@ -1,4 +1,4 @@
-"""What is sound and what is damaged: the scrubber, its findings, and the check of what was lost.
+"""The integrity of a bookie's data: the scrubber, its findings, and the check of what was lost.
 
 Event loop only.
 """
@@ -105,6 +105,7 @@ async def _data_check(context: OfBookie, call: Call) -> Reply:
             state.ledgers_recovered,
             state.entries_copied,
             state.last_error,
+            state.in_limbo,
         )
     )
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _log = structlog.get_logger(__name__)
+_REFUSAL: Final = Text("Request body not found. should contains k-v pairs", 404)
 
 
 class Settings:
@@ -37,7 +38,7 @@ class Settings:
 
     def __init__(self, config: BookieConfig, apply: Callable[[BookieConfig], None]) -> None:
         self.config = config
-        """With the changes."""
+        """Configuration with the changes."""
         self._apply = apply
         self._changes: dict[str, str] = {}
         self._turn = asyncio.Lock()
@@ -59,11 +60,8 @@ class Settings:
 
 
 def _plain(problem: str) -> str:
-    """Without the words about where the value came from."""
+    """Return the problem without the words about the origin of the value."""
     return problem.removeprefix("--set: ").removesuffix(" (--set)")
-
-
-_REFUSAL: Final = Text("Request body not found. should contains k-v pairs", 404)
 
 
 async def _shown(context: OfBookie, call: Call) -> Reply:
@@ -89,7 +87,7 @@ RESOURCES: Final = (
             Operation(
                 bookie_api.CONFIG,
                 Role.VIEWER,
-                "The keys that somebody set; secrets are left out",
+                "The keys that are set; secrets are left out",
                 _shown,
                 "Text by key.",
             ),

@@ -1,6 +1,7 @@
-"""Metrics of auto-recovery, with the reference's names. The auditor's are `auditor_*` in a process of its own and
-`replication_auditor_*` inside a bookie; the replication worker's `replication_worker_*` and
-`replication_replication_worker_*`.
+"""Metrics of auto-recovery, with the reference's names.
+
+The auditor's are `auditor_*` in a process of its own and `replication_auditor_*` inside a bookie; the replication
+worker's `replication_worker_*` and `replication_replication_worker_*`.
 
 Ours are `autorecovery_*` (levels that the reference lacks), `LAST_RUN_TIMESTAMP_MS`, and of the worker the levels and
 the counters of recovered ledgers and of marks of deleted ones. Only the elected process counts anything of an auditor.
@@ -8,7 +9,7 @@ the counters of recovered ledgers and of marks of deleted ones. Only the elected
 
 Any thread may observe.
 
-Source: reference auto-recovery, section 16.
+Source: docs/internals/auto-recovery.md, section 16.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ _TIMES: Final = {
     "placement": "PLACEMENT_POLICY_CHECK_TIME",
     "replicas": "REPLICAS_CHECK_TIME",
 }
+_LEVELS_OF: Final = {
+    "placement": ("not_adhering", "softly_adhering", "overdue"),
+    "replicas": ("short_no_copy", "short_of_ack_quorum", "short_of_write_quorum"),
+}
+_MAX_CLASSES: Final = 64
 
 
 class AuditorInstruments:
@@ -81,8 +87,8 @@ class AuditorInstruments:
     ) -> None:
         """Export levels of all decommissions under way; only the auditor has them, because coordinators come and go.
 
-        `blocked`: ledgers. `updated_ms`, since the epoch: when the record was stored last that nobody has stored for
-        longest; NaN without any.
+        `blocked`: ledgers. `updated_ms`, since the epoch: the last update of the record that was updated least
+        recently; NaN without any.
         """
         scope = self._registry.scope("autorecovery")
         scope.gauge("DECOMMISSIONS", under_way)
@@ -137,17 +143,8 @@ class AuditorInstruments:
             self._marked.observe(counts["marked"])
 
 
-_LEVELS_OF: Final = {
-    "placement": ("not_adhering", "softly_adhering", "overdue"),
-    "replicas": ("short_no_copy", "short_of_ack_quorum", "short_of_write_quorum"),
-}
-
-
 def _item(values: Mapping[str, float], name: str) -> Callable[[], float]:
     return lambda: values[name]
-
-
-_MAX_CLASSES: Final = 64
 
 
 class ReplicationWorkerMetrics:
@@ -180,6 +177,7 @@ class ReplicationWorkerMetrics:
         failing: Callable[[], float],
         losing: Callable[[], float],
         locks_not_released: Callable[[], float],
+        rounds_without_an_answer: Callable[[], float],
         rate_limit: Callable[[], float],
     ) -> None:
         """Export how much is going on. `losing`: ledgers at hand with entries of which no copy is left. `rate_limit`:
@@ -190,6 +188,7 @@ class ReplicationWorkerMetrics:
         self._scope.gauge("LEDGERS_BACKING_OFF", failing)
         self._scope.gauge("LEDGERS_WITH_LOST_ENTRIES", losing)
         self._scope.gauge("LOCKS_NOT_RELEASED", locks_not_released)
+        self._scope.gauge("ROUNDS_WITHOUT_AN_ANSWER", rounds_without_an_answer)
         self._scope.gauge("RATE_LIMIT_BYTES", rate_limit)
 
     # --- ledgers ----------------------------------------------------------------------------------------------
@@ -215,7 +214,7 @@ class ReplicationWorkerMetrics:
         self._deleted.add()
 
     def deferred(self) -> None:
-        """The lock of a ledger that failed is kept for a while."""
+        """A ledger failed, and rests for a while."""
         self._deferred.add()
 
     def failed_with(self, error: BaseException) -> None:

@@ -1,6 +1,6 @@
 """Metrics of the bookie as a whole: `bookie_*`.
 
-Source: reference bookie behaviour, section 11.3.
+Source: docs/internals/bookie-behaviour.md, section 11.3.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Storage reports seconds; the reference implementation's time counters and summaries are ms. Every method is cheap, never
 raises and never blocks; any thread may call it.
 
-Source: reference bookie behaviour, section 11.5.
+Source: docs/internals/bookie-behaviour.md, section 11.5.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bookie_pod.metrics.registry import Registry
 
 
 class ReadLevel(Enum):
-    """Where a read found its entry."""
+    """The place in which a read found its entry."""
 
     WRITE_CACHE = "write_cache"
     """The active half."""
@@ -139,8 +139,12 @@ class DbStorageMetrics:
             self.rejected_write_requests.add(adds)
 
 
-def export_limits(registry: Registry, write_cache_max_bytes: int, read_ahead_batch_size: int) -> None:
-    """Export the limits that all directories share: write cache of one directory, entries per read-ahead."""
+def export_limits(
+    registry: Registry, write_cache_max_bytes: int, read_ahead_batch_size: int, read_cache_max_bytes: int
+) -> None:
+    """Export the limits that all directories share: write cache of one directory, entries per read-ahead; and that of
+    all read caches together."""
     scope = registry.scope("bookie")
     scope.gauge("write_cache_max_size", lambda: write_cache_max_bytes)
+    scope.gauge("read_cache_max_size", lambda: read_cache_max_bytes)
     scope.gauge("readahead_max_batch_size", lambda: read_ahead_batch_size)

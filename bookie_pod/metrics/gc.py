@@ -1,10 +1,11 @@
-"""Metrics of garbage collection: `bookie_*` with `ledgerDir` and `indexDir` for DbLedgerStorage, without labels for the
-other engines, whose collector is one for all directories. (The reference calls theirs `bookie_gc_*`; here one thing has
-one name, so that alerts and dashboards are about every engine.)
+"""Metrics of garbage collection: `bookie_*`, for DbLedgerStorage with the labels `ledgerDir` and `indexDir`.
+
+The other engines have one collector for all directories, and no labels. (The reference calls theirs `bookie_gc_*`; here
+one thing has one name, so that alerts and dashboards are about every engine.)
 
 What is observed here is observed once a pass, a log or a ledger, on the thread of the collector.
 
-Source: reference bookie behaviour, section 11.6.
+Source: docs/internals/bookie-behaviour.md, section 11.6.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BUCKETS: Final = 10
 
 
 class GcStage(Enum):
-    """What is timed in a pass, by the metric's name."""
+    """The timed stages of a pass, by the metric's name."""
 
     WHOLE = "THREAD_RUNTIME"
     LEDGERS = "GC_LEDGER_RUNTIME"
@@ -62,10 +63,13 @@ class GcMetrics:
         since_pass_s: Callable[[], float],
         pass_errors: Callable[[], float],
         yielded_s: Callable[[], float],
+        waiting: Callable[[], float],
+        held: Callable[[], float],
     ) -> None:
         """Export levels: logs that the last pass has looked at, those written at present included, their live and all
         bytes, ledgers, logs in each tenth of usage, logs that are quarantined; the age of the oldest log, the time
-        since a pass has ended, how many of its parts failed; and for how long collection has given way to clients."""
+        since a pass has ended, how many of its parts failed; for how long collection has given way to clients; ledgers
+        that the metadata service does not have any more, and whether something but their grace holds them."""
         scope = self._scope
         scope.gauge("ACTIVE_ENTRY_LOG_TOTAL", logs)
         scope.gauge("ACTIVE_ENTRY_LOG_SPACE_BYTES", live_bytes)
@@ -76,6 +80,8 @@ class GcMetrics:
         scope.gauge("OLDEST_ENTRY_LOG_AGE_SECONDS", oldest_age_s)
         scope.gauge("SECONDS_SINCE_GC_PASS", since_pass_s)
         scope.gauge("LAST_GC_PASS_ERRORS", pass_errors)
+        scope.gauge("LEDGERS_AWAITING_DELETION", waiting)
+        scope.gauge("LEDGER_DELETIONS_HELD", held)
         scope.level_counter("GC_YIELDED_SECONDS_TOTAL", yielded_s)
         for tenth in range(_BUCKETS):
             scope.gauge(f"entry_log_usage_buckets_le_{(tenth + 1) * 10}", _item(buckets, tenth))

@@ -4,7 +4,7 @@ Times are ms. The journal's threads observe once per group, never per entry. Thr
 `flush_latency`, `write_bytes` and the flush reasons are observed on the journal thread, `creation_latency` also on the
 thread that prepares the next file, all others on the sync thread; `add_entry` and `force_ledger` on both.
 
-Source: reference bookie behaviour, section 11.4.
+Source: docs/internals/bookie-behaviour.md, section 11.4.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bookie_pod.metrics.registry import Registry
 
 
 class FlushReason(Enum):
-    """Why a group was written, by the metric's name."""
+    """The reason why a group was written, by the metric's name."""
 
     MAX_WAIT = "JOURNAL_NUM_FLUSH_MAX_WAIT"
     """A record had waited long enough."""
     MAX_OUTSTANDING = "JOURNAL_NUM_FLUSH_MAX_OUTSTANDING_BYTES"
     """It was large enough."""
     EMPTY_QUEUE = "JOURNAL_NUM_FLUSH_EMPTY_QUEUE"
-    """No record waited."""
+    """The queue was empty."""
 
 
 class JournalMetrics:
@@ -32,17 +32,17 @@ class JournalMetrics:
     def __init__(self, registry: Registry, index: int) -> None:
         scope = registry.scope("bookie").scope("journal", journalIndex=str(index))
         self._scope = scope
-        self.add_entry = scope.op_stats("JOURNAL_ADD_ENTRY")
-        """From the queue to the acknowledgement; count is entries."""
+        self.add_entry = scope.op_stats("JOURNAL_ADD_ENTRY", summed=True)
+        """Latency from the queue to the acknowledgement; count is entries."""
         self.queue_latency = scope.op_stats("JOURNAL_QUEUE_LATENCY")
-        """From the queue to the journal thread."""
+        """Latency from the queue to the journal thread."""
         self.process_time = scope.op_stats("JOURNAL_PROCESS_TIME_LATENCY")
         """One turn of the journal thread."""
         self.flush_latency = scope.op_stats("JOURNAL_FLUSH_LATENCY")
         """Writing one group to the operating system."""
         self.force_write_enqueue = scope.op_stats("JOURNAL_FORCE_WRITE_ENQUEUE")
-        """From the write to the sync thread."""
-        self.sync = scope.op_stats("JOURNAL_SYNC")
+        """Latency from the write to the sync thread."""
+        self.sync = scope.op_stats("JOURNAL_SYNC", summed=True)
         """One sync."""
         self.creation_latency = scope.op_stats("JOURNAL_CREATION_LATENCY")
         """Making a new journal file."""

@@ -7,7 +7,7 @@ They have no read cache.
 Storage reports seconds; the reference implementation's summaries are ms. Every method is cheap, never raises and never
 blocks; any thread may call it.
 
-Source: reference bookie behaviour, section 11.7.
+Source: docs/internals/bookie-behaviour.md, section 11.7.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LedgerCacheMetrics:
         self._evicted.add()
 
     def opening(self, change: int) -> None:
-        """More or fewer threads wait for an index file to be opened."""
+        """Note that more or fewer threads wait for an index file to be opened."""
         self._pending_opens.add(change)
 
     def deleted_in_use(self) -> None:

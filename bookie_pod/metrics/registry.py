@@ -1,23 +1,19 @@
 """Counters, gauges and summaries, and the registry of one node: names, labels and the text that Prometheus reads.
 
-A summary (`OpStats`, Apache BookKeeper's name) counts and adds up for ever, and keeps for its quantiles one
-histogram of the running period and one of the period before it. A histogram has 32 buckets per power of two,
-so a quantile is off by less than 1.6 %; quantile 1.0 is exact.
+Summaries are in `summary`. Quantiles cannot be added up over bookies, so the few latencies that dashboards need for a
+whole cluster (`summed`) also have a histogram, under their name with `_hist`.
 
-Names are scopes and the metric's name joined by `_`; characters that Prometheus does not allow become `_`.
-The text has one TYPE line per name and no HELP lines, as Apache BookKeeper's has, so that its dashboards keep
-working.
+Names are scopes and the metric's name joined by `_`; characters that Prometheus does not allow become `_`. The text is
+made in `text`.
 
 Invariants
-- Every method may be called from any thread, never blocks for long and never raises but as told here. `pieces` cost
-  about 20 microseconds per summary.
-- Memory is bounded: a histogram has fewer than 3000 buckets however many values it saw.
-- Observe once per batch with `count`, not once per entry.
+- Every method may be called from any thread, never blocks for long and never raises but as described here. `pieces`
+  cost about 20 microseconds per summary.
 - No global state: every node has a `Registry` of its own.
 - A name has one type; a name with the same labels exists once. Asking again for a counter or summary gives
   the one that exists; a second gauge of that name is a mistake and raises ValueError.
 
-Source: reference bookie behaviour, section 11.1.
+Source: docs/internals/bookie-behaviour.md, section 11.1.
 """
 
 from __future__ import annotations
@@ -29,16 +25,19 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-QUANTILES: Final = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
-_SUB_BUCKETS: Final = 32
-_MIN_EXPONENT: Final = -20
-_MAX_EXPONENT: Final = 64
-_LARGEST: Final = 2.0**_MAX_EXPONENT
-_NOTHING: Final = -(2**31)
+from bookie_pod.metrics.summary import HISTOGRAM
+from bookie_pod.metrics.summary import QUANTILES as QUANTILES
+from bookie_pod.metrics.summary import OpStats as OpStats
+from bookie_pod.metrics.text import PLAIN, TextFormat
+
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
+_FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9_:]")
+_MAX_THREADS: Final = 256
+_THREAD_NAME: Final = re.compile(r"(?P<pool>.*?)[-_]?(?P<ordinal>\d+)")
 
 
 class Counter:
@@ -62,7 +61,7 @@ class Counter:
 
 
 class Gauge:
-    """A level that is asked for when somebody looks. `read` must be cheap; what it raises shows as NaN."""
+    """A level that is read when the metrics are rendered. `read` must be cheap; what it raises shows as NaN."""
 
     __slots__ = ("_read",)
 
@@ -78,124 +77,6 @@ class Gauge:
             return math.nan
 
 
-class Histogram:
-    """Counts of values in logarithmic buckets. Not thread-safe: `OpStats` holds its lock."""
-
-    __slots__ = ("buckets", "largest", "total")
-
-    def __init__(self) -> None:
-        self.buckets: dict[int, int] = {}
-        self.total = 0
-        self.largest = -math.inf
-
-    def add(self, value: float, count: int) -> None:
-        """Note `count` occurrences of `value`."""
-        index = _bucket(value)
-        self.buckets[index] = self.buckets.get(index, 0) + count
-        self.total += count
-        if value > self.largest:
-            self.largest = value
-
-    def quantiles(self) -> list[float]:
-        """One value per `QUANTILES`, all NaN if nothing was noted."""
-        if not self.total:
-            return [math.nan] * len(QUANTILES)
-        ordered = sorted(self.buckets.items())
-        found: list[float] = []
-        position, seen = 0, ordered[0][1]
-        for quantile in QUANTILES[:-1]:
-            rank = math.ceil(quantile * self.total)
-            while seen < rank:
-                position += 1
-                seen += ordered[position][1]
-            found.append(min(_middle(ordered[position][0]), self.largest))
-        found.append(self.largest)
-        return found
-
-
-_EMPTY: Final = Histogram()
-"""What was noted in a period in which nothing was; never added to."""
-
-
-class _Outcome:
-    """One side of a summary: what succeeded, or what failed."""
-
-    __slots__ = ("count", "current", "previous", "total")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.current = Histogram()
-        self.previous = _EMPTY
-
-
-class OpStats:
-    """A summary of latencies in ms, or of sizes, apart for success and failure."""
-
-    __slots__ = ("_clock", "_failure", "_lock", "_period", "_rollover_s", "_success")
-
-    def __init__(self, rollover_s: float, clock: Callable[[], float]) -> None:
-        self._rollover_s = rollover_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._success = _Outcome()
-        self._failure = _Outcome()
-        self._period = int(clock() / rollover_s)
-
-    def observe(self, value: float, count: int = 1, success: bool = True) -> None:
-        """Note `count` occurrences of `value`; a count below 1 notes nothing."""
-        if count < 1:
-            return
-        with self._lock:
-            self._roll()
-            outcome = self._success if success else self._failure
-            outcome.count += count
-            outcome.total += value * count
-            outcome.current.add(value, count)
-
-    def observe_ms(self, value: float, count: int = 1, success: bool = True) -> None:
-        """Note `count` operations that took `value` ms each."""
-        self.observe(value, count, success)
-
-    def snapshot(self, success: bool) -> tuple[list[float], int, float]:
-        """Quantiles of the previous period; count and sum since the start."""
-        with self._lock:
-            self._roll()
-            outcome = self._success if success else self._failure
-            return outcome.previous.quantiles(), outcome.count, outcome.total
-
-    def _roll(self) -> None:
-        period = int(self._clock() / self._rollover_s)
-        if period == self._period:
-            return
-        for outcome in (self._success, self._failure):
-            # If nobody observed or looked for a whole period, the running histogram is too old to show.
-            outcome.previous = outcome.current if period == self._period + 1 else _EMPTY
-            outcome.current = Histogram()
-        self._period = period
-
-
-def _bucket(value: float) -> int:
-    if not value > 0:  # zero, negative (a clock that went back) or NaN
-        return _NOTHING
-    mantissa, exponent = math.frexp(min(value, _LARGEST))
-    if exponent < _MIN_EXPONENT:
-        return _MIN_EXPONENT * _SUB_BUCKETS
-    return exponent * _SUB_BUCKETS + int((mantissa - 0.5) * 2 * _SUB_BUCKETS)
-
-
-def _middle(index: int) -> float:
-    if index == _NOTHING:
-        return 0.0
-    exponent, part = divmod(index, _SUB_BUCKETS)
-    return math.ldexp(0.5 + (part + 0.5) / (2 * _SUB_BUCKETS), exponent)
-
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9_:]")
-_MAX_THREADS: Final = 256
-_THREAD_NAME: Final = re.compile(r"(?P<pool>.*?)[-_]?(?P<ordinal>\d+)")
-
 Instrument = Counter | Gauge | OpStats
 T = TypeVar("T", Counter, OpStats)
 
@@ -208,10 +89,19 @@ class Sample(NamedTuple):
     value: float
 
 
+class Number(NamedTuple):
+    """A counter or gauge of another process. `labels` is the text between the braces."""
+
+    name: str
+    kind: str
+    labels: str
+    value: int | float
+
+
 class _Family(NamedTuple):
     type: str
     series: dict[str, Instrument]
-    """By the text of their labels."""
+    """Values by the text of their labels."""
 
 
 class Registry:
@@ -224,6 +114,8 @@ class Registry:
         self._lock = threading.Lock()
         self._families: dict[str, _Family] = {}
         self._collectors: list[Callable[[], Iterable[Sample]]] = []
+        self.has_exemplars = False
+        """True if traces are exemplars of the histograms, which only `OPEN_METRICS` has."""
 
     def scope(self, name: str = "", **labels: str) -> Scope:
         """A scope at the root."""
@@ -238,12 +130,15 @@ class Registry:
         """The counter of this name and these labels."""
         return self._existing_or(name, labels, "counter", Counter, Counter)
 
-    def op_stats(self, name: str, labels: Mapping[str, str]) -> OpStats:
-        """The summary of this name and these labels."""
-        return self._existing_or(name, labels, "summary", OpStats, lambda: OpStats(self._rollover_s, self._clock))
+    def op_stats(self, name: str, labels: Mapping[str, str], *, summed: bool = False) -> OpStats:
+        """The summary of this name and these labels; `summed`: with a histogram beside it."""
+        stats = self._existing_or(name, labels, "summary", OpStats, lambda: OpStats(self._rollover_s, self._clock))
+        if summed:
+            stats.keep_histogram()
+        return stats
 
     def gauge(self, name: str, labels: Mapping[str, str], read: Callable[[], float], kind: str = "gauge") -> Gauge:
-        """A gauge that asks `read`; ValueError if it exists. `kind` is the type that Prometheus is told."""
+        """Make a gauge that calls `read`; ValueError if it exists. `kind` is its type for Prometheus."""
         gauge = Gauge(read)
         with self._lock:
             series = self._family(name, kind)
@@ -253,25 +148,69 @@ class Registry:
             series[text] = gauge
         return gauge
 
-    def render(self) -> str:
-        """Everything as Prometheus text, names in alphabetical order."""
-        return "".join(self.pieces())
+    def numbers(self, *prefixes: str) -> list[Number]:
+        """The counters and gauges whose names begin with one of these, but for those that cannot be read."""
+        with self._lock:
+            found = [
+                (name, kind, labels, instrument)
+                for name, (kind, series) in self._families.items()
+                if name.startswith(prefixes)
+                for labels, instrument in series.items()
+            ]
+        return [
+            Number(name, kind, labels, value)
+            for name, kind, labels, each in found
+            if not isinstance(each, OpStats) and not math.isnan(value := each.value)
+        ]
 
-    def pieces(self) -> Iterator[str]:
-        """The same in pieces, each of which takes little time."""
+    def summaries(self, name: str) -> list[OpStats]:
+        """The summaries of this name, one for each set of labels."""
+        with self._lock:
+            family = self._families.get(name)
+            return [] if family is None else [each for each in family.series.values() if isinstance(each, OpStats)]
+
+    def every_summary(self) -> list[tuple[str, str, OpStats]]:
+        """Return all summaries, with their names and the texts of their labels."""
+        with self._lock:
+            return [
+                (name, labels, each)
+                for name, (_, series) in self._families.items()
+                for labels, each in series.items()
+                if isinstance(each, OpStats)
+            ]
+
+    def show(self, numbers: Iterable[Number]) -> None:
+        """Have these numbers of another process, until it tells others. ValueError: one has another type here."""
+        with self._lock:
+            for name, kind, labels, value in numbers:
+                self._family(name, kind)[labels] = Gauge(partial(_the_same, value))
+
+    def render(self, text: TextFormat = PLAIN) -> str:
+        """Return all metrics as text, names in alphabetical order."""
+        return "".join(self.pieces(text))
+
+    def pieces(self, text: TextFormat = PLAIN) -> Iterator[str]:
+        """Yield the same in pieces, each of which takes little time."""
         with self._lock:
             families = [(name, kind, list(series.items())) for name, (kind, series) in self._families.items()]
             collectors = list(self._collectors)
         for name, kind, series in sorted(families, key=lambda family: family[0]):
             if series:
-                yield f"# TYPE {name} {kind}\n"
+                yield text.head(name, kind)
             for labels, instrument in series:
-                lines: list[str] = []
-                _render(lines, name, labels, instrument)
-                yield "".join(f"{line}\n" for line in lines)
+                if isinstance(instrument, OpStats):
+                    yield text.summary(name, labels, instrument)
+                else:
+                    yield text.number(name, labels, instrument.value)
+            summed = [(labels, each) for labels, each in series if isinstance(each, OpStats) and each.has_histogram]
+            if summed:
+                yield text.head(f"{name}{HISTOGRAM}", "histogram")
+            for labels, stats in summed:
+                yield text.histogram(f"{name}{HISTOGRAM}", labels, stats)
         for collect in collectors:
             for sample in collect():
-                yield f"# TYPE {sample.name} {sample.type}\n{sample.name} {_number(sample.value)}\n"
+                yield text.head(sample.name, sample.type) + text.number(sample.name, "", sample.value)
+        yield text.end
 
     def _existing_or(self, name: str, labels: Mapping[str, str], kind: str, cls: type[T], make: Callable[[], T]) -> T:
         with self._lock:
@@ -306,12 +245,12 @@ class Scope:
         """A counter."""
         return self._registry.counter(self._join(name), self._labels)
 
-    def op_stats(self, name: str) -> OpStats:
-        """A summary."""
-        return self._registry.op_stats(self._join(name), self._labels)
+    def op_stats(self, name: str, *, summed: bool = False) -> OpStats:
+        """A summary of latencies or sizes; `summed`: of latencies in ms, with a histogram beside it."""
+        return self._registry.op_stats(self._join(name), self._labels, summed=summed)
 
     def gauge(self, name: str, read: Callable[[], float]) -> Gauge:
-        """A gauge that asks `read` whenever somebody looks."""
+        """Make a gauge that calls `read` whenever the metrics are rendered."""
         return self._registry.gauge(self._join(name), self._labels, read)
 
     def level_counter(self, name: str, read: Callable[[], float]) -> Gauge:
@@ -356,6 +295,10 @@ class ThreadCounter:
         return counter
 
 
+def _the_same(value: float) -> float:
+    return value
+
+
 def sanitise(name: str) -> str:
     """`name` with `_` for everything that a Prometheus name must not hold."""
     return _FORBIDDEN.sub("_", name)
@@ -367,32 +310,6 @@ def _label_text(labels: Mapping[str, str]) -> str:
 
 def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _render(lines: list[str], name: str, labels: str, instrument: Instrument) -> None:
-    if not isinstance(instrument, OpStats):
-        braces = f"{{{labels}}}" if labels else ""
-        lines.append(f"{name}{braces} {_number(instrument.value)}")
-        return
-    more = f", {labels}" if labels else ""
-    for success in (False, True):
-        outcome = f'success="{"true" if success else "false"}"'
-        values, count, total = instrument.snapshot(success)
-        for quantile, value in zip(QUANTILES, values, strict=True):
-            lines.append(f'{name}{{{outcome},quantile="{quantile}"{more}}} {_number(float(value))}')
-        lines.append(f"{name}_count{{{outcome}{more}}} {count}")
-        lines.append(f"{name}_sum{{{outcome}{more}}} {float(total)}")
-
-
-def _number(value: float) -> str:
-    if isinstance(value, bool):  # a gauge may ask for a flag; Prometheus refuses a whole page for one word
-        return str(int(value))
-    if isinstance(value, float):
-        if math.isnan(value):
-            return "NaN"
-        if math.isinf(value):
-            return "+Inf" if value > 0 else "-Inf"
-    return str(value)
 
 
 class ProcessCollector:

@@ -8,10 +8,10 @@ Two names are exported and stay at zero, so that dashboards which ask for them f
 thread here (`WRITE_THREAD_QUEUED_LATENCY`), and an answer that was handed to its connection is not followed to the
 socket (`CHANNEL_WRITE`).
 
-Reads of the traffic class `batch` are told apart, in names of Podkeeper's own that begin with `BATCH_CLASS_`: they wait
-on purpose, and would spoil the latencies of all others.
+Reads of the traffic class `batch` have separate names of Podkeeper's own that begin with `BATCH_CLASS_`: they wait on
+purpose, and would spoil the latencies of all others.
 
-Source: reference bookie behaviour, section 11.2.
+Source: docs/internals/bookie-behaviour.md, section 11.2.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _KINDS: Final = {
     "bookie_info": ("GET_BOOKIE_INFO_REQUEST", "GET_BOOKIE_INFO"),
     "entry_list": ("GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", "GET_LIST_OF_ENTRIES_OF_LEDGER"),
 }
+_SUMMED: Final = ("READ_ENTRY_REQUEST",)
 _PHASES: Final = ("fence_read", "fence_wait", "long_poll_pre_wait", "long_poll_wait", "long_poll_read")
 """`READ_ENTRY_` and the name in capitals."""
 
@@ -58,12 +59,13 @@ class RequestMetrics:
         scope = registry.scope(_PREFIX)
         self._scope = scope
         self._adds = (
-            scope.op_stats("ADD_ENTRY_REQUEST"),
+            scope.op_stats("ADD_ENTRY_REQUEST", summed=True),
             scope.for_thread("BookieWriteThreadPool", 0).op_stats("ADD_ENTRY"),
         )
         reads = scope.for_thread("BookieReadThreadPool", 0).op_stats("READ_ENTRY")
         self._kinds: dict[str, tuple[OpStats, ...]] = {
-            kind: tuple(scope.op_stats(name) for name in names) for kind, names in _KINDS.items()
+            kind: tuple(scope.op_stats(name, summed=name in _SUMMED) for name in names)
+            for kind, names in _KINDS.items()
         }
         for kind in ("read", "batch"):
             self._kinds[kind] = (*self._kinds[kind], reads)
@@ -84,6 +86,15 @@ class RequestMetrics:
         """A batch of adds was answered, so long after its reception."""
         for stats in self._adds:
             stats.observe_ms(elapsed_ms, entries, success)
+
+    def add_traced(self, elapsed_ms: float, trace_id: int, *, success: bool) -> None:
+        """Adds that were answered after so long are in this trace: it is an exemplar."""
+        self._adds[0].exemplify(elapsed_ms, trace_id, success)
+
+    def read_traced(self, kind: str, elapsed_ms: float, trace_id: int, *, success: bool) -> None:
+        """Take the trace of a request that is no add, as `add_traced` does; `kind` is one of `_KINDS`."""
+        for stats in self._kinds[kind]:
+            stats.exemplify(elapsed_ms, trace_id, success)
 
     def adds_admitted(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
         """A batch of adds was handed to the journal, so long after its socket read."""
@@ -213,7 +224,7 @@ class RequestMetrics:
 
 
 def _ignored(ledger_id: int, seconds: float, in_vain: bool) -> None:
-    """No storage counts throttled adds by directory."""
+    """Do nothing: no storage counts throttled adds by directory."""
 
 
 def _constant(value: float) -> Callable[[], float]:

@@ -1,7 +1,7 @@
 """Metrics of the scrubber, `scrubber_*`, and of rebuilds of indexes while the bookie serves, `index_rebuild_*`.
 
-Source: reference bookie behaviour, section 11.7, for `runTime`, `detectedScrubErrors` and `detectedFatalScrubErrors`;
-the others are our own.
+Source: docs/internals/bookie-behaviour.md, section 11.7, for `runTime`, `detectedScrubErrors` and
+`detectedFatalScrubErrors`; the others are our own.
 """
 
 from __future__ import annotations

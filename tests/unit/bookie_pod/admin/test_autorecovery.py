@@ -81,6 +81,15 @@ async def test_checks_are_shown_and_asked_for(served: Served) -> None:
     assert served.admin.auto_recovery.forced == ["ledgers", "replicas"]
 
 
+async def test_returned_bookies_are_to_be_looked_at(served: Served) -> None:
+    path = "autorecovery/returned_bookies"
+    assert (await served.put(path, '{"bookies": ["b:1", "a:1"]}')).status == 200
+    assert served.admin.auto_recovery.returned == ["b:1", "a:1"]
+    for body in (None, "{}", '{"bookies": []}', '{"bookies": ["a/b"]}', '{"bookies": "a:1"}'):
+        assert (await served.put(path, body)).status == 400
+    assert served.admin.auto_recovery.returned == ["b:1", "a:1"]
+
+
 async def test_this_process(served: Served) -> None:
     assert (await served.get("autorecovery/process")).status == 404
     worker = WorkerState(True, [], 1, 2, 3, 4, 5, 6.5)

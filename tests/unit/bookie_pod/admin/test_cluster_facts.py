@@ -9,9 +9,10 @@ import pytest
 
 from bookie_pod.admin.cookies import StoredCookies
 from bookie_pod.admin.facts import FactsView
-from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Finished, Runs
+from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Finished, Returned, Runs, look_at_returned
 from bookie_pod.config.load import load_config
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, Refused
+from bookie_protocol.metadata_service.interface import SessionState
 from tests.support.decommission_rig import BOOKIES, GOING, R, Rig, ledger
 
 CONFIG = load_config(environ={}, overrides={"lostBookieRecoveryDelay": "77"})
@@ -46,8 +47,16 @@ async def test_every_answer_is_of_its_own_moment(rig: Rig) -> None:
     records = AuditRecords(rig.service)
     await records.write(Check.BOOKIES, Runs("b2:1", None, Finished(1_000, 1_500, 500)))
     await records.write(Check.REPLICAS, Runs("b2:1", None, Finished(1_000, 1_500, 500, {"short_no_copy": 3})))
-    await rig.service.auditor_election.elect("b2:1")
+    await look_at_returned(rig.service, ["b3:1"])
+    office = await rig.service.auditor_election.elect("b2:1")
+    assert (await view.cluster()).unchecked is None, "its auditor does not say that it looks"
+    await records.change_returned(lambda asked: Returned("b2:1", asked.waiting, "another term"))
+    assert (await view.cluster()).unchecked is None, "it said so before it was elected again, and others may be back"
+    for term in ("", office.term):
+        await records.change_returned(lambda asked, term=term: Returned("b2:1", asked.waiting, term))
+        assert (await view.cluster()).unchecked == ["b3:1"]
     after = await view.cluster()
+    assert (before.unchecked, after.unchecked) == (None, ["b3:1"])
     assert before.writable == list(BOOKIES)
     assert (after.writable, after.read_only) == (["b2:1", "b3:1", "b4:1"], [GOING])
     assert after.cookies == ["b0:1", "b1:1", "b2:1", "b3:1"]
@@ -127,3 +136,13 @@ async def test_a_read_that_fails_is_an_error(rig: Rig, ask: Callable) -> None:
         transport.requests, transport.die_at = 0, dies_at
         with pytest.raises((MetadataUnavailable, MetadataDamaged)):
             await ask(FactsView(service, CONFIG))
+
+
+async def test_without_a_session_it_is_said_at_once_that_nobody_can_tell(rig: Rig) -> None:
+    """A request would only wait until its time is over, and so would whoever asks."""
+    service, transport = await rig.connect()
+    service.session.move(SessionState.SUSPENDED)
+    transport.requests = 0
+    with pytest.raises(MetadataUnavailable):
+        await FactsView(service, CONFIG).cluster()
+    assert transport.requests == 0

@@ -31,6 +31,7 @@ async def test_the_state_of_the_cluster(served: Served) -> None:
             "autorecoveryEnabled": True,
             "lostBookieRecoveryDelaySeconds": 300,
             "unrecoverable": 0,
+            "unchecked": ["c:1"],
         },
     )
 

@@ -57,6 +57,18 @@ async def test_one_kind_of_compaction(served: Served, verb: str) -> None:
     assert (await served.put(f"bookie/gc/{verb}_compaction", f'{{"{verb}Major": 1}}')).status == 400
 
 
+async def test_deletions_are_allowed_by_number_or_for_older_metadata(served: Served) -> None:
+    served.admin.gc.collectors = [("/data", gc_state(deletions_held="6 of 10 ledgers", ledgers_waiting=6))]
+    answer = await served.put("bookie/gc/deletions", '{"ledgers": 6}')
+    assert answer.json[0]["deletionsHeld"] == "6 of 10 ledgers"
+    assert answer.json[0]["ledgersAwaitingDeletion"] == 6
+    await served.put("bookie/gc/deletions", '{"olderMetadata": true}')
+    assert served.admin.gc.allowed == [(6, False), (0, True)]
+    for refused in ("{}", '{"ledgers": 0}', '{"ledgers": -1}', '{"ledgers": "6"}', '{"ledgers": true}', "[]"):
+        assert (await served.put("bookie/gc/deletions", refused)).status == 400
+    assert len(served.admin.gc.allowed) == 2
+
+
 async def test_details_have_the_fields_and_types_of_the_reference(served: Served) -> None:
     served.admin.gc.collectors = [
         ("/a", gc_state(force_compacting=True, major_compacting=True, last_major_ms=7, major_count=2)),
@@ -100,6 +112,8 @@ async def test_progress_tells_the_phase_and_the_last_pass(served: Served) -> Non
                 "compaction": "major",
                 "errors": ["entry log 3.log: no space"],
             },
+            "deletionsHeld": None,
+            "ledgersAwaitingDeletion": 0,
         }
     ]
 
@@ -120,7 +134,7 @@ def test_what_names_no_entry_log(text: str) -> None:
 
 async def test_why_a_log_is_still_there(served: Served) -> None:
     usage = LogUsage(31, total=1000, remaining=250, ledgers=2, in_doubt=50)
-    served.admin.gc.logs = {
+    served.admin.gc.log_reports = {
         31: LogReport(31, "/data/ledgers/current/1f.log", 1100, usage, [(7, 200), (9, 50)], "because", 90),
         32: LogReport(32, "/data/ledgers/current/20.log", 5, None, None, "not looked at yet", 0),
     }

@@ -69,7 +69,7 @@ async def test_every_kind_of_damage(served: Served) -> None:
 async def test_the_check_of_what_was_lost(served: Served) -> None:
     off = (await served.get("bookie/data_integrity")).json
     assert (off["enabled"], off["needed"]) == (False, False)
-    served.admin.integrity.check = DataIntegrityState(True, True, 10, 2, 300, 1, "bookie-1 does not answer")
+    served.admin.integrity.check = DataIntegrityState(True, True, 7, 3, 10, 2, 300, 1, "bookie-1 does not answer")
     assert (await served.get("bookie/data_integrity")).json == {
         "enabled": True,
         "needed": True,
@@ -79,4 +79,5 @@ async def test_the_check_of_what_was_lost(served: Served) -> None:
         "ledgersRecovered": 1,
         "entriesCopied": 300,
         "lastError": "bookie-1 does not answer",
+        "inLimbo": 7,
     }

@@ -14,10 +14,13 @@ import pytest
 from bookie_client import Client
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import FragmentReplicator
+from bookie_client.streams import StreamPosition, Streams, StreamSettings
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.entry import ENTRY_PREFIX, NO_LAC
 from bookie_protocol.errors import NotEnoughBookies
+from bookie_protocol.metadata_service.embedded import processes
+from bookie_protocol.metadata_service.embedded.processes import this_boot
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.http_answers import HttpAnswer, ask
@@ -75,14 +78,31 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
         yield Live(bookie, client, tmp_path)
 
 
+async def test_file_systems_of_two_machines_differ_though_their_numbers_are_the_same(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XFS numbers them by devices: the second disk of each machine has the same number."""
+    told = []
+    for boot in ("a", "b"):
+        (tmp_path / boot).write_text(f"{boot}\n")
+        monkeypatch.setattr(processes, "_BOOT_ID", str(tmp_path / boot))
+        told.append(set((await live.get("bookie/info?fullest=true")).json["fileSystems"]))
+    assert all(told) or not os.statvfs(live.work).f_fsid
+    assert not told[0] & told[1]
+
+
 async def test_what_it_says_about_itself(live: Live) -> None:
     bookie_id = live.bookie.bookie_id
     assert (await live.get("bookie/sanity")).json == {"passed": True, "readOnly": False}
     assert (await live.get("ledger/list")).json == {}  # the sanity test leaves nothing
     info = (await live.get("bookie/info")).json
     assert 0 < info["freeSpace"] < info["totalSpace"]
-    fullest = (await live.get("bookie/info?fullest=true")).json["fullestUsedPercent"]
-    assert fullest == pytest.approx(100 - 100 * info["freeSpace"] / info["totalSpace"], abs=1)
+    told = (await live.get("bookie/info?fullest=true")).json
+    assert told["fullestUsedPercent"] == pytest.approx(100 - 100 * info["freeSpace"] / info["totalSpace"], abs=1)
+    logs = [path.stat().st_size for path in live.work.rglob("*.log") if path.parent.name == "current"]
+    assert told["entryLogBytes"] == sum(logs)
+    ids = {os.statvfs(live.work).f_fsid} - {0}
+    assert told["fileSystems"] == [f"{this_boot()}/{each:x}" for each in ids]
     assert (await live.get("bookie/list_bookies?print_hostnames=true")).json == {bookie_id: "127.0.0.1"}
     space = (await live.get("bookie/list_bookie_info")).json
     assert list(space) == [bookie_id, "ClusterInfo: "]
@@ -185,7 +205,7 @@ async def test_rates_and_thresholds_change_at_once(live: Live) -> None:
     assert (await live.put("config/server_config", body)).status == 200
     (collector,) = live.bookie.upkeep.collection.collectors
     assert (collector.options.compaction_rate, collector._rate.rate) == (1234, 1234)
-    assert (collector.schedule.major.threshold, collector.options.wait_ms) == (0.55, 777)
+    assert (collector.schedule.major.threshold, collector.options.wait_time_ms) == (0.55, 777)
     shown = (await live.get("config/server_config")).json
     assert (shown["gcWaitTime"], shown["logSizeLimit"]) == ("777", "1048576")
     answer = await live.put("config/server_config", '{"gcWaitTime": "0", "gcWaitTme": "5"}')
@@ -193,7 +213,7 @@ async def test_rates_and_thresholds_change_at_once(live: Live) -> None:
     assert "gcWaitTime=0: must be at least 1" in answer.body
     assert "did you mean gcWaitTime?" in answer.body
     assert "--set" not in answer.body
-    assert collector.options.wait_ms == 777
+    assert collector.options.wait_time_ms == 777
 
 
 async def test_storage_is_not_expanded_where_ledgers_would_be_lost(live: Live) -> None:
@@ -238,7 +258,7 @@ async def _moved_elsewhere(live: Live, ledger_id: int) -> None:
     """As re-replication or a decommission leaves it: another bookie has the copy of this one."""
     ledgers = live.bookie._metadata.ledgers
     found = await ledgers.read(ledger_id)
-    await ledgers.write(replace(found.value, ensembles={0: ("127.0.0.1:1",)}), found.version)
+    await ledgers.write(replace(found.value, ensembles={0: ("127.0.0.1:1",)}), found.identity)
 
 
 async def test_a_ledger_that_lives_elsewhere_goes_by_itself(tmp_path: Path) -> None:
@@ -341,10 +361,11 @@ async def test_a_scrub_by_request_and_what_it_finds(live: Live) -> None:
     (why,) = (await live.get("bookie/gc/why?entryLog=0.log")).json
     assert why["reason"].startswith(f"held: the scrubber found damage in it ({damage['detail']})")
     assert (await live.get("bookie/data_integrity")).json["enabled"] is False
+    assert (await live.gauges("bookie_"))["LEDGERS_IN_LIMBO"] == 0
 
 
 async def test_age_and_progress_of_garbage_collection_are_gauges(live: Live) -> None:
-    assert (await live.gauges("bookie_"))["OLDEST_ENTRY_LOG_AGE_SECONDS"] == 0  # none was looked at
+    assert (await live.gauges("bookie_"))["OLDEST_ENTRY_LOG_AGE_SECONDS"] == 0  # there is none
     await live.write(3000)
     await live.bookie.flush()
     await live.collected()
@@ -367,3 +388,41 @@ async def test_what_is_bounded_is_a_gauge_with_its_bound(live: Live) -> None:
     for name in ("LONG_POLLS_WAITING", "ADD_ENTRY_BLOCKED_BYTES"):
         assert after[name] == 0 < after[f"{name}_MAX"]
     assert (after["HIGH_PRIORITY_READS_BLOCKED"], after["LONG_POLL_READS_BLOCKED"]) == (0, 0)
+
+
+async def test_its_load_and_its_place_in_the_cluster(live: Live) -> None:
+    before = (await live.get("bookie/load")).json
+    await live.write(20)
+    after = (await live.get("bookie/load")).json
+    assert after["adds"] - before["adds"] == 20
+    assert after["writtenBytes"] - before["writtenBytes"] >= 20_000
+    assert after["clockSeconds"] > before["clockSeconds"]
+    assert 0 < after["writeCacheBytes"] <= after["writeCacheMaxBytes"]
+    assert after["readCacheMaxBytes"] > 0
+    assert after["ledgers"] == 1
+    assert 0 < after["freeSpace"] < after["totalSpace"]
+    (known,) = (await live.get("cluster/bookies")).json
+    assert known["bookieId"] == after["bookieId"] == live.bookie.bookie_id
+    assert (known["registration"], known["hasCookie"], known["leaving"]) == ("writable", True, False)
+    assert known["adminUrl"] == f"http://127.0.0.1:{live.bookie.config.http.server_port}"
+
+
+async def test_streams_and_how_far_their_consumers_lag(live: Live) -> None:
+    streams = Streams(live.client)
+    settings = StreamSettings(ensemble=1, write_quorum=1, ack_quorum=1, max_ledger_entries=10, min_ledger_seconds=0)
+    for name in ("orders", "payments"):
+        await streams.create(name, settings)
+    async with streams.writer("orders") as writer:
+        await asyncio.gather(*(writer.append(b"x") for _ in range(25)))
+    manifest = await streams.manifest("orders")
+    await streams.move_cursor("orders", "billing", StreamPosition(manifest.ledgers[0].ledger_id, 4))
+    first = (await live.get("stream/list?limit=1")).json
+    assert [each["name"] for each in first["streams"]] == ["orders"]
+    assert (first["total"], first["next"]) == (2, "orders")
+    (orders,) = first["streams"]
+    assert [(each["cursorId"], each["lag"]) for each in orders["cursors"]] == [("billing", 21)]
+    rest = (await live.get("stream/list?after=orders")).json
+    assert ([each["name"] for each in rest["streams"]], rest["next"]) == (["payments"], None)
+    one = (await live.get("stream?name=orders")).json
+    assert [each["ledgerId"] for each in one["listed"]] == [each.ledger_id for each in reversed(manifest.ledgers)]
+    assert (await live.get("stream?name=nowhere")).status == 404

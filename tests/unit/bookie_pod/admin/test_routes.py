@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.server.http.routes import STATE
-from bookie_protocol.admin_api import autorecovery, bookie, cluster, decommission, gc, integrity
+from bookie_protocol.admin_api import autorecovery, bookie, cluster, decommission, gc, integrity, streams
 from bookie_protocol.admin_api.bodies import Route
 
 ROUTES = [
     route
-    for module in (autorecovery, bookie, cluster, decommission, gc, integrity)
+    for module in (autorecovery, bookie, cluster, decommission, gc, integrity, streams)
     for route in vars(module).values()
     if isinstance(route, Route)
 ]

@@ -9,6 +9,7 @@ import pytest
 
 from bookie_pod.admin.bookie import ThisBookie
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.node.identity.membership import NotAMember
 from bookie_protocol.errors import MetadataUnavailable, Refused
 
 BEGAN = 1_700_000_000_000
@@ -18,21 +19,21 @@ class Mode:
     """Read-only by an operator's word, or not."""
 
     def __init__(self) -> None:
-        self.manual = False
+        self.manual = self.leaving = False
         self.announced: bool | None = None
 
     @property
     def read_only(self) -> bool:
-        return self.manual
+        return self.manual or self.leaving
 
     def set_by_operator(self, read_only: bool) -> None:
-        self.manual = read_only
+        self.manual, self.leaving = read_only, self.leaving and read_only
 
-    def take_back(self) -> None:
-        self.manual = False
+    def set_leaving(self, leaving: bool) -> None:
+        self.leaving = leaving
 
     async def announce(self) -> None:
-        self.announced = self.manual
+        self.announced = self.read_only
 
 
 class World:
@@ -41,13 +42,22 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: bool | Exception) -> None:
         self.mode = Mode()
         self.answers = list(answers)
-        self.looked_at = asyncio.Event()
-        registration = SimpleNamespace(to_read_only=self.mode.announce, to_writable=self.mode.announce)
+        self.admitted = 0
+        self.ended: NotAMember | None = None
+        registration = SimpleNamespace(
+            to_read_only=self.mode.announce, to_writable=self.mode.announce, admit=self.admit
+        )
         parts = SimpleNamespace(
             config=BookieConfig(), mode=self.mode, registration=registration, metadata=None, bookie_id="b:1"
         )
         self.bookie = ThisBookie(parts, None, None)  # type: ignore[arg-type]
         monkeypatch.setattr("bookie_pod.admin.bookie.is_under_way", self.is_leaving)
+
+    async def admit(self) -> bool:
+        self.admitted += 1
+        if self.ended is not None:
+            raise self.ended
+        return self.mode.read_only
 
     async def is_leaving(self, metadata: None, bookie_id: str, began_ms: int) -> bool:
         assert (bookie_id, began_ms) == ("b:1", BEGAN)
@@ -60,14 +70,16 @@ class World:
 async def test_a_decommission_that_goes_on_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, True)
     await world.bookie.set_read_only(True, BEGAN)
-    assert world.mode.manual is world.mode.announced is True
+    assert world.mode.leaving is world.mode.announced is True
+    assert not world.mode.manual, "if it is undone while the bookie is down, the next start is writable"
+    assert world.admitted == 1, "its end is noticed"
 
 
 async def test_a_request_of_a_decommission_that_is_over_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, False)
     with pytest.raises(Refused, match="is over"):
         await world.bookie.set_read_only(True, BEGAN)
-    assert (world.mode.manual, world.mode.announced) == (False, None)
+    assert (world.mode.read_only, world.mode.announced) == (False, None)
 
 
 @pytest.mark.parametrize("answer", [False, MetadataUnavailable("no answer")])
@@ -76,10 +88,23 @@ async def test_one_that_is_undone_in_the_middle_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, answer: bool | Exception, before: bool
 ) -> None:
     world = World(monkeypatch, True, answer)
-    world.mode.manual = before
+    world.mode.leaving = before
     with pytest.raises((Refused, MetadataUnavailable)):
         await world.bookie.set_read_only(True, BEGAN)
-    assert world.mode.manual is world.mode.announced is before
+    assert world.mode.leaving is world.mode.announced is before
+
+
+async def test_bookie_without_its_cookie_is_not_made_writable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its decommission is done: it is up for as long as nobody stops it, and must take no data."""
+    world = World(monkeypatch, True)
+    await world.bookie.set_read_only(True)
+    world.ended = NotAMember("its cookie is gone")
+    with pytest.raises(Refused):
+        await world.bookie.set_read_only(False)
+    assert world.mode.manual
+    world.ended = None
+    await world.bookie.set_read_only(False)
+    assert not world.mode.manual
 
 
 async def test_an_operators_own_word_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +118,7 @@ async def test_who_asks_in_the_meantime_is_not_taken_back(monkeypatch: pytest.Mo
     looks, told = asyncio.Event(), asyncio.Event()
 
     async def undone(metadata: None, bookie_id: str, began_ms: int) -> bool:
-        if not world.mode.manual:
+        if not world.mode.leaving:
             return True
         looks.set()
         await told.wait()
@@ -117,7 +142,7 @@ async def test_a_request_that_is_given_up_in_the_middle_is_taken_back(monkeypatc
     looks = asyncio.Event()
 
     async def silent(metadata: None, bookie_id: str, began_ms: int) -> bool:
-        if world.mode.manual:
+        if world.mode.leaving:
             looks.set()
             await asyncio.Event().wait()
         return True
@@ -128,4 +153,4 @@ async def test_a_request_that_is_given_up_in_the_middle_is_taken_back(monkeypatc
     late.cancel()
     with pytest.raises(asyncio.CancelledError):
         await late
-    assert world.mode.manual is world.mode.announced is False
+    assert world.mode.leaving is world.mode.announced is False

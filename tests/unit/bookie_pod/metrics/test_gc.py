@@ -30,6 +30,7 @@ class Counted:
             "ledgerDirectories": "/ledgers0",
             "compactionRateByBytes": "1000000000",
             "gcOverreplicatedLedgerWaitTime": "-1",
+            "gcDeletionGracePeriod": "0",
         }
         self._start = 'bookie_{}{{ledgerDir="/ledgers0/current",indexDir="/ledgers0/current"}}'
         if engine == "sorted":

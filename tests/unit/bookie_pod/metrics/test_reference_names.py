@@ -57,7 +57,7 @@ def registry() -> Registry:
         ledgers_count=zero,
     )
     storage.thread_time.add(1)
-    export_limits(registry, 1, 100)
+    export_limits(registry, 1, 100, 1)
     bind_collector(GcMetrics(registry, (LEDGER_DIR, LEDGER_DIR)))
     return registry
 
@@ -71,6 +71,8 @@ def bind_collector(instruments: GcMetrics) -> None:
         ledgers=zero,
         buckets=lambda: [0] * 10,
         quarantined=zero,
+        waiting=zero,
+        held=zero,
         oldest_age_s=zero,
         since_pass_s=zero,
         pass_errors=zero,

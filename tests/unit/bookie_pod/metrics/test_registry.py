@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_pod.metrics.registry import (
-    QUANTILES,
-    Counter,
-    Gauge,
-    Histogram,
-    OpStats,
-    ProcessCollector,
-    Registry,
-    sanitise,
-)
+from bookie_pod.metrics.registry import Counter, Gauge, OpStats, ProcessCollector, Registry, sanitise
+from bookie_pod.metrics.summary import BOUNDS, QUANTILES, Histogram
 from tests.support.clock import Clock
 
 
@@ -261,3 +253,40 @@ def test_flag_is_a_number() -> None:
     (done, running) = list(text_string_to_metric_families(registry.render()))
     assert [sample.value for sample in (*done.samples, *running.samples)] == [0.0, 1.0]
     assert "scrubber_RUNNING 1\n" in registry.render()
+
+
+_LATENCIES = st.lists(st.floats(1e-3, 1e5).filter(lambda value: value not in BOUNDS), max_size=40)
+
+
+@given(st.lists(_LATENCIES, min_size=2, max_size=2), st.sampled_from([0.0, 10.0, 35.0]))
+def test_histograms_of_bookies_add_up(bookies: list[list[float]], pause: float) -> None:
+    counts, total = [0] * (len(BOUNDS) + 1), 0.0
+    for values in bookies:
+        clock = Clock()
+        stats = OpStats(10.0, clock)
+        stats.keep_histogram()
+        for value in values:
+            stats.observe_ms(value)
+            clock.now += pause
+        found, added = stats.histogram(True)
+        counts, total = [one + other for one, other in zip(counts, found, strict=True)], total + added
+        assert stats.histogram(False) == ([0] * len(counts), 0.0)
+    every = [value for values in bookies for value in values]
+    assert counts == [sum(value <= bound for value in every) for bound in (*BOUNDS, math.inf)]
+    assert total == pytest.approx(sum(every))
+
+
+def test_histogram_stands_beside_its_summary(clock: Clock) -> None:
+    registry = Registry(10.0, clock)
+    scope = registry.scope("a", place="x")
+    scope.op_stats("plain").observe_ms(3.0)
+    scope.op_stats("latency", summed=True).observe_ms(3.0, 2)
+    assert scope.op_stats("latency").has_histogram, "it is the one that exists"
+    families = {each.name: each for each in text_string_to_metric_families(registry.render())}
+    assert set(families) == {"a_plain", "a_latency", "a_latency_hist"}
+    histogram = families["a_latency_hist"]
+    assert histogram.type == "histogram"
+    buckets = [each for each in histogram.samples if each.labels.get("success") == "true" and "le" in each.labels]
+    assert [float(each.labels["le"]) for each in buckets] == [*BOUNDS, math.inf]
+    assert [each.value for each in buckets] == [0, 0, 0, *[2] * (len(BOUNDS) - 2)]
+    assert all(each.labels["place"] == "x" for each in histogram.samples)

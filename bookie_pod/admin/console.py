@@ -1,0 +1,87 @@
+"""The console that a process serves at `/ui`: the pages of `bookie_protocol.web_console`, asked of this process.
+
+What concerns the cluster, or this bookie, is answered by the handlers of the admin API in this process, as for a caller
+with the role `viewer` alone; so a page can show nothing else. Other bookies are asked over HTTP (`watching.py`).
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from bookie_pod.admin.routes import RESOURCES as ADMIN
+from bookie_pod.roles import Caller, Role
+from bookie_pod.server.http.api.call import Call, Json, Reply, Text
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.table import Group, Handler, Operation, Resource
+from bookie_protocol.admin_api.bodies import NOTHING, Query, Route
+from bookie_protocol.errors import CouldNotTell, NotThere
+from bookie_protocol.web_console.frame import CONTENT_TYPE, Place
+from bookie_protocol.web_console.site import PAGES, Page
+
+if TYPE_CHECKING:
+    from bookie_pod.admin.rooms import ClusterRooms
+
+T = TypeVar("T")
+BASE: Final = "/ui"
+_ONLY_GET: Final = Text("a page is asked for with GET", 405)
+_VIEWER: Final = frozenset({Role.VIEWER})
+
+
+class LocalSource:
+    """Asks this process, and other bookies for what is theirs."""
+
+    def __init__(self, context: Context[ClusterRooms], call: Call) -> None:
+        self._context = context
+        self._token = call.token
+        self._caller = Caller(call.caller.name, call.caller.address, _VIEWER)
+
+    @property
+    def own_bookie(self) -> str | None:
+        return self._context.admin.own_bookie
+
+    async def cluster(self, route: Route[T], query: Query | None = None) -> T:
+        operation = _operations()[route]
+        assert operation.role is Role.VIEWER, f"{route.path} is not for viewers"
+        call = Call(route.method, query if query is not None else route.query(), caller=self._caller)
+        reply = await operation.handler(self._context, call)
+        if isinstance(reply, Json):
+            value: T = reply.value
+            return value
+        words = reply.body if isinstance(reply, Text) else "its answer has another form than pages have"
+        raise NotThere(words) if isinstance(reply, Text) and reply.status == 404 else CouldNotTell(words)
+
+    async def bookie(self, bookie_id: str, route: Route[T], query: Query | None = None) -> T:
+        if bookie_id == self.own_bookie:
+            return await self.cluster(route, query)
+        return await self._context.admin.watching.ask(bookie_id, route, query, self._token)
+
+
+@cache
+def _operations() -> dict[Route[Any], Operation]:
+    return {operation.route: operation for resource in ADMIN for operation in resource.operations}
+
+
+def _handler(page: Page) -> Handler:
+    async def show(context: Context[ClusterRooms], call: Call) -> Reply:
+        rooms = context.admin
+        source = LocalSource(context, call)
+        place = Place(BASE, rooms.own_bookie or "auto-recovery", page.section)
+        text = await page.text(source, rooms.watching.watcher, call.query, place)
+        return Text(text, content_type=CONTENT_TYPE)
+
+    return show
+
+
+def _resource(page: Page, path: str) -> Resource:
+    route = Route("GET", path, NOTHING, page.query)
+    operation = Operation(route, Role.VIEWER, "A page for people", _handler(page), "The page.")
+    return Resource((operation,), _ONLY_GET, group=Group.CONSOLE)
+
+
+CONSOLE: Final = (
+    *(_resource(page, BASE + page.path) for page in PAGES),
+    _resource(PAGES[0], f"{BASE}/"),
+)
