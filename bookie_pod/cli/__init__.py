@@ -1,6 +1,6 @@
 """The `bookie` command line: `serve`, `standalone`, `ledger`, `bench`, `cluster`, `config`, `trial`, `version`."""
 
-from bookie_protocol.extras import run_with
+from bookie_protocol.starting import run_with
 
 
 def command() -> None:

@@ -1,8 +1,8 @@
 """Commands that change a cluster or a bookie's files, for the audit trail.
 
 Each is a line in the file that `auditLogFile` of its configuration names (`--config`, `BOOKIE_CONF`, or the environment
-variable `BK_auditLogFile`); without one there is none. What is told of its command line is what the table names: a URI,
-a path or a password never is. Commands that ask a bookie by HTTP stand in that bookie's trail instead.
+variable `BK_auditLogFile`); without one there is none. Of its command line the line has what the table names: never a
+URI, a path or a password. Commands that ask a bookie by HTTP are in that bookie's trail instead.
 
 Threads: the command's own.
 """
@@ -21,6 +21,7 @@ VARIABLE: Final = "BK_auditLogFile"
 CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "cluster autorecovery disable": (),
     "cluster autorecovery enable": (),
+    "cluster client-quarantine": ("switch",),
     "cluster cookie create": ("bookie_id",),
     "cluster cookie delete": ("bookie_id", "force"),
     "cluster cookie update": ("bookie_id",),
@@ -29,6 +30,9 @@ CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "cluster format": ("instance_id", "force"),
     "cluster init": ("instance_id", "if_absent"),
     "cluster lost-delay set": ("seconds",),
+    "cluster metadata copy": (),
+    "cluster metadata reopen": (),
+    "cluster metadata restore": ("older",),
     "cluster nuke": ("root", "instance_id", "force"),
     "cluster recover": ("bookies", "query", "dry_run", "ledger_id", "delete_cookie", "skip_unrecoverable"),
     "cluster rename-bookie": ("old", "new", "dry_run"),
@@ -52,8 +56,8 @@ CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "stream seal": ("name",),
     "stream truncate": ("name", "before", "retention", "force"),
 }
-"""By the words of the command: parameters that are told."""
-_ONLY_WITH: Final = {"ledger read": "recover"}
+"""Parameters that the line shows, by the words of the command."""
+_ONLY_WITH: Final = {"cluster client-quarantine": "switch", "ledger read": "recover"}
 """Commands that change nothing without an option."""
 
 

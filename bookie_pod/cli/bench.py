@@ -1,17 +1,15 @@
-"""`bookie bench`: how fast a cluster writes and reads, as a client sees it. The work, which is slow to load, is in
-`bench_load`.
+"""`bookie bench`: the write and read throughput of a cluster, as a client sees it.
+
+The work, which is slow to load, is in `bench_load`.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import click
 
 from bookie_pod.cli.connection import Connection, connects
-from bookie_pod.cli.options import AS_JSON, Seconds, password_option, read_password
-
-_MIB: Final = 1024 * 1024
+from bookie_pod.cli.options import AS_JSON, Seconds, password_option, quorum_options, read_password
+from bookie_pod.config.keys import MIB
 
 
 @click.group()
@@ -22,7 +20,7 @@ def bench() -> None:
 @bench.command()
 @click.option("--entries", default=100_000, show_default=True, type=click.IntRange(1), help="Entries in all.")
 @click.option("--seconds", type=Seconds(above=True), help="Stop after so long, if that is earlier.")
-@click.option("--size", default=1024, show_default=True, type=click.IntRange(0, 64 * _MIB), help="Bytes of an entry.")
+@click.option("--size", default=1024, show_default=True, type=click.IntRange(0, 64 * MIB), help="Bytes of an entry.")
 @click.option("--ledgers", default=1, show_default=True, type=click.IntRange(1, 10_000), help="Ledgers at a time.")
 @click.option(
     "--window",
@@ -39,9 +37,7 @@ def bench() -> None:
     help="Entries handed over at a time; latency is then that of a batch. Above 1 it costs this side much less.",
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Entries per second. [default: all it takes]")
-@click.option("--ensemble", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--write-quorum", default=2, show_default=True, type=click.IntRange(1))
-@click.option("--ack-quorum", default=2, show_default=True, type=click.IntRange(1))
+@quorum_options(2)
 @click.option("--keep", is_flag=True, help="Keep the ledgers, and print their ids; else they are deleted.")
 @password_option
 @AS_JSON

@@ -30,11 +30,13 @@ from bookie_protocol.errors import BadRequest, PodkeeperError
 
 QUANTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
 _MB: Final = 1_000_000
+PAYLOADS: Final = 64
+"""Different payloads, so that neither compression nor equal bytes flatter the cluster."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What a benchmark measured.
+    """The result of a benchmark.
 
     Times in seconds, sizes in bytes of payload. `latencies` has one value for each operation.
     """
@@ -46,7 +48,7 @@ class Measured:
     failed: int = 0
     latencies: array[float] = field(default_factory=lambda: array("d"))
     ledgers: list[int] = field(default_factory=list)
-    """Those that are left behind."""
+    """Ledgers that are left behind."""
 
     def quantiles(self) -> dict[str, float]:
         """Latency in ms at each of `QUANTILES`; zeros without operations."""
@@ -58,7 +60,7 @@ class Measured:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the result as `--json` prints it."""
         seconds = self.seconds or float("inf")
         return {
             "operation": self.operation,
@@ -91,10 +93,6 @@ def show(measured: Measured, as_json: bool) -> None:
     if measured.ledgers:
         table.add_row("ledgers", ", ".join(map(str, measured.ledgers)))
     print_table(table)
-
-
-PAYLOADS: Final = 64
-"""Different payloads, so that neither compression nor equal bytes flatter the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +135,7 @@ async def run_writes(cluster: Cluster, load: WriteLoad) -> Measured:
                 ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, password=load.password
             )
             made.append(await opening)
-        with Bar("writing", load.entries) as bar:
+        with Bar("writing", load.entries, rate=True) as bar:
             writes = _Writes(load, measured, bar)
             began = time.perf_counter()
             async with asyncio.TaskGroup() as group:
@@ -157,7 +155,7 @@ async def run_reads(cluster: Cluster, load: ReadLoad) -> Measured:
     readers = [await cluster.client.open(ledger_id, password=load.password) for ledger_id in load.ledger_ids]
     if not any(reader.last_add_confirmed >= 0 for reader in readers):
         raise BadRequest(f"ledgers {', '.join(map(str, load.ledger_ids))} have no entries")
-    with Bar("reading", load.entries) as bar:
+    with Bar("reading", load.entries, rate=True) as bar:
         reads = _Reads(load, [reader for reader in readers if reader.last_add_confirmed >= 0], measured, bar)
         began = time.perf_counter()
         try:
@@ -221,7 +219,7 @@ class _Writes:
         measured.latencies.append(time.perf_counter() - began)
         measured.entries += entries
         measured.nbytes += entries * self._load.size
-        self._bar.advance(entries)
+        self._bar.advance(entries, entries)
 
 
 class _Reads:
@@ -249,7 +247,7 @@ class _Reads:
             self._measured.latencies.append(clock() - began)
             self._measured.entries += len(entries)
             self._measured.nbytes += sum(len(entry.payload) for entry in entries)
-            self._bar.advance(len(entries))
+            self._bar.advance(len(entries), len(entries))
 
     def _range(self) -> tuple[LedgerReader, int, int]:
         """One reader after the other; each goes on where it was, and from the start after its end."""

@@ -1,7 +1,8 @@
-"""How commands reach a bookie's admin API: `--url`, `--token-file`, `--ca-file`, `--cert-file`.
+"""Options by which commands reach a bookie's admin API: `--url`, `--token-file`, `--ca-file`, `--cert-file`.
 
 Where `BOOKIE_CONF` names a configuration, as in a pod, the bookie on this machine that it belongs to is meant, and
-port, token and certificates are found there. Works with Apache's bookies too, where they have what a command asks for.
+port, token and certificates are found there. Without any of these it is the first bookie of the `bookie standalone`
+that runs here. Works with Apache's bookies too, where they have what a command asks for.
 
 Threads: the command's own.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bookie_pod.cli.local_clusters import the_one
 from bookie_pod.cli.options import Seconds
 from bookie_protocol.bearer_tokens import MAX_BYTES, first_token
 from bookie_protocol.errors import InvalidConfiguration
@@ -23,9 +25,11 @@ from bookie_protocol.errors import InvalidConfiguration
 if TYPE_CHECKING:
     import ssl
 
+    from bookie_pod.config.model import BookieConfig
     from bookie_pod.config.sections.service import HttpConfig
     from bookie_protocol.admin_api.client import BlockingAdmin
 _EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+URI_VARIABLE: Final = "BK_metadataServiceUri"
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 
 
@@ -45,15 +49,16 @@ def bookie_api(
     `InvalidConfiguration` for a URL or a file that cannot be used.
     """
     from bookie_protocol.admin_api.client import BlockingAdmin, Place
+    from bookie_protocol.admin_api.trust import named
 
     url = url.rstrip("/")
     token = read_token(token_file) if token_file is not None else None
     encryption = (tls or client_tls(ca_file, cert_file)) if scheme_of(url, "--url") == "https" else None
-    return BlockingAdmin(Place(url, url, encryption, server_name), token, timeout_s=timeout)
+    return BlockingAdmin(Place(url, url, encryption, server_name, named(url)), token, timeout_s=timeout)
 
 
 def scheme_of(url: str, option: str) -> str:
-    """Of a URL that an option names; `InvalidConfiguration` if it is of no use."""
+    """Return the scheme of a URL that an option names; `InvalidConfiguration` if it is not usable."""
     try:
         parts = urllib.parse.urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -107,7 +112,11 @@ def own_bookie(file: str | None, *, token_file: str | None, timeout: float) -> B
     """
     from bookie_pod.config.load import load_config
 
-    config = load_config(file)
+    return bookie_of(load_config(file), token_file=token_file, timeout=timeout)
+
+
+def bookie_of(config: BookieConfig, *, token_file: str | None, timeout: float) -> BlockingAdmin:
+    """Return what `own_bookie` returns, for a configuration that was loaded."""
     http = config.http
     url, token_file = admin_url(http), token_file or http.auth_token_file
     if not http.tls_enable:
@@ -120,15 +129,22 @@ def own_bookie(file: str | None, *, token_file: str | None, timeout: float) -> B
 
 
 def admin_url(http: HttpConfig) -> str:
-    """Where its admin API is. `InvalidConfiguration`: it has none."""
+    """Return the URL of the bookie's admin API. `InvalidConfiguration`: it has none."""
     from bookie_protocol.addresses import host_and_port
     from bookie_protocol.errors import InvalidConfiguration
 
     listener = http.listener
     if listener is None or not listener.admin:
-        raise InvalidConfiguration("httpServerEnabled=false: without it a bookie cannot be told anything; set it")
+        raise InvalidConfiguration("httpServerEnabled=false: the bookie has no admin API; set httpServerEnabled=true")
     host = _EVERYWHERE.get(listener.host, listener.host)
     return f"{'https' if http.tls_enable else 'http'}://{host_and_port(host, listener.port)}"
+
+
+def default_url() -> str:
+    """Return the URL of the bookie that runs here. Of several clusters, BK_metadataServiceUri names one. Raises
+    `InvalidConfiguration`."""
+    found = the_one("name a bookie with --url URL, or set BOOKIE_URL", os.environ.get(URI_VARIABLE) or None)
+    return DEFAULT_URL if found is None or not found.http else found.http[0]
 
 
 def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +153,8 @@ def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--url",
         envvar="BOOKIE_URL",
-        help=f"The bookie's HTTP server. [environment: BOOKIE_URL; default: as BOOKIE_CONF says, else {DEFAULT_URL}]",
+        help="The bookie's HTTP server. [environment: BOOKIE_URL; default: as BOOKIE_CONF says, else the first bookie"
+        f" of the `bookie standalone` that runs here, else {DEFAULT_URL}]",
     )
     @click.option(
         "--token-file",
@@ -167,7 +184,7 @@ def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
         file = os.environ.get("BOOKIE_CONF")
         if url is None and file and ca_file is None and cert_file is None:
             return command(own_bookie(file, token_file=token_file, timeout=timeout), *arguments, **others)
-        url = DEFAULT_URL if url is None else url
+        url = default_url() if url is None else url
         api = bookie_api(url, token_file=token_file, ca_file=ca_file, cert_file=cert_file, timeout=timeout)
         return command(api, *arguments, **others)
 

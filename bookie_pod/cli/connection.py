@@ -1,8 +1,8 @@
-"""How the commands that use a cluster reach it: `--metadata`, `--config`, `--client`.
+"""The connection of commands to a cluster: `--metadata`, `--config`, `--client`.
 
-With a configuration, of a file or of the environment, its login to ZooKeeper, its TLS and its placement count too,
-whoever names the cluster. `connects` gives a command one `Connection` in place of these options. Nothing heavy is
-loaded before `run`.
+With a configuration, of a file or of the environment, its login to ZooKeeper, its TLS and its placement apply too,
+whichever option names the cluster. `connects` gives a command one `Connection` in place of these options. Nothing heavy
+is loaded before `run`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from bookie_pod.cli.bookie_api import URI_VARIABLE
 from bookie_pod.cli.exit_codes import Terminated
+from bookie_pod.cli.local_clusters import the_one
 from bookie_pod.cli.options import Seconds, config_option
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.quiet import quiet_grpc, quiet_kazoo
@@ -29,20 +31,19 @@ if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
 
 T = TypeVar("T")
-URI_VARIABLE: Final = "BK_metadataServiceUri"
 _OF_THE_METADATA: Final = ("BK_metadataService", "BK_zkAuthCredentialsPath")
-"""How variables begin that say where the metadata service is, and how it is reached."""
+"""Prefixes of variables that name the metadata service, and the way to reach it."""
 
 
 class Cluster(NamedTuple):
-    """What a command works with; both are closed for it."""
+    """The client and metadata service of a command; both are closed for it."""
 
     client: Client
     service: MetadataService
 
 
 class Connection:
-    """Where the cluster is, and the options of the client."""
+    """The cluster of a command, and the options of its client."""
 
     def __init__(
         self, uri: str | None, file: str | None, settings: tuple[str, ...], timeout: float | None = None
@@ -62,16 +63,21 @@ class Connection:
         return load_config(self._file) if given else load_config(environ={})
 
     def uri(self) -> str:
-        """The metadata service's URI. Raises `InvalidConfiguration` when nobody named one."""
+        """The metadata service's URI: as an option or the configuration says, else that of the one cluster that
+        `bookie standalone` runs here. Raises `InvalidConfiguration` if there is none, or several."""
         uri = self._uri or self.configuration.metadata.service_uri
-        if uri is None:
+        if uri is not None:
+            return uri
+        found = the_one(f"name one with --metadata URI, or set {URI_VARIABLE}")
+        if found is None:
             raise InvalidConfiguration(
-                "no cluster is named: give --metadata URI, set BK_metadataServiceUri, or give --config FILE"
+                "no cluster is named, and `bookie standalone` does not run here: give --metadata URI, set"
+                f" {URI_VARIABLE}, or give --config FILE"
             )
-        return uri
+        return found.metadata_service
 
     def sets(self, option: str) -> bool:
-        """Whether the command line sets this option of the client."""
+        """Return True if the command line sets this option of the client."""
         return any(setting.partition("=")[0] == option for setting in self._settings)
 
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], defaults: Mapping[str, object] | None = None) -> T:
@@ -125,7 +131,7 @@ class Connection:
             await service.close()
 
     def _configured(self) -> dict[str, object]:
-        """What the configuration says of connections to bookies, where somebody wrote one."""
+        """Return the configuration's options for connections to bookies."""
         from bookie_pod.client_options import client_authentication, tls_options
 
         config = self.configuration
@@ -135,7 +141,8 @@ class Connection:
         return configured
 
     def _placement(self) -> PlacementOptions:
-        """What gateway and auto-recovery of this configuration go by. Raises `InvalidConfiguration`."""
+        """Return the placement options that gateway and auto-recovery of this configuration use. Raises
+        `InvalidConfiguration`."""
         from bookie_pod.client_options import client_placement
 
         config = self.configuration
@@ -144,16 +151,21 @@ class Connection:
             return placement
         # The configuration is that of a bookie: the one that the policy means.
         from bookie_pod.node.identity.bookie_id import derive_bookie_id
-        from bookie_pod.node.options import address_options
 
-        local = derive_bookie_id(address_options(config, config.network.bookie_port))
+        local = derive_bookie_id(config.network)
         return replace(placement, local_bookie=local)
 
 
 def connects(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options, and passes the command a `Connection` as its first argument."""
 
-    @click.option("-m", "--metadata", "uri", metavar="URI", help=f"Metadata service. [environment: {URI_VARIABLE}]")
+    @click.option(
+        "-m",
+        "--metadata",
+        "uri",
+        metavar="URI",
+        help=f"Metadata service. [environment: {URI_VARIABLE}; default: that of `bookie standalone` on this machine]",
+    )
     @config_option("Take it from this properties file, and login, TLS and placement with it.", "configuration_file")
     @click.option(
         "--client",

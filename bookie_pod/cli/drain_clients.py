@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import Seconds, config_option
+from bookie_pod.cli.options import AS_JSON, Seconds, config_option, tell
 
 if TYPE_CHECKING:
     from bookie_protocol.admin_api.client import BlockingAdmin
 
 LOOK_S: Final = 5.0
-"""Longest wait for the first answer, in seconds: a bookie that hangs is not waited for."""
+"""Maximum wait for the first answer, in seconds: a bookie that hangs is not waited for."""
 
 
 @click.command("drain-clients")
@@ -32,7 +32,8 @@ LOOK_S: Final = 5.0
     show_default=True,
     help="Seconds until it gives up.",
 )
-def drain_clients(file: str | None, url: str | None, token_file: str | None, timeout: float) -> int:
+@AS_JSON
+def drain_clients(file: str | None, url: str | None, token_file: str | None, timeout: float, as_json: bool) -> int:
     """Have the bookie on this machine take no more writes, and flush: what comes before SIGTERM.
 
     Made for a preStop hook of Kubernetes. The bookie registers as read-only, so that writers go to other bookies, and
@@ -48,17 +49,18 @@ def drain_clients(file: str | None, url: str | None, token_file: str | None, tim
     api = _api(file, url, token_file, min(timeout, LOOK_S))
     try:
         if not api.ask(bookie.STATE).running:
-            click.echo(f"the bookie at {api.at.url} does not serve: nothing to do")
+            tell(as_json, f"the bookie at {api.at.url} does not serve: nothing to do", url=api.at.url, drained=False)
             return CommandExit.OK
         left = max(0.1, timeout - (time.monotonic() - began))
         state = _api(file, url, token_file, left).ask(bookie.DRAIN_CLIENTS)
     except BookieTimeout:
         raise
     except BookieUnavailable:
-        click.echo(f"no bookie at {api.at.url}: nothing to do")
+        tell(as_json, f"no bookie at {api.at.url}: nothing to do", url=api.at.url, drained=False)
         return CommandExit.OK
     mode = "takes no more writes" if state.read_only else "still takes writes (readOnlyModeEnabled=false)"
-    click.echo(f"the bookie at {api.at.url} {mode}, and has flushed")
+    line = f"the bookie at {api.at.url} {mode}, and has flushed"
+    tell(as_json, line, url=api.at.url, drained=True, read_only=state.read_only)
     return CommandExit.OK
 
 

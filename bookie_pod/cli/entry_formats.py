@@ -1,4 +1,4 @@
-"""How entries are cut out of a stream of bytes, and how they are put into one.
+"""Formats by which entries are cut out of a stream of bytes, and put into one.
 
     lines     one entry a line; the newline is not part of the entry
     fixed     so many bytes each, the last one shorter
@@ -25,6 +25,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.errors import BadRequest
 
 LENGTH: Final = struct.Struct(">I")
+INPUT_FORMATS: Final = ("lines", "fixed", "prefixed", "whole")
 
 
 class Splitter(Protocol):
@@ -35,7 +36,7 @@ class Splitter(Protocol):
         ...
 
     def end(self) -> list[bytes]:
-        """What is left at the end of the stream. Raises `BadRequest` if it ends inside an entry."""
+        """Return the rest at the end of the stream. Raises `BadRequest` if it ends inside an entry."""
         ...
 
 
@@ -138,9 +139,6 @@ class WholeSplitter:
         return [b"".join(self._pieces)]
 
 
-INPUT_FORMATS: Final = ("lines", "fixed", "prefixed", "whole")
-
-
 def splitter(name: str, size: int, max_bytes: int) -> Splitter:
     """The splitter of one of `INPUT_FORMATS`; `size` counts for `fixed`, in bytes."""
     if name == "fixed":
@@ -191,5 +189,5 @@ OUTPUT_FORMATS: Final = tuple(_WRITERS)
 
 
 def encoder(name: str) -> Callable[[Sequence[LedgerEntry]], bytes]:
-    """What turns entries into one of `OUTPUT_FORMATS`."""
+    """Return the encoder of entries into one of `OUTPUT_FORMATS`."""
     return _WRITERS[name]

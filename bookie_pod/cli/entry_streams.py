@@ -1,8 +1,8 @@
 """Standard input, standard output and files as streams that do not hold the event loop up.
 
 Invariants
-- Input is read on a daemon thread of its own, so that a terminal on which nobody types holds up neither the loop
-  nor the end of the process.
+- Input is read on a daemon thread of its own, so that an idle terminal holds up neither the loop nor the end of the
+  process.
 - At most `PIECES` pieces wait to be consumed.
 - Input is handed on as it arrives: a pipe that delivers a line now and then is written now and then.
 """
@@ -42,7 +42,7 @@ def size_of(file: BinaryIO) -> int | None:
 
 
 async def pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    """What comes in, piece by piece, until its end. Raises `OSError`."""
+    """Yield the input, piece by piece, until its end. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(PIECES)
@@ -61,7 +61,7 @@ async def pieces(file: BinaryIO) -> AsyncIterator[bytes]:
                 if not piece or isinstance(piece, OSError):
                     return
         except RuntimeError:
-            return  # the loop has ended, and nobody wants the rest
+            return  # the loop has ended, and the rest is not wanted
 
     threading.Thread(target=read, name="input", daemon=True).start()
     while piece := await arrived.get():

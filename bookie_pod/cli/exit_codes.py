@@ -1,5 +1,6 @@
-"""How commands that use a cluster end: their exit codes (`bookie serve` has those of the reference implementation), and
-what signals do to those that run an event loop.
+"""Exit codes of commands that use a cluster, and the effect of signals on those that run an event loop.
+
+`bookie serve` has the exit codes of the reference implementation.
 
 The codes tell apart what a script does next: nothing to be had, ask differently, or try again.
 """
@@ -34,10 +35,10 @@ class CommandExit(IntEnum):
     COULD_NOT_TELL = 12
     """A fault: trying again, or looking at the cluster, may help."""
     DAMAGED = 13
-    """A check, or a reading of files, met damage; what is wrong was printed."""
+    """A check, or a reading of files, met damage, or the cluster is not healthy; what is wrong was printed."""
     INTERRUPTED = 130
     BROKEN_PIPE = 141
-    """Whoever read the output went away, as `head` does."""
+    """The reader of the output went away, as `head` does."""
     TERMINATED = 143
     """SIGTERM, which is what Kubernetes and systemd stop a process with."""
 

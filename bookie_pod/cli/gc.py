@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from bookie_protocol.admin_api.gc import GcProgress
 
 POLL_S: Final = 0.25
-"""Between two looks at a pass that is watched, in seconds."""
+"""Seconds between two looks at a pass that is watched."""
 WATCH_S: Final = 1.0
-"""Between two looks at the state."""
+"""Seconds between two looks at the state."""
 
 
 @click.group()
@@ -73,7 +73,9 @@ def run(api: BlockingAdmin, major: bool | None, minor: bool | None, watch: bool,
     body = routes.ForceBody(*(UNSET if given is None else given for given in (major, minor)))
     message = api.ask(routes.FORCE, body if body != routes.ForceBody() else None)
     if not watch:
-        click.echo(json.dumps({"triggered": True}) if as_json else message)
+        click.echo(
+            json.dumps({"triggered": True}) if as_json else f"{message}. See `bookie gc status`, or use --watch."
+        )
         return CommandExit.OK
     with DirectoryBars() as bars:
         for collectors in _until_done(api):
@@ -88,7 +90,7 @@ def run(api: BlockingAdmin, major: bool | None, minor: bool | None, watch: bool,
 
 
 def _until_done(api: BlockingAdmin) -> Iterator[list[GcProgress]]:
-    """What the collectors do, now and then, until the forced pass has ended."""
+    """Yield the work of the collectors, now and then, until the forced pass has ended."""
     from bookie_protocol.admin_api import gc as routes
 
     while api.ask(routes.FORCE_STATE).in_force_gc == "true":
@@ -120,6 +122,31 @@ def why(api: BlockingAdmin, entry_log: str, ledgers: int, as_json: bool) -> None
         show_json(found)
     else:
         show_why(found, ledgers)
+
+
+@gc.command()
+@click.option(
+    "--sort", type=click.Choice(["age", "live"]), default="age", show_default=True, help="Oldest, or emptiest, first."
+)
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="Show so many logs of each storage."
+)
+@AS_JSON
+@asks_bookie
+def logs(api: BlockingAdmin, sort: str, limit: int, as_json: bool) -> None:
+    """List the entry logs of a running bookie, with their age and how much of them lives.
+
+    The live share is that of the last pass. `bookie gc why` tells about one log.
+    """
+    from bookie_pod.cli.gc_view import show_logs, sorted_logs
+    from bookie_protocol.admin_api import gc as routes
+
+    query = routes.LogsQuery(limit if sort == "age" else routes.MOST_LOGS)
+    found = sorted_logs(api.ask(routes.LOGS, query=query), sort, limit)
+    if as_json:
+        show_json(found)
+    else:
+        show_logs(found)
 
 
 @gc.command()
@@ -174,6 +201,34 @@ def suspend(api: BlockingAdmin, major: bool, minor: bool, as_json: bool) -> None
 def resume(api: BlockingAdmin, major: bool, minor: bool, as_json: bool) -> None:
     """Allow compaction again, both kinds unless one is named."""
     _switch(api, "resume", major, minor, as_json)
+
+
+@gc.command("allow-deletions")
+@click.option(
+    "--ledgers",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Delete up to this many ledgers that the metadata service does not have, however unusual that is.",
+)
+@click.option(
+    "--older-metadata",
+    is_flag=True,
+    help="Believe the metadata service although it was put back to an older state. Ledgers created since are lost.",
+)
+@AS_JSON
+@asks_bookie
+def allow_deletions(api: BlockingAdmin, ledgers: int, older_metadata: bool, as_json: bool) -> None:
+    """Let the next pass, which begins now, delete what `gc status` says is held."""
+    from bookie_pod.cli.gc_view import show_result
+    from bookie_protocol.admin_api import gc as routes
+
+    if not ledgers and not older_metadata:
+        raise click.UsageError("nothing is allowed: name --ledgers or --older-metadata")
+    found = api.ask(routes.ALLOW_DELETIONS, routes.AllowDeletionsBody(ledgers, older_metadata))
+    if as_json:
+        show_json(found)
+    else:
+        show_result(found)
 
 
 def _switch(api: BlockingAdmin, verb: str, major: bool, minor: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What `bookie gc` shows to people."""
+"""The output of `bookie gc` for people."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from bookie_protocol.admin_api.gc import (
     GcProgress,
     LogWhy,
     QuarantinedLog,
+    StorageLogs,
     Suspensions,
 )
 from bookie_protocol.admin_api.integrity import ScrubProgress
@@ -42,7 +43,7 @@ class Storage(NamedTuple):
 
 
 def read_progress(api: BlockingAdmin) -> list[GcProgress]:
-    """What each collector does; of Apache's bookies, which do not tell, as much as follows from `gc_details`."""
+    """Return the work of each collector. Apache's bookies do not report it: use what follows from `gc_details`."""
     try:
         return api.ask(gc.PROGRESS)
     except NotThere:
@@ -130,6 +131,10 @@ def _status(each: Storage) -> Table:
         state = "runs" if runs else "suspended" if suspended else "allowed"
         made = f"{count:,} so far, the last at {time_text(last)}" if count else "none so far"
         table.add_row(f"{kind} compaction", f"{state}, {made}")
+    if progress.ledgers_awaiting_deletion:
+        table.add_row("awaiting deletion", f"{progress.ledgers_awaiting_deletion:,} ledgers")
+    if progress.deletions_held is not None:
+        table.add_row("deletions held", progress.deletions_held)
     if progress.last_pass is not None:
         table.add_row("last pass", _pass(progress.last_pass))
         for error in progress.last_pass.errors:
@@ -147,7 +152,7 @@ def _pass(last: GcPass) -> str:
 
 
 def show_result(found: list[GcProgress]) -> None:
-    """What the pass did, one line per storage."""
+    """Print the work of the pass, one line per storage."""
     for each in found:
         last = each.last_pass
         click.echo(f"{each.directory}: {_pass(last) if last is not None else 'done'}")
@@ -156,12 +161,12 @@ def show_result(found: list[GcProgress]) -> None:
 
 
 def reached(each: GcProgress | ScrubProgress) -> Reached:
-    """How far a collector, or the scrubber, is in a directory."""
+    """Return the progress of a collector, or of the scrubber, in a directory."""
     return Reached(f"{each.directory}: {each.phase}", each.done, each.total)
 
 
 def show_why(found: list[LogWhy], ledgers: int) -> None:
-    """Each log of that id."""
+    """Print each log of that id."""
     for each in found:
         table = facts()
         table.add_row("entry log", f"{each.entry_log} (id {each.entry_log_id:,})")
@@ -179,6 +184,38 @@ def show_why(found: list[LogWhy], ledgers: int) -> None:
             more = [f"and {len(each.owners) - ledgers:,} more"] if len(each.owners) > ledgers else []
             table.add_row("ledgers", "\n".join(rows + more) or "none")
         print_table(table)
+
+
+def sorted_logs(found: list[StorageLogs], by: str, limit: int) -> list[StorageLogs]:
+    """The first logs of each storage, by age or by live share; logs that were not measured come last."""
+    if by == "age":
+        return found
+    return [
+        StorageLogs(
+            each.directory,
+            sorted(each.logs, key=lambda log: (log.usage is None, log.usage or 0.0, log.entry_log_id))[:limit],
+            each.left_out + max(0, len(each.logs) - limit),
+        )
+        for each in found
+    ]
+
+
+def show_logs(found: list[StorageLogs]) -> None:
+    """A table for each storage."""
+    for each in found:
+        click.echo(each.directory)
+        table = Table("entry log", "written", "size", "live", "state", box=None)
+        for log in each.logs:
+            table.add_row(
+                log.entry_log,
+                f"{duration_text(log.age_seconds)} ago",
+                size_text(log.size),
+                "not measured" if log.usage is None else f"{log.usage:.1%}",
+                log.state,
+            )
+        print_table(table)
+        if each.left_out:
+            click.echo(f"and {each.left_out:,} more: see --limit")
 
 
 def show_forecast(found: list[GcForecast]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bookie_protocol.admin_api.integrity import RebuildProgress
 
 POLL_S: Final = 0.5
-"""Between two looks at a rebuild that is watched, in seconds."""
+"""Seconds between two looks at a rebuild that is watched."""
 _CODES: Final = {
     "done": CommandExit.OK,
     "none": CommandExit.OK,

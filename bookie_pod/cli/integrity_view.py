@@ -1,4 +1,4 @@
-"""What `bookie scrub` and `bookie index` show to people."""
+"""The output of `bookie scrub` and `bookie index` for people."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def _id(number: int | None) -> str:
 
 
 def reached(each: RebuildProgress) -> Reached:
-    """How far the rebuild in a directory is."""
+    """Return the progress of the rebuild in a directory."""
     doing = each.phase if each.outcome == "running" else each.outcome
     return Reached(f"{each.directory}: {doing}", each.bytes_done, each.bytes_total)
 
 
 def show_rebuilds(found: list[RebuildProgress]) -> None:
-    """Each directory."""
+    """Print the rebuild of each directory."""
     if not found:
         click.echo("this bookie's engine has no databases: `bookie disk rebuild-index-files` is for a stopped one")
     for each in found:

@@ -3,8 +3,8 @@
 Commands import what they need when they run, so that `bookie version` and `--help` answer at once.
 
 Exit codes of `serve` are those of the reference implementation (`bookie_protocol.errors.ExitCode`), those of commands
-that use a cluster stand in `exit_codes`; a wrong command line counts as invalid configuration. An error that a person
-can act on is exactly one line on standard error.
+that use a cluster are in `exit_codes`; a wrong command line counts as invalid configuration. An error that a person can
+act on is exactly one line on standard error.
 """
 
 from __future__ import annotations
@@ -19,21 +19,28 @@ import click
 
 from bookie_pod.cli.audited import audit_changes
 from bookie_pod.cli.bench import bench
+from bookie_pod.cli.bookie_api import URI_VARIABLE
 from bookie_pod.cli.cluster.commands import cluster
+from bookie_pod.cli.completion import completion, man
 from bookie_pod.cli.config import config
 from bookie_pod.cli.disk.commands import disk
+from bookie_pod.cli.doctor.command import doctor
 from bookie_pod.cli.drain_clients import drain_clients
 from bookie_pod.cli.exit_codes import CommandExit, Terminated, exit_code_of
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.index import index
 from bookie_pod.cli.ledger.commands import ledger
+from bookie_pod.cli.local_clusters import running
+from bookie_pod.cli.options import AS_JSON, tell
 from bookie_pod.cli.scrub import scrub
 from bookie_pod.cli.serve import autorecovery, gateway, metadata_service, serve
 from bookie_pod.cli.shell import shell
 from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.stream.commands import stream
+from bookie_pod.cli.support.command import support_bundle
 from bookie_pod.cli.trial import trial
-from bookie_protocol.errors import ExitCode, InvalidConfiguration, PodkeeperError
+from bookie_protocol.errors import ExitCode, InvalidConfiguration, NotEnoughBookies, PodkeeperError, QuorumLost
+from bookie_protocol.extras import install_command
 from bookie_protocol.shown import one_line, shown_uri, take_any_text
 
 _JOBS: Final = "pyspark_bookie.jobs"
@@ -53,11 +60,13 @@ def cli() -> None:
 
 
 @cli.command()
-def version() -> None:
+@AS_JSON
+def version(as_json: bool) -> None:
     """Print the version."""
     from importlib.metadata import version as installed_version
 
-    click.echo(f"podkeeper {installed_version('podkeeper')}")
+    installed = installed_version("podkeeper")
+    tell(as_json, f"podkeeper {installed}", version=installed)
 
 
 @cli.command(
@@ -75,15 +84,20 @@ def job(arguments: tuple[str, ...]) -> None:
     # `pyspark_bookie`: jobs need Spark, bookies do not.
     missing = [package for module, package in _JOBS_NEED.items() if find_spec(module) is None]
     if missing:
+        command = install_command("spark", *missing)
         raise InvalidConfiguration(
-            f"jobs need {' and '.join(missing)}: install podkeeper[spark] and Java 17, or use the image with Spark"
+            f"jobs need Java 17 and {' and '.join(missing)}: {command}; or use the image with Spark"
         )
+    if URI_VARIABLE not in os.environ and len(found := running()) == 1:
+        os.environ[URI_VARIABLE] = found[0].metadata_service
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", _JOBS, *arguments])
 
 
 cli.add_command(serve)
+cli.add_command(doctor)
+cli.add_command(support_bundle)
 cli.add_command(drain_clients)
 cli.add_command(autorecovery)
 cli.add_command(gateway)
@@ -100,6 +114,8 @@ cli.add_command(gc)
 cli.add_command(scrub)
 cli.add_command(index)
 cli.add_command(shell)
+cli.add_command(completion)
+cli.add_command(man)
 audit_changes(cli)
 
 
@@ -114,7 +130,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="bookie", standalone_mode=False)
     except PodkeeperError as error:
-        click.echo(f"bookie: {one_line(error)}", err=True)
+        # Which bookies are down, full or read-only, the client cannot tell: it only knows that they did not answer.
+        hint = "; `bookie cluster health-check` says which" if isinstance(error, QuorumLost | NotEnoughBookies) else ""
+        click.echo(f"bookie: {one_line(error)}{hint}", err=True)
         return exit_code_of(error)
     except OSError as error:
         what = "input or output" if error.filename is None else error.filename or "a file without a name"
@@ -130,9 +148,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return CommandExit.INTERRUPTED
     except Terminated:
         return CommandExit.TERMINATED
-    except SystemExit:
-        # click's answer to output that nobody reads any more; no command here ends the process itself.
-        return CommandExit.BROKEN_PIPE
+    except SystemExit as error:
+        # click's answer to output without a reader, or its end of a completion; no command ends the process.
+        return CommandExit.BROKEN_PIPE if error.code else CommandExit.OK
     return code if isinstance(code, int) else ExitCode.OK
 
 

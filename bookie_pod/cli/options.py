@@ -1,5 +1,4 @@
-"""Options that several commands share: the configuration file and the keys that flags set, the form of the output, the
-quorums of new ledgers, passwords of ledgers, and whether a command asks before it removes something.
+"""Options that several commands share: configuration, output, quorums, passwords and confirmation.
 
 Any user of the machine can read a process's arguments; so there is no option that takes a password itself.
 """
@@ -41,13 +40,16 @@ _OF_A_PROCESS: Final[dict[str, str]] = {
     "--log-format": "",
     "--log-level": "",
 }
-"""With a help of their own where that of a bookie would mislead."""
+"""Help of options for which that of a bookie would mislead."""
 _OF_A_GATEWAY: Final = ("--metadata-service-uri", "--http-port", "--grpc-port", "--log-format", "--log-level")
 _DIRECTORIES: Final = (
     ("--journal-dir", "journalDirectories", "Journal directory."),
     ("--ledger-dir", "ledgerDirectories", "Ledger directory."),
     ("--index-dir", "indexDirectories", "Index directory."),
 )
+YES: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+PASSWORD_VARIABLE: Final = "BOOKIE_LEDGER_PASSWORD"
+MAX_PASSWORD_BYTES: Final = 64 * 1024
 
 
 def combined(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -134,7 +136,8 @@ def gateway_shorthands(command: Command) -> Command:
 
 
 def overrides(assignments: tuple[str, ...], flags: Mapping[str, Any]) -> dict[str, str]:
-    """What the flags set, by key; raises `click.UsageError` if a key is set twice or is no assignment."""
+    """Return what the flags set, by key. Raises `click.UsageError` if a key is set twice or an assignment is
+    invalid."""
     chosen: dict[str, str] = {}
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
@@ -161,8 +164,15 @@ def _parameter(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
+def tell(as_json: bool, line: str, **values: object) -> None:
+    """Print what was done: the line, or the values as a JSON object."""
+    import json
+
+    click.echo(json.dumps(values) if as_json else line)
+
+
 def show_json(found: object) -> None:
-    """What the admin API told, as it tells it."""
+    """Print an answer of the admin API unchanged, as JSON."""
     import json
 
     from bookie_protocol.admin_api.bodies import plain
@@ -170,19 +180,14 @@ def show_json(found: object) -> None:
     click.echo(json.dumps(plain(found)))
 
 
-YES: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-
-
 def confirmed(command: str, does: str, question: str, *, unless: str = "--yes") -> bool:
-    """The user's answer. Raises `click.UsageError`, naming the command, what it `does` and the option that it asks
-    `unless` given, when nobody can be asked."""
+    """Ask the user, and return the answer. Raises `click.UsageError` if there is no terminal.
+
+    The error names the command, what it `does`, and the option with which it does not ask (`unless`).
+    """
     if not sys.stdin.isatty():
         raise click.UsageError(f"{command} asks before it {does}, and there is no terminal: give {unless}")
     return click.confirm(question, err=True)
-
-
-PASSWORD_VARIABLE: Final = "BOOKIE_LEDGER_PASSWORD"
-MAX_PASSWORD_BYTES: Final = 64 * 1024
 
 
 def password_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,11 +14,13 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from bookie_protocol.console import console
 
@@ -42,7 +44,7 @@ class Shown:
 
 
 def bars(shown: Console, *counts: ProgressColumn) -> Progress:
-    """What draws bars, each with its text and these columns behind it, if it is a terminal."""
+    """Return bars, each with its text and these columns behind it, which are drawn on a terminal only."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -55,25 +57,37 @@ def bars(shown: Console, *counts: ProgressColumn) -> Progress:
 
 
 class Bar(Shown):
-    """One bar; a context manager. `total` None: the end is not known. `in_bytes`: show sizes and a rate."""
+    """One bar; a context manager. `total` None: the end is not known. `in_bytes`: show sizes and their rate. `rate`:
+    show how many entries a second were done."""
 
-    def __init__(self, text: str, total: float | None = None, *, in_bytes: bool = False) -> None:
+    def __init__(self, text: str, total: float | None = None, *, in_bytes: bool = False, rate: bool = False) -> None:
         counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
-        self._bars = bars(console(stderr=True), *counts, TimeRemainingColumn())
-        self._task = self._bars.add_task(text, total=total)
+        rates = (EntriesPerSecond(),) if rate else ()
+        self._bars = bars(console(stderr=True), *counts, *rates, TimeRemainingColumn())
+        self._task = self._bars.add_task(text, total=total, entries=0)
         self._step = (total or 0) / _UPDATES
         self._held_back = 0.0
+        self._entries = 0
 
-    def advance(self, amount: float) -> None:
-        """Show that so much more is done."""
+    def advance(self, amount: float, entries: int = 0) -> None:
+        """Show that so much more is done. `entries`: how many of them were in it."""
         self._held_back += amount
+        self._entries += entries
         if self._held_back >= self._step:
-            self._bars.advance(self._task, self._held_back)
+            self._bars.update(self._task, advance=self._held_back, entries=self._entries)
             self._held_back = 0.0
 
 
+class EntriesPerSecond(ProgressColumn):
+    """The entries of a `Bar` by the seconds since it began."""
+
+    def render(self, task: Task) -> Text:
+        entries = task.fields.get("entries", 0)
+        return Text(f"{entries / task.elapsed:,.0f} entries/s" if entries and task.elapsed else "")
+
+
 class Reached(NamedTuple):
-    """How far the work in one directory is; `total` 0: the end is not known."""
+    """The progress of the work in one directory; `total` 0: the end is not known."""
 
     text: str
     done: int

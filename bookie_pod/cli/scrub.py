@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bookie_protocol.admin_api.integrity import ScrubStatus
 
 POLL_S: Final = 0.5
-"""Between two looks at a pass that is watched, in seconds."""
+"""Seconds between two looks at a pass that is watched."""
 
 
 @click.group()
@@ -81,7 +81,7 @@ def run(api: BlockingAdmin, watch: bool, as_json: bool) -> int:
 
 
 def _passes(found: ScrubStatus) -> list[tuple[int, int]]:
-    """What changes when a pass begins or ends."""
+    """Return the values that change when a pass begins or ends."""
     return [(each.pass_number, each.completed_time) for each in found.directories]
 
 

@@ -1,5 +1,8 @@
-"""The commands that are the main process of a container: `bookie serve`, `autorecovery`, `gateway` and
-`metadata-service`. Each runs until it is told to stop.
+"""The commands that are the main process of a container.
+
+They are `bookie serve`, `autorecovery`, `gateway` and `metadata-service`. Each runs until it is stopped.
+
+Each runs until it is stopped.
 """
 
 from __future__ import annotations
@@ -31,8 +34,11 @@ _PORT: Final = click.IntRange(0, 65535)
 
 
 def main_process(command: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
-    """An error that ends the command is told to Kubernetes too. Others, such as those that a probe or a hook runs in
-    the same container, must not: the message would be taken for the word of the main process."""
+    """Report the error that ends the command to Kubernetes too.
+
+    Commands that a probe or a hook runs in the same container must not: their message would be taken for that of the
+    main process.
+    """
 
     @functools.wraps(command)
     def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Any:
@@ -133,19 +139,18 @@ def autorecovery(file: str | None, assignments: tuple[str, ...], **flags: Any) -
 @config_option("Properties file such as Apache's bk_server.conf.")
 @set_option
 @gateway_shorthands
+@click.option("--beside", is_flag=True, hidden=True, help="As the child of a bookie.")
 @main_process
-def gateway(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int:
+def gateway(file: str | None, assignments: tuple[str, ...], beside: bool, **flags: Any) -> int:
     """Serve ledgers over gRPC, to clients of any language.
 
-    What each bookie does on its gRPC port by default, without a bookie: any number may run, where applications are or
+    The gateway that runs beside each bookie by default, without a bookie: any number may run, where applications are or
     beside the bookies, and each has processors to itself. Reads the configuration of a bookie as `bookie serve` does;
     the metadata service is all that it needs. HTTP serves probes and metrics only. SIGTERM and SIGINT stop it in an
     orderly way: the ledgers that are written through it are closed. The exit code is 0 after such a stop, 1 for an
     invalid configuration, 2 if a port cannot be opened or the cluster does not exist, 3 if the metadata service does
     not answer, or the session expired and cannot be renewed.
     """
-    quiet_grpc()
-
     from bookie_pod.config.load import load_config
 
     config = load_config(file, overrides=overrides(assignments, flags))
@@ -156,7 +161,7 @@ def gateway(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int
 
     from bookie_pod.node.processes.gateway import serve_gateway
 
-    return serve_gateway(config)
+    return serve_gateway(config, beside=beside)
 
 
 @click.command("metadata-service")
@@ -189,9 +194,19 @@ def gateway(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int
 @click.option("--tls-certificate", help="Serve over TLS: PEM file with the certificate chain.")
 @click.option("--tls-key", help="Its private key, in PEM, not encrypted.")
 @click.option("--tls-trust", help="Demand certificates from clients, of the authorities in this PEM file.")
-@click.option("--log-format", default="json", show_default=True, type=click.Choice(["json", "console"]))
 @click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+    "--log-format",
+    default="json",
+    show_default=True,
+    type=click.Choice(["json", "console"]),
+    help="Log for machines, or for people.",
+)
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Log nothing below this level.",
 )
 @main_process
 def metadata_service(

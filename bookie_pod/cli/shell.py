@@ -25,6 +25,23 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataNotFound
 
 Given = argparse.Namespace
 Words = list[str]
+_RECOVER: Final = (
+    "cluster recover {bookies} {query}--query {dryrun}--dry-run {force}--force --ledger={ledger}"
+    " {skipOpenLedgers}--skip-open {deleteCookie}--delete-cookie {skipUnrecoverableLedgers}--skip-unrecoverable"
+    " --rate={replicationRate}"
+)
+_NOT_WRITTEN: Final = "no command puts metadata in the place of others; `bookie ledger recover` closes a ledger"
+_COOKIE_FILE: Final = "cookie-file|cf= <bookie>"
+REFUSED: Final[dict[str, str]] = {
+    "activeledgers": "`bookie gc why LOG` says which ledgers keep an entry log of a running bookie",
+    "endpointinfo": "`bookie cluster bookies` shows the addresses of all bookies",
+    "expandstorage": "set allowStorageExpansion=true, name the new directories, and start the bookie; with"
+    " DbLedgerStorage take a new bookie with more directories, and decommission this one",
+    "flip-bookie-id": "`bookie cluster rename-bookie` and `bookie disk rename-bookie` give a stopped bookie another id",
+    "initbookie": "a bookie that starts on empty directories makes its cookie itself",
+    "updatecookie": "`bookie cluster rename-bookie` and `bookie disk rename-bookie` give a stopped bookie another id",
+}
+"""Commands of Apache's shell that there are none for, and what serves instead."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +67,9 @@ def _own_uri() -> str:
 def _own_id() -> str:
     from bookie_pod.config.load import load_config
     from bookie_pod.node.identity.bookie_id import derive_bookie_id
-    from bookie_pod.node.options import address_options
 
     config = load_config(os.environ.get("BOOKIE_CONF"))
-    return derive_bookie_id(address_options(config, config.network.bookie_port))
+    return derive_bookie_id(config.network)
 
 
 def _one(text: str) -> Callable[[Given], Iterator[Words]]:
@@ -116,9 +132,7 @@ def _metaformat(given: Given) -> Iterator[Words]:
 
 def _nuke(given: Given) -> Iterator[Words]:
     if given.zkledgersrootpath is None:
-        raise InvalidConfiguration(
-            "nukeexistingcluster: -zkledgersrootpath says which root is to go, so that it is no other"
-        )
+        raise InvalidConfiguration("nukeexistingcluster: -zkledgersrootpath is missing: name the root to delete")
     instance = [f"--instance-id={given.instanceid}"] if given.instanceid else []
     yield [
         "cluster",
@@ -178,12 +192,11 @@ def _updateledgers(given: Given) -> Iterator[Words]:
     """Rename to the id that the host's name makes, or its address, from the other one."""
     from bookie_pod.config.load import load_config
     from bookie_pod.node.identity.bookie_id import derive_bookie_id
-    from bookie_pod.node.options import address_options
 
     if given.bookieId not in ("hostname", "ip"):
         raise InvalidConfiguration("updateledgers: -bookieId says to what the id is changed: hostname or ip")
     config = load_config(os.environ.get("BOOKIE_CONF"))
-    options = address_options(config, config.network.bookie_port)
+    options = config.network
     old, new = (
         derive_bookie_id(replace(options, use_host_name_as_bookie_id=by_name))
         for by_name in (given.bookieId == "ip", given.bookieId == "hostname")
@@ -195,14 +208,6 @@ def _updateledgers(given: Given) -> Iterator[Words]:
     given.old, given.new = old, new
     yield from _one("cluster rename-bookie {old} {new} --rate={updatespersec} --limit={limit} --yes")(given)
 
-
-_RECOVER: Final = (
-    "cluster recover {bookies} {query}--query {dryrun}--dry-run {force}--force --ledger={ledger}"
-    " {skipOpenLedgers}--skip-open {deleteCookie}--delete-cookie {skipUnrecoverableLedgers}--skip-unrecoverable"
-    " --rate={replicationRate}"
-)
-_NOT_WRITTEN: Final = "no command puts metadata in the place of others; `bookie ledger recover` closes a ledger"
-_COOKIE_FILE: Final = "cookie-file|cf= <bookie>"
 
 TRANSLATIONS: Final[dict[str, Translation]] = {
     "autorecovery": Translation("enable|e disable|d", _autorecovery),
@@ -292,7 +297,7 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
         _regenerate,
         dict.fromkeys(
             ("password", "b64password"),
-            "whoever lists processes would see it; `bookie disk rebuild-index-files --password-file FILE` reads a file",
+            "the list of processes would show it; `bookie disk rebuild-index-files --password-file FILE` reads a file",
         ),
     ),
     "simpletest": Translation(
@@ -313,16 +318,6 @@ TRANSLATIONS: Final[dict[str, Translation]] = {
     "whatisinstanceid": Translation("", _instance),
     "whoisauditor": Translation("", _one("cluster who-is-auditor")),
 }
-
-REFUSED: Final[dict[str, str]] = {
-    "activeledgers": "`bookie gc why LOG` says which ledgers keep an entry log of a running bookie",
-    "endpointinfo": "`bookie cluster bookies` shows the addresses of all bookies",
-    "expandstorage": "set allowStorageExpansion=true, name the new directories, and start the bookie",
-    "flip-bookie-id": "`bookie cluster rename-bookie` and `bookie disk rename-bookie` give a stopped bookie another id",
-    "initbookie": "a bookie that starts on empty directories makes its cookie itself",
-    "updatecookie": "`bookie cluster rename-bookie` and `bookie disk rename-bookie` give a stopped bookie another id",
-}
-"""Commands of Apache's shell that there are none for, and what serves instead."""
 
 
 @click.command(

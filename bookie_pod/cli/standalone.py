@@ -5,21 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.local_clusters import LocalCluster, announced
 from bookie_protocol.errors import InvalidConfiguration, ServerStartFailed
 from bookie_protocol.quiet import quiet_grpc
+from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
     from bookie_pod.node.standalone.cluster import StandaloneCluster
 
 METADATA_PORT: Final = 3180
 GRPC_PORT: Final = 3182
+HTTP_PORT: Final = 8000
 _PORT: Final = click.IntRange(0, 65535)
 _LOOPBACK: Final = "127.0.0.1"
 _LAST: Final = 65535
@@ -48,7 +52,12 @@ _LAST: Final = 65535
     type=_PORT,
     help="Port of the first bookie's gRPC server; the others have the next ones. 0: any free ones.",
 )
-@click.option("--http-port", type=_PORT, help="Serve HTTP: port of the first bookie. [default: none]")
+@click.option(
+    "--http-port",
+    type=_PORT,
+    help="Port of the first bookie's HTTP server; the others have the next ones. 0: any free ones. [default:"
+    f" {HTTP_PORT}, or any free ones if it is in use]",
+)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set a key of every bookie.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the cluster is ready.")
 def standalone(
@@ -64,7 +73,8 @@ def standalone(
     """Run a cluster on this machine until Ctrl-C: bookies as processes of their own, and an embedded metadata
     service unless --zookeeper names one.
 
-    Prints the metadata service's URI, which is what clients need. A bookie that ends is started again, unless it was
+    Prints the metadata service's URI, which is what clients need; other `bookie` commands on this machine find it by
+    themselves. A bookie that ends is started again, unless it was
     decommissioned. Everything listens on the loopback address only.
     """
     quiet_grpc()
@@ -82,24 +92,27 @@ def standalone(
     logs.configure("console", "warning")
     check_ports("--metadata-port", [metadata_port] if zookeeper is None else [])
     check_ports("--grpc-port", range(grpc_port, grpc_port + bookies) if grpc_port else ())
-    check_ports("--http-port", range(http_port, http_port + bookies) if http_port else ())
+    keys = overrides(assignments, {})
+    served = keys.get("httpServerEnabled", "true").strip().lower() != "false"
     cluster = StandaloneCluster(
         data,
         bookies,
-        overrides(assignments, {}),
+        keys,
         metadata_uri=zookeeper,
         metadata_port=metadata_port,
         grpc_port=grpc_port,
-        http_port=http_port,
+        http_port=_http_port(http_port, bookies) if served else None,
     )
+    _make(data)
 
     async def run() -> None:
         end_with(signal.SIGINT, signal.SIGTERM)
         try:
             with Bar(f"starting {bookies} bookies"):
                 await cluster.start()
-            click.echo(json.dumps(_as_dict(cluster)) if as_json else _as_text(cluster))
-            await keep_running(cluster, lambda text: click.echo(f"bookie: {text}", err=True))
+            with _announced(cluster):
+                click.echo(json.dumps(_as_dict(cluster)) if as_json else _as_text(cluster))
+                await keep_running(cluster, lambda text: click.echo(f"bookie: {text}", err=True))
         finally:
             with Bar("stopping"):
                 await cluster.stop()
@@ -110,6 +123,43 @@ def standalone(
     except asyncio.CancelledError:
         click.echo("bookie: stopped", err=True)
     return CommandExit.OK
+
+
+def _make(data: Path) -> None:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"--data {data}: the directory cannot be created: {error.strerror}; choose another"
+        ) from error
+
+
+def _http_port(given: int | None, bookies: int) -> int:
+    """Return the port of the first bookie: that of the option, or the usual one if it and the next ones are free,
+    else 0."""
+    port = HTTP_PORT if given is None else given
+    try:
+        check_ports("--http-port", range(port, port + bookies) if port else ())
+    except ServerStartFailed:
+        if given is not None:
+            raise
+        return 0
+    return port
+
+
+@contextmanager
+def _announced(cluster: StandaloneCluster) -> Iterator[None]:
+    """Let other commands find it; where that is not possible, it runs all the same."""
+    http = tuple(f"http://{_LOOPBACK}:{each.http_port}" for each in cluster.bookies.values() if each.http_port)
+    found = LocalCluster(cluster.metadata_service_uri, str(cluster.directory.absolute()), http)
+    with ExitStack() as undo:
+        try:
+            undo.enter_context(announced(found))
+        except OSError as error:
+            what = error.filename or "the file that tells other commands of this cluster"
+            told = one_line(f"{what}: {error.strerror}; give other commands --metadata {found.metadata_service}")
+            click.echo(f"bookie: {told}", err=True)
+        yield
 
 
 def _as_dict(cluster: StandaloneCluster) -> dict[str, object]:
@@ -135,21 +185,22 @@ def _as_text(cluster: StandaloneCluster) -> str:
     for bookie in cluster.bookies.values():
         ports = [f"127.0.0.1:{bookie.port}", f"gRPC 127.0.0.1:{bookie.grpc_port}"]
         if bookie.http_port is not None:
-            ports.append(f"http://127.0.0.1:{bookie.http_port}")
+            ports.append(f"http://{_LOOPBACK}:{bookie.http_port}")
         lines.append(f"{bookie.bookie_id:16}  {', '.join(ports)}, {bookie.directory / 'bookie.log'}")
     lines += [
         f"{bookie_id:16}  was decommissioned; remove {cluster.directory / bookie_id} to have a new bookie of this name"
         for bookie_id in cluster.left_out
     ]
-    lines += ["", f"export BK_metadataServiceUri={cluster.metadata_service_uri}", "Ctrl-C stops it."]
+    lines += ["", "Other bookie commands on this machine find it by themselves. For programs:"]
+    lines += [f"export BK_metadataServiceUri={cluster.metadata_service_uri}", "Ctrl-C stops it."]
     return "\n".join(lines)
 
 
 def check_ports(option: str, ports: Iterable[int]) -> None:
-    """Whether somebody can listen there, on the loopback address; 0 is any free port.
+    """Check that the ports are free on the loopback address; 0 is any free port.
 
     A bookie finds out late that its gRPC port is another process's, and until then that one answers in its place.
-    Raises `InvalidConfiguration` for what is no port, and `ServerStartFailed` for one that is in use.
+    Raises `InvalidConfiguration` for an invalid port, and `ServerStartFailed` for one that is in use.
     """
     for port in ports:
         if port > _LAST:

@@ -1,4 +1,4 @@
-"""What people read: tables, sizes and times."""
+"""Tables, sizes and times, as people read them."""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from bookie_pod.cli.options import AS_JSON
 from bookie_protocol.quiet import quiet_grpc
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ FAILED = 1
     help="Directory for the bookies' data; kept. [default: a temporary one, removed]",
 )
 @click.option("--kill/--no-kill", default=True, show_default=True, help="Kill a bookie in the middle of writing.")
-def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, kill: bool) -> int:
+@AS_JSON
+def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, kill: bool, as_json: bool) -> int:
     """Write FILE as a ledger, kill a bookie meanwhile, read every byte back.
 
     Starts an embedded metadata service and bookies as processes of their own on this machine. FILE (default:
@@ -46,12 +49,12 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
 
     from bookie_pod import logs
     from bookie_pod.cli.exit_codes import end_with_sigterm
-    from bookie_pod.cli.trial_view import TrialProgress, report_table
+    from bookie_pod.cli.trial_view import TrialProgress, report_members, report_table
     from bookie_pod.node.standalone.trial import TrialOptions, run_trial
     from bookie_protocol.console import console
 
     logs.configure("console", "warning")
-    shown = console()
+    shown = console(stderr=as_json)
     options = TrialOptions(file=file, bookies=bookies, entry_size=entry_size, data=data, kill=kill)
 
     async def run() -> TrialReport:
@@ -65,7 +68,10 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
     except asyncio.CancelledError:
         click.echo("bookie: trial stopped", err=True)
         return FAILED
-    shown.print(report_table(report))
+    if as_json:
+        click.echo(json.dumps(report_members(report)))
+    else:
+        shown.print(report_table(report))
     if report.problem is not None:
         click.echo(f"bookie: trial failed: {report.problem}", err=True)
         return FAILED

@@ -1,6 +1,8 @@
-"""What `bookie trial` shows: progress on a terminal, one table at the end."""
+"""The output of `bookie trial`: progress on a terminal, one table at the end."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 from rich.console import Console
 from rich.progress import DownloadColumn, TaskID, TransferSpeedColumn
@@ -41,6 +43,13 @@ class TrialProgress(Shown):
     def event(self, text: str) -> None:
         """Something worth a line."""
         self._console.print(text, highlight=False)
+
+
+def report_members(report: TrialReport) -> dict[str, object]:
+    """The report as JSON shows it; latencies are quantiles, in seconds."""
+    members = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "latencies"}
+    latencies = {name: report.latency(at) for name, at in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
+    return members | {"append_seconds": latencies, "served_by": dict(report.served_by)}
 
 
 def report_table(report: TrialReport) -> Table:

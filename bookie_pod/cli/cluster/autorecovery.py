@@ -1,5 +1,8 @@
-"""`bookie cluster autorecovery`, `lost-delay`, `trigger-audit`, `who-is-auditor`, `list-under-replicated` and
-`force-auditor-checks`: auto-recovery of a cluster, through its metadata service."""
+"""The commands of `bookie cluster` for auto-recovery, through the metadata service.
+
+They are `autorecovery`, `lost-delay`, `trigger-audit`, `who-is-auditor`, `list-under-replicated` and
+`force-auditor-checks`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import click
 
 from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Cluster, Connection, connects
-from bookie_pod.cli.options import AS_JSON, AS_JSON_LINES
+from bookie_pod.cli.options import AS_JSON, AS_JSON_LINES, tell
 from bookie_protocol.errors import NotThere
 
 _DELAY_MAX = 2**31 - 1
@@ -24,27 +27,29 @@ def autorecovery() -> None:
 
 
 @autorecovery.command()
+@AS_JSON
 @connects
-def enable(connection: Connection) -> None:
+def enable(connection: Connection, as_json: bool) -> None:
     """Let auditors and workers work. Enabling what is enabled is fine."""
-    _set(connection, True)
+    _set(connection, True, as_json)
 
 
 @autorecovery.command()
+@AS_JSON
 @connects
-def disable(connection: Connection) -> None:
+def disable(connection: Connection, as_json: bool) -> None:
     """Let lost copies be until auto-recovery is enabled again. For a restart, `lost-delay set` is the safer choice."""
-    _set(connection, False)
+    _set(connection, False, as_json)
 
 
-def _set(connection: Connection, enabled: bool) -> None:
+def _set(connection: Connection, enabled: bool, as_json: bool) -> None:
     async def work(found: Cluster) -> None:
         from bookie_pod.autorecovery.auditor.runs import set_enabled
 
         await set_enabled(found.service, enabled)
 
     connection.run(work)
-    click.echo(f"auto-recovery is {'enabled' if enabled else 'disabled'}")
+    tell(as_json, f"auto-recovery is {'enabled' if enabled else 'disabled'}", enabled=enabled)
 
 
 @autorecovery.command()
@@ -76,8 +81,9 @@ def who_is_auditor(connection: Connection, as_json: bool) -> None:
 
 
 @cluster.command("trigger-audit")
+@AS_JSON
 @connects
-def trigger_audit(connection: Connection) -> None:
+def trigger_audit(connection: Connection, as_json: bool) -> None:
     """Have the auditor mark, now, the ledgers of bookies that are absent, whatever the delay."""
 
     async def work(found: Cluster) -> str:
@@ -85,17 +91,19 @@ def trigger_audit(connection: Connection) -> None:
 
         return await trigger_audit(found.service)
 
-    click.echo(f"auditor {connection.run(work)} was asked for an audit")
+    auditor = connection.run(work)
+    tell(as_json, f"auditor {auditor} was asked for an audit", auditor=auditor)
 
 
 @cluster.group("lost-delay")
 def lost_delay() -> None:
-    """How long a bookie may be absent before its copies count as missing (lostBookieRecoveryDelay)."""
+    """Show or set how long a bookie may be absent before its copies count as missing (lostBookieRecoveryDelay)."""
 
 
 @lost_delay.command("get")
+@AS_JSON
 @connects
-def get_delay(connection: Connection) -> None:
+def get_delay(connection: Connection, as_json: bool) -> None:
     """Print the delay in seconds."""
 
     async def work(found: Cluster) -> int | None:
@@ -104,13 +112,14 @@ def get_delay(connection: Connection) -> None:
     delay = connection.run(work)
     if delay is None:
         raise NotThere("the delay is not set: no auditor has run in this cluster yet")
-    click.echo(str(delay))
+    tell(as_json, str(delay), lost_bookie_recovery_delay_seconds=delay)
 
 
 @lost_delay.command("set")
 @click.argument("seconds", type=click.IntRange(0, _DELAY_MAX))
+@AS_JSON
 @connects
-def set_delay(connection: Connection, seconds: int) -> None:
+def set_delay(connection: Connection, seconds: int, as_json: bool) -> None:
     """Set the delay. It counts at once, also for who is absent now; 0 asks for an audit."""
 
     async def work(found: Cluster) -> None:
@@ -120,7 +129,7 @@ def set_delay(connection: Connection, seconds: int) -> None:
         await marks.set_lost_bookie_recovery_delay(seconds)
 
     connection.run(work)
-    click.echo(f"lostBookieRecoveryDelay is {seconds} s")
+    tell(as_json, f"lostBookieRecoveryDelay is {seconds} s", lost_bookie_recovery_delay_seconds=seconds)
 
 
 @cluster.command("list-under-replicated")
@@ -143,8 +152,9 @@ def list_under_replicated(
 @click.option("--ledgers", is_flag=True, help="The check that reads from every replica of every ledger.")
 @click.option("--placement", is_flag=True, help="The check of placement.")
 @click.option("--replicas", is_flag=True, help="The check of what bookies store.")
+@AS_JSON
 @connects
-def force_auditor_checks(connection: Connection, ledgers: bool, placement: bool, replicas: bool) -> None:
+def force_auditor_checks(connection: Connection, ledgers: bool, placement: bool, replicas: bool, as_json: bool) -> None:
     """Have the auditor run checks now, whatever their intervals; without an option all three.
 
     Podkeeper's auditors begin at once, Apache's when they are elected next. `bookie cluster autorecovery status` shows
@@ -160,4 +170,4 @@ def force_auditor_checks(connection: Connection, ledgers: bool, placement: bool,
         await force_checks(found.service, [Check(name) for name in names])
 
     connection.run(work)
-    click.echo(f"asked for: {', '.join(names)}")
+    tell(as_json, f"asked for: {', '.join(names)}", checks=names)

@@ -1,4 +1,4 @@
-"""What `bookie cluster autorecovery status` and `list-under-replicated` print."""
+"""The output of `bookie cluster autorecovery status` and `list-under-replicated`."""
 
 from __future__ import annotations
 
@@ -83,14 +83,32 @@ def _mark(mark: UnderreplicatedLedger, holder: str | None, *, as_json: bool) -> 
             "ledger": mark.ledger_id,
             "missing_replicas": list(mark.replicas),
             "marked_ms": mark.ctime_ms,
+            "findings": [
+                {"bookie": each.bookie, "reason": each.reason.value, "entries": [list(run) for run in each.runs]}
+                for each in mark.doubts
+            ],
+            "failures": [
+                {"worker": each.worker, "trouble": each.trouble.value, "attempts": each.times, "reason": each.reason}
+                for each in mark.failures
+            ],
             "worker": holder,
             **({} if mark.damage is None else {"damage": mark.damage}),
         }
         return json.dumps(value)
-    replicas = "unknown" if mark.damage is not None else ",".join(mark.replicas) or "placement"
+    replicas = "unknown" if mark.damage is not None else _reasons(mark) or "placement"
     since = "" if mark.ctime_ms is None else f"  since {time_text(mark.ctime_ms)}"
     work = "" if holder is None else f"  in work by {holder}"
-    return f"{mark.ledger_id}  {replicas}{since}{work}" + ("" if mark.damage is None else f"  damaged: {mark.damage}")
+    failed = "" if not mark.failures else f"  tried {mark.failures[-1].times} times: {mark.failures[-1].reason}"
+    damage = "" if mark.damage is None else f"  damaged: {mark.damage}"
+    return f"{mark.ledger_id}  {replicas}{since}{work}{failed}{damage}"
+
+
+def _reasons(mark: UnderreplicatedLedger) -> str:
+    """The bookies, each with why it is named."""
+    reasons: dict[str, list[str]] = {bookie: [] for bookie in mark.replicas}
+    for each in mark.findings:
+        reasons[each.bookie].append(each.reason.value)
+    return ",".join(bookie + (f" ({'+'.join(why)})" if why else "") for bookie, why in reasons.items())
 
 
 def _absent(absences: Mapping[str, int]) -> str:

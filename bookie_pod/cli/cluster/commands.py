@@ -1,5 +1,6 @@
-"""The group with all its commands: importing this module adds them. Those that fit on a page each stand here; what they
-run is loaded when they are called.
+"""The group with all its commands: importing this module adds them.
+
+Those that fit on a page are here; the code that they run is loaded when they are called.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to 
     cluster,
     cookie,
     metadata,
+    moves,
     rename_bookie,
 )
 from bookie_pod.cli.connection import Cluster, Connection, connects
@@ -38,14 +40,31 @@ AT_ONCE: Final = click.option(
 
 
 @cluster.command("health-check")
+@click.option(
+    "--ensemble", default=3, show_default=True, type=click.IntRange(1), help="Writable bookies that new ledgers need."
+)
+@AS_JSON
+@connects
+def health_check(connection: Connection, ensemble: int, as_json: bool) -> int:
+    """Say whether the cluster is healthy: bookies that are down, read-only or full, ledgers that lack copies, too few
+    bookies for new ledgers.
+
+    The exit code is 0 if it is healthy, 13 if not, and 12 if the metadata service does not answer.
+    """
+    from bookie_pod.cli.cluster.health import show_health
+
+    uri = connection.uri()
+    return connection.run(lambda found: show_health(found, uri, ensemble, as_json=as_json))
+
+
+@cluster.command("client-quarantine")
 @click.argument("switch", required=False, type=click.Choice(["on", "off"]))
 @AS_JSON
 @connects
-def health_check(connection: Connection, switch: str | None, as_json: bool) -> None:
+def client_quarantine(connection: Connection, switch: str | None, as_json: bool) -> None:
     """Show whether clients may quarantine bookies with many errors, or switch it for the whole cluster.
 
     Off: every client that heeds it, Java's too, takes its quarantined bookies back within its
-    bookieHealthCheckIntervalSeconds.
     """
 
     async def work(found: Cluster) -> bool:
@@ -58,7 +77,7 @@ def health_check(connection: Connection, switch: str | None, as_json: bool) -> N
 
     enabled = connection.run(work)
     if as_json:
-        click.echo(json.dumps({"health_check": enabled}))
+        click.echo(json.dumps({"client_quarantine": enabled}))
     else:
         click.echo("on: clients may quarantine bookies" if enabled else "off: clients quarantine no bookie")
 
@@ -106,7 +125,7 @@ def placement(
 @cluster.command()
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.option("--plan", is_flag=True, help="Show what is to be done and what speaks against it; change nothing.")
-@click.option("--status", is_flag=True, help="Show how far a decommission is, whoever carries it out.")
+@click.option("--status", is_flag=True, help="Show how far a decommission is, whichever process carries it out.")
 @click.option("--undo", is_flag=True, help="Take it back: the bookie becomes writable again.")
 @click.option("--stopped", is_flag=True, help="Refuse unless the bookie is stopped.")
 @click.option("--live", is_flag=True, help="Refuse unless the bookie is up, so that its own copies can be read.")
@@ -249,8 +268,8 @@ def recover(
 def safety_check(connection: Connection, bookies: str, as_json: bool) -> int:
     """Tell which ledgers would fall below their ack quorum, or have no copy left, if these bookies went now.
 
-    Answered from metadata, marks and live state; nothing is changed. What cannot be told counts as unsafe. The exit
-    code is 0 if it is safe, 10 if not.
+    Answered from metadata, marks and live state; nothing is changed. An unknown state counts as unsafe. The exit code
+    is 0 if it is safe, 10 if not.
     """
     from bookie_pod.cli.cluster.recover_run import bookie_ids
     from bookie_pod.cli.cluster.showing import show_safety
@@ -282,7 +301,7 @@ def bookies(connection: Connection, wanted: tuple[str, ...], as_json: bool) -> N
     """List the bookies: state, address, space."""
     from bookie_pod.cli.cluster.showing import show_bookies
 
-    connection.run(lambda found: show_bookies(found, wanted, as_json=as_json))
+    connection.run(lambda found: show_bookies(found, connection.uri(), wanted, as_json=as_json))
 
 
 @cluster.command()

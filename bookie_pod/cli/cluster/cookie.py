@@ -8,6 +8,7 @@ import click
 
 from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Cluster, Connection, connects
+from bookie_pod.cli.options import AS_JSON, tell
 from bookie_protocol.errors import (
     InvalidConfiguration,
     InvalidCookie,
@@ -36,8 +37,9 @@ def cookie() -> None:
 @cookie.command()
 @_BOOKIE
 @_FILE
+@AS_JSON
 @connects
-def create(connection: Connection, bookie_id: str, path: str) -> None:
+def create(connection: Connection, bookie_id: str, path: str, as_json: bool) -> None:
     """Store the cookie of FILE for BOOKIE, which has none."""
     data, instance = _read(path, bookie_id)
 
@@ -49,14 +51,15 @@ def create(connection: Connection, bookie_id: str, path: str) -> None:
             raise Refused(f"bookie {bookie_id} has a cookie already; nothing was changed") from error
 
     connection.run(work)
-    click.echo(f"cookie of {bookie_id} created")
+    tell(as_json, f"cookie of {bookie_id} created", bookie_id=bookie_id, created=True)
 
 
 @cookie.command()
 @_BOOKIE
+@AS_JSON
 @connects
-def get(connection: Connection, bookie_id: str) -> None:
-    """Print the cookie of BOOKIE."""
+def get(connection: Connection, bookie_id: str, as_json: bool) -> None:
+    """Print the cookie of BOOKIE, as it is stored; as JSON also its fields, which are null if it cannot be read."""
 
     async def work(found: Cluster) -> bytes:
         try:
@@ -64,14 +67,26 @@ def get(connection: Connection, bookie_id: str) -> None:
         except MetadataNotFound as error:
             raise _none(bookie_id) from error
 
-    click.echo(connection.run(work), nl=False)
+    stored = connection.run(work)
+    if not as_json:
+        click.echo(stored, nl=False)
+        return
+    from bookie_pod.node.identity.cookies import parse_cookie
+
+    try:
+        cookie = parse_cookie(stored, bookie_id)
+    except InvalidCookie:
+        cookie = None
+    fields = None if cookie is None else {name: getattr(cookie, name) for name in cookie.__slots__}
+    tell(True, "", bookie_id=bookie_id, cookie=stored.decode("utf-8", "replace"), fields=fields)
 
 
 @cookie.command()
 @_BOOKIE
 @_FILE
+@AS_JSON
 @connects
-def update(connection: Connection, bookie_id: str, path: str) -> None:
+def update(connection: Connection, bookie_id: str, path: str, as_json: bool) -> None:
     """Replace the cookie of BOOKIE by the one of FILE."""
     data, instance = _read(path, bookie_id)
 
@@ -79,19 +94,20 @@ def update(connection: Connection, bookie_id: str, path: str) -> None:
         await _check_cluster(found, path, instance)
         try:
             known = await found.service.cookies.read(bookie_id)
-            await found.service.cookies.update(bookie_id, data, known.version)
+            await found.service.cookies.update(bookie_id, data, known.identity)
         except MetadataNotFound as error:
             raise _none(bookie_id) from error
 
     connection.run(work)
-    click.echo(f"cookie of {bookie_id} updated")
+    tell(as_json, f"cookie of {bookie_id} updated", bookie_id=bookie_id, updated=True)
 
 
 @cookie.command()
 @_BOOKIE
 @click.option("--force", is_flag=True, help="Also while the bookie is registered, or ledgers name it.")
+@AS_JSON
 @connects
-def delete(connection: Connection, bookie_id: str, force: bool) -> None:
+def delete(connection: Connection, bookie_id: str, force: bool, as_json: bool) -> None:
     """Delete the cookie of BOOKIE. Refuses while the bookie is registered or any ledger names it."""
 
     async def work(found: Cluster) -> None:
@@ -106,7 +122,7 @@ def delete(connection: Connection, bookie_id: str, force: bool) -> None:
             raise _none(bookie_id) from error
 
     connection.run(work)
-    click.echo(f"cookie of {bookie_id} deleted")
+    tell(as_json, f"cookie of {bookie_id} deleted", bookie_id=bookie_id, deleted=True)
 
 
 @cookie.command()
@@ -116,6 +132,7 @@ def delete(connection: Connection, bookie_id: str, force: bool) -> None:
 @click.option("-ix", "--index-dirs", metavar="DIRS", help="Index directories, with commas, if they are apart.")
 @click.option("-i", "--instance-id", metavar="ID", help="Instance id. [default: the cluster's]")
 @click.option("-o", "--output-file", "path", required=True, metavar="FILE", help="Where to write it.")
+@AS_JSON
 @connects
 def generate(
     connection: Connection,
@@ -125,6 +142,7 @@ def generate(
     index_dirs: str | None,
     instance_id: str | None,
     path: str,
+    as_json: bool,
 ) -> None:
     """Write the cookie that BOOKIE would have with these directories to FILE. Changes nothing in the cluster."""
     from bookie_pod.node.identity.cookies import BookieDirectories, Cookie, format_cookie
@@ -139,7 +157,7 @@ def generate(
     )
     instance = instance_id if instance_id is not None else connection.run(work)
     Path(path).write_bytes(format_cookie(Cookie.expected(bookie_id, directories, instance)))
-    click.echo(f"cookie of {bookie_id} written to {path}")
+    tell(as_json, f"cookie of {bookie_id} written to {path}", bookie_id=bookie_id, path=path)
 
 
 def _none(bookie_id: str) -> NotThere:
@@ -147,7 +165,8 @@ def _none(bookie_id: str) -> NotThere:
 
 
 async def _check_cluster(found: Cluster, path: str, instance: str | None) -> None:
-    """The bookie would be refused at its next start, with the advice that is meant for somebody else's disk."""
+    """Refuse a cookie of another cluster: the bookie would be refused at its next start, with advice for another
+    case."""
     here = await found.service.cluster.instance_id()
     if instance != here:
         raise Refused(

@@ -1,4 +1,4 @@
-"""What `bookie cluster decommission` does: plan, run, status, undo.
+"""The work of `bookie cluster decommission`: plan, run, status, undo.
 
 Progress of a drain is shown on standard error: a live view on a terminal; elsewhere a line for each phase and fault,
 and one now and then.
@@ -42,13 +42,18 @@ from bookie_protocol.console import console
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
 
 SILENT_S: Final = 60.0
-"""Seconds after which a coordinator that has stored nothing is taken for one that is gone, in what people are told."""
+"""Seconds after which a coordinator that has stored nothing is reported as gone."""
+T = TypeVar("T")
+_REDRAW_S: Final = 0.25
+_LINE_S: Final = 10.0
+_LOOK_S: Final = 0.5
+_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """How bookies' admin API is reached: as `http` says, so that commands in a pod need no options; `url` and the files
-    count in its place."""
+    """The access to bookies' admin API: as `http` says, so that commands in a pod need no options; `url` and the
+    files override it."""
 
     http: HttpConfig
     url: str | None = None
@@ -67,7 +72,7 @@ class AdminAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line says, and the configuration with it: `copying`. `grace` in seconds."""
+    """The request of the command line, and of the configuration (`copying`). `grace` in seconds."""
 
     bookie_id: str
     form: Form | None
@@ -220,12 +225,12 @@ async def show_status(cluster: Cluster, bookie_id: str, *, as_json: bool) -> int
 
 
 def _heard(record: DecommissionRecord, now_ms: int) -> str:
-    """How old the record is; a coordinator stores it every few seconds, but not while the first listing runs."""
+    """Return the age of the record. A coordinator stores it every few seconds, but not while the first listing runs."""
     age_s = max(0, now_ms - record.updated_ms) / 1000
     heard = f"{duration_text(age_s)} ago"
     if age_s < SILENT_S:
         return heard
-    return f"{heard}: nobody seems to work on it; `bookie cluster decommission {record.bookie_id}` goes on with it"
+    return f"{heard}: no process seems to work on it; `bookie cluster decommission {record.bookie_id}` continues it"
 
 
 async def take_back(cluster: Cluster, bookie_id: str, admin: AdminAccess, *, as_json: bool) -> int:
@@ -253,14 +258,6 @@ def plan_members(plan: DecommissionPlan) -> dict[str, Any]:
     shown["form"] = plan.form.value
     shown["under_way"] = record_members(plan.under_way) if plan.under_way is not None else None
     return shown | {"free_bytes": plan.free_bytes}
-
-
-T = TypeVar("T")
-
-_REDRAW_S: Final = 0.25
-_LINE_S: Final = 10.0
-_LOOK_S: Final = 0.5
-_SHOWN: Final = 10
 
 
 async def while_draining(work: Awaitable[T], watched: Watched, title: str) -> T:
@@ -316,14 +313,14 @@ async def _show(
 
 
 def _stage(watched: Watched) -> object:
-    """What a person wants to hear of without delay."""
+    """Return the part of the state whose changes are shown without delay."""
     record, meter = watched.record, watched.meter
     listed = meter is not None and meter.progress().ledgers_total > 0
     return None if record is None else (record.phase, listed, watched.waiting_for)
 
 
 def _notes(watched: Watched) -> list[str]:
-    """Each once."""
+    """Take the notes, so that each is shown once."""
     notes, watched.notes = watched.notes, []
     return [f"note: {note}" for note in notes]
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.connection import Connection
-from bookie_pod.cli.options import Seconds, config_option
+from bookie_pod.cli.options import Seconds, config_option, tell
 from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
     MetadataExists,
+    MetadataNotFound,
     MetadataUnavailable,
     ServerStartFailed,
 )
-from bookie_protocol.quiet import quiet_kazoo
+from bookie_protocol.quiet import quiet_grpc, quiet_kazoo
 
 if TYPE_CHECKING:
     from bookie_pod.config.sections.security import MetadataConfig
@@ -28,17 +29,18 @@ T = TypeVar("T")
 RETRY_S: Final = 1.0
 """Seconds between two tries of a metadata service that does not answer."""
 TELL_AFTER_S: Final = 5.0
-"""Seconds after which somebody who waits for a metadata service is told so."""
+"""Seconds after which a command that waits for a metadata service says so."""
 
+CONFIG_HELP: Final = "Take zkTimeout, TLS and logins to the metadata service from this properties file."
 _uri = click.argument("uri")
-_config = config_option("Take zkTimeout, TLS and logins to the metadata service from this properties file.")
-_timeout = click.option(
+_config = config_option(CONFIG_HELP)
+TIMEOUT: Final = click.option(
     "--timeout",
     type=Seconds(above=True),
     help="Seconds to wait for the metadata service. [default: zkTimeout]",
 )
 _confirm = click.option("--confirm", is_flag=True, help="Yes, do it.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @cluster.command()
@@ -53,8 +55,8 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     help="How long a metadata service that does not answer is tried again; said once after 5 s. [default: not at all]",
 )
 @_config
-@_timeout
-@_json
+@TIMEOUT
+@JSON
 def init(
     uri: str,
     if_absent: bool,
@@ -83,7 +85,7 @@ def init(
             return _tell_of_existing(uri, file, timeout, as_json)
         click.echo(f"bookie: {uri} holds a cluster already; nothing was changed", err=True)
         return ExitCode.INVALID_CONFIGURATION
-    _tell(as_json, f"new cluster {made} at {uri}", uri=uri, instance_id=made)
+    tell(as_json, f"new cluster {made} at {uri}", uri=uri, instance_id=made)
     return ExitCode.OK
 
 
@@ -94,7 +96,7 @@ def _tell_of_existing(uri: str, file: str | None, timeout: float | None, as_json
             f"{uri} holds a cluster without an instance id, so bookies cannot tell it from others: was its creation"
             " interrupted? If it is new, remove it with `bookie cluster nuke` and repeat"
         )
-    _tell(as_json, f"cluster {instance_id} exists at {uri}", uri=uri, instance_id=instance_id)
+    tell(as_json, f"cluster {instance_id} exists at {uri}", uri=uri, instance_id=instance_id)
     return ExitCode.OK
 
 
@@ -104,8 +106,8 @@ def _tell_of_existing(uri: str, file: str | None, timeout: float | None, as_json
 @_confirm
 @click.option("--force", is_flag=True, help="Also without an instance id, and while bookies are registered.")
 @_config
-@_timeout
-@_json
+@TIMEOUT
+@JSON
 def format_(
     uri: str,
     instance_id: str | None,
@@ -133,7 +135,7 @@ def format_(
         return await service.cluster.format(instance_id=instance_id, force=force)
 
     new = _run(uri, file, timeout, work, make_store=True)
-    _tell(as_json, f"cluster at {uri} formatted; new instance id {new}", uri=uri, instance_id=new)
+    tell(as_json, f"cluster at {uri} formatted; new instance id {new}", uri=uri, instance_id=new)
     return ExitCode.OK
 
 
@@ -141,15 +143,19 @@ def format_(
 @_uri
 @click.option("--root", required=True, help="The cluster's root, exactly as in URI: /ledgers for example.")
 @click.option("--instance-id", help="The cluster's instance id.")
+@click.option("--bookie-suffix", default="", help="Refuse if a bookie has a cookie and its id does not end with this.")
+@click.option("--if-exists", is_flag=True, help="Exit with 0 if there is no cluster at URI.")
 @_confirm
 @click.option("--force", is_flag=True, help="Also without an instance id, and although there are ledgers.")
 @_config
-@_timeout
-@_json
+@TIMEOUT
+@JSON
 def nuke(
     uri: str,
     root: str,
     instance_id: str | None,
+    bookie_suffix: str,
+    if_exists: bool,
     confirm: bool,
     force: bool,
     file: str | None,
@@ -158,8 +164,9 @@ def nuke(
 ) -> int:
     """Remove the cluster at URI with everything below its root.
 
-    Refuses while bookies are registered, if the root holds nodes that are none of BookKeeper's, if --root or
-    --instance-id is not the cluster's, and, without --force, if there are ledgers.
+    Refuses while bookies are registered, if the root holds nodes that are none of BookKeeper's, if --root,
+    --instance-id or --bookie-suffix does not match, and, without --force, if there are ledgers. With --if-exists
+    it may be repeated, for example by a Kubernetes Job.
     """
     from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
 
@@ -170,8 +177,18 @@ def nuke(
         raise InvalidConfiguration(f"removing {uri} needs its --instance-id, or --force; nothing was changed")
     if not confirm:
         raise InvalidConfiguration(f"removing {uri} cannot be undone; repeat with --confirm")
-    _run(uri, file, timeout, lambda service: service.cluster.nuke(instance_id=instance_id, with_ledgers=force))
-    _tell(as_json, f"cluster at {uri} removed", uri=uri, removed=root)
+
+    async def work(service: MetadataService) -> None:
+        await service.cluster.nuke(instance_id=instance_id, with_ledgers=force, bookie_suffix=bookie_suffix)
+
+    try:
+        _run(uri, file, timeout, work)
+    except MetadataNotFound:
+        if not if_exists:
+            raise
+        tell(as_json, f"there is no cluster at {uri}; nothing was changed", uri=uri, removed="")
+        return ExitCode.OK
+    tell(as_json, f"cluster at {uri} removed", uri=uri, removed=root)
     return ExitCode.OK
 
 
@@ -184,27 +201,43 @@ def _run(
     wait: float = 0,
     make_store: bool = False,
 ) -> T:
-    """Connect, do the work, disconnect. `wait`: seconds for which a connection is tried again. `make_store`: as in
-    `MetadataServiceOptions`."""
+    """Connect, do the work, disconnect."""
+
+    async def connected() -> T:
+        async with opened(uri, file, timeout, wait=wait, make_store=make_store) as service:
+            return await work(service)
+
+    return finished(connected())
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Run this, which uses metadata services."""
     import asyncio
+
+    quiet_grpc()
+    quiet_kazoo()
+    try:
+        return asyncio.run(work)
+    except MetadataUnavailable as error:
+        raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
+
+
+@asynccontextmanager
+async def opened(
+    uri: str, file: str | None, timeout: float | None, *, wait: float = 0, make_store: bool = False
+) -> AsyncIterator[MetadataService]:
+    """A metadata service. `wait`: seconds for which a connection is tried again. `make_store`: as in
+    `MetadataServiceOptions`."""
     from dataclasses import replace
 
-    quiet_kazoo()
     config = Connection(uri, file, ()).configuration.metadata
     if timeout is not None:
         config = replace(config, zk_timeout_ms=round(timeout * 1000))
-
-    async def connected() -> T:
-        service = await _connect(config, uri, wait, make_store)
-        try:
-            return await work(service)
-        finally:
-            await service.close()
-
+    service = await _connect(config, uri, wait, make_store)
     try:
-        return asyncio.run(connected())
-    except MetadataUnavailable as error:
-        raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
+        yield service
+    finally:
+        await service.close()
 
 
 async def _connect(config: MetadataConfig, uri: str, wait: float, make_store: bool) -> MetadataService:
@@ -230,7 +263,3 @@ async def _connect(config: MetadataConfig, uri: str, wait: float, make_store: bo
 
 def _tell_of_waiting(uri: str, wait: float) -> None:
     click.echo(f"bookie: the metadata service {uri} does not answer yet; it is tried for {wait:g} s", err=True)
-
-
-def _tell(as_json: bool, line: str, **values: str) -> None:
-    click.echo(json.dumps(values) if as_json else line)

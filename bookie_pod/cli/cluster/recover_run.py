@@ -1,4 +1,4 @@
-"""What `bookie cluster recover` does."""
+"""The work of `bookie cluster recover`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line says, and the configuration with it: `copying`."""
+    """The request of the command line, and of the configuration (`copying`)."""
 
     bookies: frozenset[str]
     ledger_id: int | None

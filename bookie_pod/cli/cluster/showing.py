@@ -1,5 +1,6 @@
-"""What the commands of `bookie cluster` show that only look: bookies, the whole in a few lines, a dry run of the
-placement policy, what would be lost, and who holds what.
+"""The output of the commands of `bookie cluster` that change nothing.
+
+It shows bookies, a summary, a dry run of the placement policy, ledgers at risk, and the holders of entries.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -23,18 +25,23 @@ from bookie_client.replication.replica_listing import EntryRuns, LedgerReplicas,
 from bookie_client.replication.safety import SafetyReport, safety_check
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.local_clusters import LocalCluster, running
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.tables import print_table
+from bookie_pod.node.standalone.bookie_process import last_words, log_of
 from bookie_protocol.errors import MetadataNotFound, NoSuchLedger, PodkeeperError
 from bookie_protocol.metadata_service.interface import BookieGroup
 
 ASKED_AT_A_TIME: Final = 32
+_FULL: Final = 0.05
+"""A bookie takes no entries when less of its disks is free (diskUsageThreshold=0.95)."""
 _GB: Final = 1_000_000_000
+_RUNS: Final = 4
 
 
 @dataclass(slots=True)
 class BookieState:
-    """One bookie; sizes in bytes. `problem`: why it could not be asked."""
+    """One bookie; sizes in bytes. `problem`: what is wrong with it, or why it could not be asked."""
 
     bookie_id: str
     state: str
@@ -44,8 +51,12 @@ class BookieState:
     problem: str | None = None
 
 
-async def bookie_states(cluster: Cluster) -> list[BookieState]:
-    """Every bookie that ever stamped a cookie or is registered, in the order of ids. Raises `MetadataError`."""
+async def bookie_states(cluster: Cluster, uri: str) -> list[BookieState]:
+    """Return every bookie that has stamped a cookie or is registered, in the order of ids.
+
+    `uri` is that of the metadata service: for a bookie of `bookie standalone` on this machine the last message is
+    included. Raises `MetadataError`.
+    """
     registry = cluster.service.bookies
     writable = (await registry.list(BookieGroup.WRITABLE)).bookies
     read_only = (await registry.list(BookieGroup.READ_ONLY)).bookies
@@ -56,12 +67,22 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
         states.append(BookieState(bookie_id, state))
     places = asyncio.Semaphore(ASKED_AT_A_TIME)
     await asyncio.gather(*(_ask(cluster, bookie, places) for bookie in states if bookie.state != "down"))
+    local = next((each for each in running() if each.metadata_service == uri), None)
+    for bookie in states:
+        if bookie.state == "down":
+            bookie.problem = _why_down(bookie.bookie_id, local)
     return states
 
 
-async def show_bookies(cluster: Cluster, wanted: Sequence[str] = (), *, as_json: bool) -> None:
+def _why_down(bookie_id: str, local: LocalCluster | None) -> str:
+    text = "it is not registered: it has stopped, or does not reach the metadata service"
+    last = None if local is None else last_words(log_of(Path(local.data) / bookie_id))
+    return f"{text}; its log says why" if last is None else f"{text}; its last words: {last}"
+
+
+async def show_bookies(cluster: Cluster, uri: str, wanted: Sequence[str] = (), *, as_json: bool) -> None:
     """Print those in a `wanted` state, without any all of them; as JSON one object a line."""
-    states = [state for state in await bookie_states(cluster) if not wanted or state.state in wanted]
+    states = [state for state in await bookie_states(cluster, uri) if not wanted or state.state in wanted]
     if as_json:
         for state in states:
             click.echo(json.dumps(asdict(state)))
@@ -77,7 +98,7 @@ async def show_status(cluster: Cluster, uri: str, *, count: bool, as_json: bool)
     """Print the whole; returns the exit code."""
     service = cluster.service.cluster
     layout = await service.layout()
-    states = Counter(bookie.state for bookie in await bookie_states(cluster))
+    states = Counter(bookie.state for bookie in await bookie_states(cluster, uri))
     status: dict[str, object] = {
         "metadata_service": uri,
         "instance_id": await service.instance_id(),
@@ -124,13 +145,13 @@ async def _ask(cluster: Cluster, bookie: BookieState, places: asyncio.Semaphore)
             bookie.problem = str(error)
         else:
             bookie.total_bytes, bookie.free_bytes = info.total_bytes, info.free_bytes
+            if info.free_bytes < _FULL * info.total_bytes:
+                share = info.free_bytes / info.total_bytes
+                bookie.problem = f"its disks are full ({share:.0%} free): free some room, or enlarge its volumes"
 
 
 def _size(nbytes: int | None) -> str:
     return "-" if nbytes is None else f"{nbytes / _GB:,.1f} GB"
-
-
-_RUNS: Final = 4
 
 
 async def warn_of_strangers(cluster: Cluster, bookies: frozenset[str]) -> None:
@@ -176,8 +197,8 @@ def _print_safety(report: SafetyReport) -> None:
         print_table(table)
     click.echo(
         f"{'safe' if report.is_safe else 'NOT SAFE'}: of {report.ledgers_seen} ledgers {report.ledgers_concerned} are"
-        f" concerned; without a copy {report.no_copy}, below their ack quorum {report.below_ack_quorum}, the same"
-        f" because it is as large as the write quorum {report.no_slack}, nobody can tell {report.unknown}"
+        f" concerned; without a copy {report.no_copy}, below their ack quorum {report.below_ack_quorum},"
+        f" the same because it is as large as the write quorum {report.no_slack}, unknown {report.unknown}"
     )
 
 
@@ -201,14 +222,14 @@ async def show_replicas(cluster: Cluster, ledger_id: int, *, everywhere: bool, a
 
 
 def replica_members(found: LedgerReplicas) -> dict[str, Any]:
-    """What each bookie holds, as JSON shows it."""
+    """Return the holdings of each bookie as JSON shows them."""
     bookies = [asdict(each) | {"registration": each.registration.value} for each in found.bookies]
     state = found.metadata.state.value
     return {"ledger_id": found.ledger_id, "state": state, "last_entry": found.last_entry, "bookies": bookies}
 
 
 def _shown(runs: EntryRuns | None) -> str:
-    """`12: 0-5, 7-12` and so on; `?`: nobody knows."""
+    """Format runs of entries as `12: 0-5, 7-12`; `?`: unknown."""
     if runs is None:
         return "?"
     if not runs.count:

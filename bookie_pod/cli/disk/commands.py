@@ -1,5 +1,7 @@
-"""All commands of `bookie disk`: importing this module adds them. Those that check index against entry logs, make the
-directories of a bookie empty, and give them another id, stand here.
+"""All commands of `bookie disk`: importing this module adds them.
+
+Defined here are those that check the index against entry logs, empty the directories of a bookie, and give them another
+id.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from bookie_pod.cli.disk import (  # noqa: F401 - the modules add their commands
 )
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON_LINES, YES, confirmed
+from bookie_pod.cli.options import AS_JSON, AS_JSON_LINES, YES, confirmed, tell
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
 from bookie_protocol.metadata_service.service_info import is_valid_bookie_id
 
@@ -29,7 +31,7 @@ __all__ = ["disk"]
 
 @disk.command()
 @click.option("--rows-only", is_flag=True, help="Only from the index to the logs, not back.")
-@click.option("--allow-unindexed", is_flag=True, help="Entries without a row are no damage.")
+@click.option("--allow-unindexed", is_flag=True, help="Do not report entries that the index lacks.")
 @click.option(
     "--findings", default=100, show_default=True, type=click.IntRange(0, 100_000), help="Print at most these."
 )
@@ -91,7 +93,7 @@ def format_(place: Place, yes: bool, as_json: bool) -> int:
     from bookie_pod.storage.inspect.layout import FileKind, list_files
 
     folders = place.layout.folders
-    with hold(place.layout):  # before the question: nobody may begin to use them while it waits
+    with hold(place.layout):  # before the question: no process may begin to use them while it waits
         totals: dict[FileKind, int] = {}
         for file in list_files(place.files, place.layout):
             if file.kind is FileKind.OTHER:
@@ -135,8 +137,9 @@ def _empty(place: Place, folders: Sequence[str]) -> int:
 @disk.command("rename-bookie")
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
+@AS_JSON
 @on_disk()
-def rename_bookie(place: Place, old: str, new: str) -> int:
+def rename_bookie(place: Place, old: str, new: str, as_json: bool) -> int:
     """Write the id NEW in the place of OLD into the cookies of a stopped bookie's directories. (Apache: updatecookie)
 
     After `bookie cluster rename-bookie OLD NEW`, which does it in the metadata. May be repeated; nothing is written
@@ -163,5 +166,6 @@ def rename_bookie(place: Place, old: str, new: str) -> int:
                 cookies[folder] = format_cookie(replace(cookie, bookie_id=new))
         for folder, data in cookies.items():
             files.write_bytes_atomic(f"{folder}/{COOKIE_FILE}", data)
-    click.echo(f"{len(cookies)} of {len(place.layout.folders)} directories were of {old}; all are of {new} now")
+    line = f"{len(cookies)} of {len(place.layout.folders)} directories were of {old}; all are of {new} now"
+    tell(as_json, line, renamed=sorted(cookies), directories=list(place.layout.folders))
     return CommandExit.OK

@@ -1,11 +1,11 @@
-"""Who uses the directories of a bookie now.
+"""The processes that use the directories of a bookie now.
 
 - A bookie, and a command that changes its files, owns each folder (`node.identity.ownership`).
 - RocksDB locks each database with a lock of the kernel, so every process on the machine that has one open is found.
 - Bookies of other makes own no folder: a process that has files open below them is found if it shares this process's
   view of the machine (`/proc`). `DIRTY` stays behind when a bookie did not stop cleanly.
 
-Source: reference on-disk formats, section 11.
+Source: docs/internals/on-disk-formats.md, section 11.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def refuse_if_dirty(layout: DiskLayout) -> None:
 
 @contextmanager
 def hold(layout: DiskLayout) -> Iterator[None]:
-    """Own the folders, and keep bookies of other makes from opening the databases. `BadRequest` or `DirectoryInUse` if
-    somebody uses them."""
+    """Hold the folders, and keep other bookies from opening the databases. `BadRequest` or `DirectoryInUse` if
+    they are in use."""
     with ExitStack() as held:
         held.enter_context(hold_directories(layout.folders))
         for path in _locks(layout):
@@ -74,7 +74,8 @@ def _locks(layout: DiskLayout) -> Iterator[str]:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Process id of whoever holds a write lock on the file; 0 if it cannot be seen from here, None: nobody does."""
+    """Return the process id of the holder of a write lock on the file; 0 if it cannot be seen from here, None if
+    there is none."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else max(0, pid)

@@ -62,7 +62,7 @@ def _ledger(space: Any, ledger_id: int, entries: bool) -> dict[str, Any]:
 
 
 def _key(stored: bytes) -> str:
-    """What there is of it: who has seen the key itself may write and read."""
+    """Say whether there is a key, but do not show it: a user who sees the key may write and read."""
     from bookie_protocol.keys import is_unknown_key
 
     if not is_unknown_key(stored):

@@ -64,7 +64,7 @@ def readlog(
 ) -> int:
     """Print the entries of LOG: a file, its name (`1a.log`), or its id in decimal. (Apache: readlog)
 
-    A position is the offset of an entry's first byte, as in an index. The place of damage is told on standard error;
+    A position is the offset of an entry's first byte, as in an index. The place of damage is printed on standard error;
     the exit code is 13 then.
     """
     from bookie_pod.storage.entry_log.scan import ScanEnd, ScanOutcome
@@ -158,7 +158,7 @@ def space_of(spaces: Any, path: str) -> Any:
 
 
 def _known_ledgers(place: Place, path: str) -> Any:
-    """Whether a ledger is in the index of the log's space; None without an index."""
+    """Return a test that a ledger is in the index of the log's space; None without an index."""
     from bookie_protocol.errors import StartupError
 
     try:

@@ -1,6 +1,4 @@
-"""`bookie disk files`, `lastmark` and `cookie`: the small things in the directories; and `readjournal`: the records of
-a journal file.
-"""
+"""`bookie disk files`, `lastmark` and `cookie`, for the small files, and `readjournal`, for a journal file."""
 
 from __future__ import annotations
 
@@ -125,7 +123,7 @@ def readjournal(
     """Print the records of JOURNAL: a file, its name (`18f2a3b4c5d.txn`), or its id in decimal. (Apache: readjournal)
 
     Without JOURNAL all files of the journal directories are read, the oldest first. Where a file is damaged, its sound
-    part is printed and the place is told; the exit code is 13 then.
+    part is printed, and the place on standard error; the exit code is 13 then.
     """
     from bookie_pod.storage.journal.directory import journal_path, list_journals
 

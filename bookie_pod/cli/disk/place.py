@@ -33,6 +33,8 @@ class Place:
     """`storage.entry_log.options.EntryLogOptions`"""
     files: Any = field(repr=False)
     """`storage.files.Files`"""
+    places: Any = field(default=None, repr=False)
+    """`node.identity.places.DirectoryPlaces`, if the directories are those of a configuration."""
 
     @contextmanager
     def spaces(self) -> Iterator[Any]:
@@ -45,11 +47,16 @@ class Place:
 
     @contextmanager
     def to_change(self, *, unclean: bool) -> Iterator[Any]:
-        """Keeps bookies away; gives databases that can be written (`storage.index_rebuild.swap.DiskStores`)."""
+        """Keeps bookies away; gives databases that can be written (`storage.index_rebuild.swap.DiskStores`).
+
+        `MisplacedDirectory` if the directories are not those that the configuration takes them for.
+        """
         from bookie_pod.cli.disk.holders import hold, refuse_if_dirty
         from bookie_pod.storage.index.store import StoreKind
         from bookie_pod.storage.index_rebuild.swap import DiskStores
 
+        if self.places is not None:
+            self.places.check()
         stores = DiskStores(self.files)
         locked = any(
             stores.exists(f"{folder}/{kind.value}") for folder in self.layout.index_folders for kind in StoreKind
@@ -122,6 +129,7 @@ def _place(
         layout = DiskLayout(*(tuple(map(_current, dirs)) for dirs in (journal_dirs, ledger_dirs, index_dirs)))
         return Place(_checked(layout), EntryLogOptions(), PosixFiles())
     from bookie_pod.config.load import load_config
+    from bookie_pod.node.identity.published import directory_places
     from bookie_pod.node.options import current_folders, storage_settings
 
     config = load_config(file, overrides=overrides(assignments, {}))
@@ -130,7 +138,9 @@ def _place(
         tuple(current_folders(dirs.journal)), tuple(current_folders(dirs.ledger)), tuple(current_folders(dirs.index))
     )
     remedy = "" if file else "; give the bookie's configuration with -c, or its directories with --ledger-dir"
-    return Place(_checked(layout, remedy), storage_settings(config).db.entry_log, PosixFiles())
+    files = PosixFiles()
+    options = storage_settings(config).db.entry_log
+    return Place(_checked(layout, remedy), options, files, directory_places(config, files))
 
 
 def _current(directory: str) -> str:

@@ -1,5 +1,6 @@
-"""`bookie disk rebuild-locations`, `rebuild-ledgers` and `rebuild-index-files`, and `convert` and `finish`: an index as
-another engine has it.
+"""`bookie disk rebuild-locations`, `rebuild-ledgers` and `rebuild-index-files`, and `convert` and `finish`.
+
+The last two make an index in the form of another engine.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import click
 from bookie_pod.cli.disk import UNCLEAN, disk, number, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.options import AS_JSON_LINES, PASSWORD_VARIABLE, password_option, read_password
+from bookie_pod.cli.options import AS_JSON, AS_JSON_LINES, PASSWORD_VARIABLE, password_option, read_password, tell
 from bookie_protocol.errors import BadRequest, NotThere
 
 if TYPE_CHECKING:
     from bookie_pod.storage.index_rebuild.index_files import IndexFilesReport
+    from bookie_pod.storage.index_rebuild.locations import RebuildReport
     from bookie_pod.storage.index_rebuild.swap import DiskStores
 
 ACCEPT_DAMAGE = click.option(
     "--accept-damage",
     is_flag=True,
-    help="Put the new index in place although entry logs are damaged: what lies behind the damage may be missing.",
+    help="Put the new index in place although entry logs are damaged, or entries that the old one names are not there:"
+    " what lies behind the damage may be missing.",
 )
 
 
@@ -36,8 +39,9 @@ ACCEPT_DAMAGE = click.option(
 def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
     """Rebuild the `locations` databases of DbLedgerStorage from the entry logs.
 
-    The old ones stay as backups. No new one is put in place before all are built. Where a log is damaged, rows of the
-    old index whose entries are still there are kept. (Apache: rebuild-db-ledger-locations-index)
+    The old ones stay as backups. No new one is put in place before all are built. Rows of the old index that no log
+    confirms are kept: what they lead to lies behind damage, or is lost here, and then reads of it fail. (Apache:
+    rebuild-db-ledger-locations-index)
     """
     from bookie_pod.storage.index_rebuild.offline import OfflineLocations
     from bookie_pod.storage.index_rebuild.swap import finish
@@ -54,7 +58,7 @@ def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
             ends.callback(rebuilding.close)
             step_bytes(rebuilding, rebuilding.report, f"reading entry logs of {ledger_folder}")
             built.append((index_folder, rebuilding))
-        refused = not accept_damage and any(rebuilding.report.damaged_logs for _, rebuilding in built)
+        refused = not accept_damage and any(each.report.damaged_logs or each.report.lost for _, each in built)
         for index_folder, rebuilding in built:
             if refused:
                 rebuilding.discard()
@@ -69,8 +73,7 @@ def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
 
 def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
     report = rebuilding.report
-    for end in report.damages:
-        click.echo(f"bookie: damaged entry log: {end.detail}", err=True)
+    _tell_of_damage(report)
     unreadable = rebuilding.old_unreadable or report.old_unreadable
     if as_json:
         print_json(
@@ -83,6 +86,7 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
                 "lost": report.lost,
                 "damaged_logs": report.damaged_logs,
                 "torn_logs": report.torn_logs,
+                "torn_records": report.torn_records,
                 "old_index_unreadable": unreadable,
                 "backup": rebuilding.backup,
             }
@@ -90,7 +94,8 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
         return
     click.echo(
         f"{folder}: {report.entries} entries in {report.logs} logs, {report.unknown_ledger_entries} of unknown "
-        f"ledgers; {report.salvaged} rows kept from the old index, {report.lost} of its rows had no entry"
+        f"ledgers; {report.salvaged} rows kept from the old index whose entries no scan found, and {report.lost} whose"
+        " entries are not there"
     )
     _tell_of_old_index(unreadable, rebuilding.backup)
 
@@ -101,10 +106,10 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
 def rebuild_ledgers(place: Place, as_json: bool) -> int:
     """Rebuild the `ledgers` databases of DbLedgerStorage from what is left of them, the journals and the entry logs.
 
-    A ledger whose record is gone is fenced, because nobody knows whether it was; of a database that has lost its newest
-    rows, every one is. Where ledgers may have been forgotten that left nothing else here, the bookie asks the metadata
-    service before it takes the first entry of one that it does not know. Deleted ledgers may come back; garbage
-    collection deletes them again. (Apache: rebuild-db-ledgers-index)
+    A ledger whose record is gone is fenced and in limbo, because it may have been before; if a database has lost its
+    newest rows, every ledger is. Where ledgers may have been forgotten that left nothing else here, the bookie asks the
+    metadata service before it takes the first entry of one that it does not know. Deleted ledgers may come back;
+    garbage collection deletes them again. (Apache: rebuild-db-ledgers-index)
     """
     from bookie_pod.node.identity.earlier_life import EarlierLife
     from bookie_pod.storage.index_rebuild.offline import OfflineLedgers
@@ -144,7 +149,7 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
 def _print_ledgers(folder: str, rebuilding: Any, as_json: bool) -> None:
     report = rebuilding.report
     for problem in (*rebuilding.damaged_journals, *rebuilding.unreadable):
-        click.echo(f"bookie: not read to its end: {problem}", err=True)
+        _tell_of_journal(problem)
     unreadable = rebuilding.old_unreadable or report.old_unreadable
     if as_json:
         print_json(
@@ -160,10 +165,25 @@ def _print_ledgers(folder: str, rebuilding: Any, as_json: bool) -> None:
         )
         return
     click.echo(
-        f"{folder}: {report.ledgers} ledgers: {report.kept} kept, {report.fenced_in_doubt} fenced because nobody knows "
-        f"whether they were; {report.without_key} without a key"
+        f"{folder}: {report.ledgers} ledgers: {report.kept} kept, {report.fenced_in_doubt} fenced because it is"
+        f" unknown whether they were; {report.without_key} without a key"
     )
     _tell_of_old_index(unreadable, rebuilding.backup)
+
+
+def _tell_of_journal(problem: object) -> None:
+    click.echo(f"bookie: not read to its end: {problem}", err=True)
+
+
+def _tell_of_damage(report: RebuildReport | IndexFilesReport) -> None:
+    for end in report.damages:
+        click.echo(f"bookie: damaged entry log: {end.detail}", err=True)
+    if report.lost:
+        click.echo(
+            f"bookie: {report.lost} rows of the old index lead to entries that are not there, or cannot be read: bring"
+            " missing entry logs and disks back. The rows are kept, and reads of these entries fail",
+            err=True,
+        )
 
 
 def _tell_of_old_index(unreadable: str | None, backup: str | None) -> None:
@@ -241,7 +261,8 @@ def convert(place: Place, engine: str, unclean: bool, as_json: bool) -> None:
             if spaces.kind is target:
                 _done(engine, as_json, {"changed": False})
                 return
-            converting = conversion(place.files, stores, place.layout, spaces.spaces[0].index, target)
+            space = spaces.spaces[0]
+            converting = conversion(place.files, stores, place.layout, space.index, space.logs, target)
             try:
                 with Bar("converting ledgers") as bar:
                     done = 0
@@ -262,24 +283,28 @@ def _done(engine: str, as_json: bool, report: dict[str, object]) -> None:
         return
     if report["changed"]:
         click.echo(f"{report['ledgers']} ledgers, {report['entries']} entries; the old index is now {report['backup']}")
+        if report["left_out"]:
+            click.echo(
+                f"{report['left_out']} rows left out: a power cut took their entries before they were acknowledged"
+            )
     else:
         click.echo("The index has that form already.")
     click.echo(f"Set ledgerStorageClass={name}")
 
 
 @disk.command()
+@AS_JSON
 @on_disk()
-def finish(place: Place) -> None:
+def finish(place: Place, as_json: bool) -> None:
     """Finish the change of an index that was interrupted."""
     from bookie_pod.storage.index_rebuild.swap import finish as finish_swap
 
     need_ledgers(place)
     with place.to_change(unclean=True) as stores:
         finished = [finish_swap(place.files, stores, folder) for folder in place.layout.index_folders]
-    for purpose in filter(None, finished):
-        click.echo(f"Finished: {purpose}")
-    if not any(finished):
-        click.echo("Nothing was interrupted.")
+    done = [f"{purpose}" for purpose in finished if purpose]
+    lines = [f"Finished: {purpose}" for purpose in done] or ["Nothing was interrupted."]
+    tell(as_json, "\n".join(lines), finished=done)
 
 
 @disk.command("rebuild-index-files")
@@ -303,14 +328,16 @@ def rebuild_index_files(
 ) -> int:
     """Rebuild index files of SortedLedgerStorage or InterleavedLedgerStorage from the entry logs.
 
-    Key and fence come from the old file. Where its header is gone, the ledger is fenced, and its key is made from the
-    password, if one is given. (Apache: regenerate-interleaved-storage-index-file)
+    Key and fence come from the old file. Where its header is gone, the ledger is fenced and in limbo, until its entries
+    were compared with those of other bookies; its key is made from the password, if one is given. (Apache:
+    regenerate-interleaved-storage-index-file)
     """
     from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
-    from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
+    from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild, next_logs
     from bookie_pod.storage.index_rebuild.swap import backup_suffix
     from bookie_pod.storage.inspect.index import FileIndex
     from bookie_pod.storage.inspect.logs import StoredLogs
+    from bookie_pod.storage.journal.survey import read_folders
 
     need_ledgers(place)
     if bool(ledgers) == missing:
@@ -323,14 +350,21 @@ def rebuild_index_files(
         if not chosen:
             raise NotThere("every ledger in the entry logs has its index file")
         keys = _keys(chosen, password_file)
-        deleted = DeletedLedgers(place.files, logs.folders[0])
+        deleted = [DeletedLedgers(place.files, folder) for folder in place.layout.ledgers]
         rebuilding = IndexFilesRebuild(
-            place.files, logs, old, place.layout.index_folders[0], chosen, keys, deleted.may_be_earlier_life
+            place.files,
+            logs,
+            old,
+            place.layout.index_folders[0],
+            chosen,
+            keys,
+            died_before=lambda ledger_id, log_id: any(each.may_be_earlier_life(ledger_id, log_id) for each in deleted),
+            next_logs=next_logs(read_folders(place.files, place.layout.journals, _tell_of_journal)),
         )
         report = rebuilding.report
         try:
             step_bytes(rebuilding, report, "reading entry logs")
-            refused = bool(report.damages) and not accept_damage
+            refused = bool(report.damages or report.lost) and not accept_damage
             if dry_run or refused:
                 rebuilding.discard()
             else:
@@ -353,14 +387,15 @@ def _refuse_databases(stores: DiskStores, folders: Sequence[str]) -> None:
 
 
 def _tell_of_index_files(report: IndexFilesReport, *, changed: bool, as_json: bool) -> None:
-    for end in report.damages:
-        click.echo(f"bookie: damaged entry log: {end.detail}", err=True)
+    _tell_of_damage(report)
     if as_json:
         print_json(
             {
                 "ledgers": report.ledgers,
                 "entries": report.entries,
                 "empty": report.empty,
+                "salvaged": report.salvaged,
+                "lost": report.lost,
                 "fenced_in_doubt": report.fenced_in_doubt,
                 "without_key": report.without_key,
                 "changed": changed,

@@ -10,11 +10,11 @@ import click
 from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON, YES, combined, confirmed, password_option, quorum_options, read_password
+from bookie_pod.config.keys import MIB
 
 if TYPE_CHECKING:
     from bookie_client.writing.creation import NewLedger
 
-_MIB: Final = 1024 * 1024
 DIGESTS: Final = ("CRC32C", "CRC32", "MAC", "DUMMY")
 INPUT_FORMATS: Final = ("lines", "fixed", "prefixed", "whole")
 OUTPUT_FORMATS: Final = ("lines", "raw", "prefixed", "json")
@@ -61,19 +61,26 @@ takes_entries: Final = combined(
     ),
     click.option(
         "--size",
-        type=click.IntRange(1, 64 * _MIB),
+        type=click.IntRange(1, 64 * MIB),
         default=1024,
         show_default=True,
         help="Bytes of an entry, with --format fixed.",
     ),
 )
-"""Where entries come from, and what makes one."""
+"""Options for the input of entries, and its format."""
 
 puts_entries_out: Final = combined(
     click.option("-o", "--output", default="-", show_default=True, metavar="FILE", help="Write there."),
-    click.option("--format", "format_", type=click.Choice(OUTPUT_FORMATS), default="lines", show_default=True),
+    click.option(
+        "--format",
+        "format_",
+        type=click.Choice(OUTPUT_FORMATS),
+        default="lines",
+        show_default=True,
+        help="How an entry is written: as a line, as it is, as JSON, or with its length before it.",
+    ),
 )
-"""Where entries go, and how."""
+"""Options for the output of entries, and its format."""
 
 
 @ledger.command()
@@ -187,6 +194,32 @@ def info(connection: Connection, ledger_id: int, as_json: bool) -> None:
 
 @ledger.command()
 @_ID
+@click.option(
+    "--percent",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="Read so many percent of the entries from each bookie, beside the first and the last.",
+)
+@AS_JSON
+@connects
+def doctor(connection: Connection, ledger_id: int, percent: int, as_json: bool) -> int:
+    """Look at LEDGER and its copies, and say what is wrong and what helps.
+
+    It changes nothing. Exit code 13 if entries cannot be read, 12 if some bookie could not tell.
+    """
+    from bookie_pod.cli.doctor.findings import has_problem, print_findings
+    from bookie_pod.cli.ledger.doctor import examine
+
+    examination = connection.run(lambda cluster: examine(cluster, ledger_id, percent))
+    print_findings(examination.findings, as_json=as_json)
+    if has_problem(examination.findings):
+        return CommandExit.DAMAGED
+    return CommandExit.COULD_NOT_TELL if examination.could_not_tell else CommandExit.OK
+
+
+@ledger.command()
+@_ID
 @_DIGEST
 @password_option
 @AS_JSON
@@ -220,7 +253,8 @@ def delete(connection: Connection, ledger_ids: tuple[int, ...], force: bool, yes
 
 
 def _new_ledger(*, digest: str, password_file: str | None, properties: Sequence[str], **others: Any) -> NewLedger:
-    """What `creates` gave. Raises `click.UsageError`, `InvalidConfiguration`, `BadRequest`."""
+    """Return the ledger to create, by the options of `creates`. Raises `click.UsageError`, `InvalidConfiguration`,
+    `BadRequest`."""
     from bookie_client.writing.creation import NewLedger
     from bookie_protocol.digest import DigestType
 

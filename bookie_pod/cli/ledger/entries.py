@@ -22,10 +22,13 @@ from bookie_pod.cli.progress import Bar
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, PodkeeperError
 
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+"""Maximum bytes of input that are collected for an entry; the client's own limit (`max_frame_size`) is smaller."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read, and where it goes."""
+    """The entries to read, and their destination."""
 
     ledger_id: int
     password: bytes
@@ -44,7 +47,7 @@ async def read_ledger(cluster: Cluster, reading: Reading, first: int, last: int 
         if last is None and first > confirmed + 1:
             raise BadRequest(f"ledger {reading.ledger_id}: entry {first} is above the last add confirmed, {confirmed}")
         end = confirmed if last is None else last
-        with Output(reading.output) as output, Bar("reading", max(0, end - first + 1)) as bar:
+        with Output(reading.output) as output, Bar("reading", max(0, end - first + 1), rate=True) as bar:
             await put_out(ledger.entries(first, end), reading.format, output, bar)
 
 
@@ -65,18 +68,14 @@ async def put_out(entries: AsyncIterator[LedgerEntry], format_: str, output: Out
         while batch := await batches.take():
             await output.write(encode(batch))
             if bar is not None:
-                bar.advance(len(batch))
+                bar.advance(len(batch), len(batch))
     finally:
         await batches.close()
 
 
-MAX_ENTRY_BYTES = 64 * 1024 * 1024
-"""No input is collected beyond this; the client's own limit (`max_frame_size`) is smaller."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where entries come from; `size` in bytes counts for the format `fixed`."""
+    """The source of entries; `size` in bytes applies to the format `fixed`."""
 
     path: str
     format: str
@@ -85,7 +84,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of it; `nbytes` of payload."""
+    """The outcome of a write; `nbytes` of payload."""
 
     ledger_id: int
     entries: int
@@ -105,13 +104,14 @@ async def write_ledger(cluster: Cluster, new: NewLedger, source: Source) -> Writ
     entries = splitter(source.format, source.size, MAX_ENTRY_BYTES)
     began = time.perf_counter()
     try:
-        with Bar("writing", size_of(file), in_bytes=True) as bar:
+        with Bar("writing", size_of(file), in_bytes=True, rate=True) as bar:
             ledger = await create_writer(cluster.client.context, LedgerWriter, new)
             try:
                 async with ledger:
                     async for piece in pieces(file):
-                        await _append(ledger, entries.feed(piece))
-                        bar.advance(len(piece))
+                        payloads = entries.feed(piece)
+                        await _append(ledger, payloads)
+                        bar.advance(len(piece), len(payloads))
                     await _append(ledger, entries.end())
             except PodkeeperError as error:
                 cause = ledger.failure or error

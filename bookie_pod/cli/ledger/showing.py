@@ -25,7 +25,8 @@ _COUNTS: Final = ("entries", "bytes")
 
 
 def as_dict(metadata: LedgerMetadata) -> dict[str, Any]:
-    """What `--json` prints. Entries and bytes are null unless the ledger is closed. Never the password."""
+    """Return the metadata as `--json` prints them, without the password. Entries and bytes are null unless the
+    ledger is closed."""
     closed, created = metadata.is_closed, moment(metadata.ctime or None)
     return {
         "ledger_id": metadata.ledger_id,
@@ -56,7 +57,7 @@ async def list_ledgers(cluster: Cluster, *, is_long: bool, as_json: bool) -> Non
             fields = as_dict(await cluster.client.metadata(ledger_id))
         except NoSuchLedger:
             continue  # deleted since it was listed
-        except MetadataDamaged as error:  # told in its place: those behind it are listed all the same
+        except MetadataDamaged as error:  # reported in its place: those behind it are listed all the same
             fields = {**dict.fromkeys(_COLUMNS), "ledger_id": ledger_id, "state": "DAMAGED"}
             click.echo(f"bookie: {error}", err=True)
         if as_json:
@@ -80,10 +81,12 @@ async def recover_ledger(cluster: Cluster, ledger_id: int, password: bytes, dige
 
 
 async def delete_ledgers(cluster: Cluster, ledger_ids: Sequence[int], *, force: bool, as_json: bool) -> None:
-    """Delete them in order; as JSON each is printed when it is gone. What stays is told at the end, so that one keeps
-    none of the others, and a command that was interrupted can be given again: raises `NoSuchLedger` for those that do
-    not exist, and, without `force`, `MetadataDamaged` for those that cannot be read and `Refused` for those that a
-    stream lists."""
+    """Delete ledgers in order; as JSON each is printed when it is gone.
+
+    Those that stay are reported at the end, so that one does not hold up the others, and an interrupted command can be
+    repeated: raises `NoSuchLedger` for those that do not exist, and, without `force`, `MetadataDamaged` for those that
+    cannot be read and `Refused` for those that a stream lists.
+    """
     listing = {} if force else await ManifestStore(cluster.service).listing(set(ledger_ids))
     left: dict[type[PodkeeperError], list[str]] = {Refused: [], MetadataDamaged: [], NoSuchLedger: []}
     with Bar("deleting", len(ledger_ids)) as bar:

@@ -9,9 +9,18 @@ import click
 from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.ledger.commands import DIGESTS, puts_entries_out, takes_entries
-from bookie_pod.cli.options import AS_JSON, YES, combined, confirmed, password_option, quorum_options, read_password
+from bookie_pod.cli.options import (
+    AS_JSON,
+    YES,
+    combined,
+    confirmed,
+    password_option,
+    quorum_options,
+    read_password,
+    tell,
+)
+from bookie_pod.config.keys import MIB
 
-_MIB: Final = 1024 * 1024
 _NAME: Final = click.argument("name", metavar="STREAM")
 _POSITION: Final = "LEDGER:ENTRY"
 
@@ -28,7 +37,13 @@ def stream() -> None:
 
 _settings: Final = combined(
     quorum_options(3),
-    click.option("--digest", type=click.Choice(DIGESTS), default=DIGESTS[0], show_default=True),
+    click.option(
+        "--digest",
+        type=click.Choice(DIGESTS),
+        default=DIGESTS[0],
+        show_default=True,
+        help="What protects entries from damage.",
+    ),
     click.option(
         "--max-ledger-entries",
         default=50_000,
@@ -38,7 +53,7 @@ _settings: Final = combined(
     ),
     click.option(
         "--max-ledger-bytes",
-        default=2048 * _MIB,
+        default=2048 * MIB,
         show_default=True,
         type=click.IntRange(1),
         help="or payload bytes,",
@@ -217,8 +232,11 @@ def seal(connection: Connection, name: str, as_json: bool) -> None:
 @click.option("--keep-ledgers", is_flag=True, help="Delete the list only.")
 @click.option("--force", is_flag=True, help="Also while a writer has a ledger open; it is fenced.")
 @YES
+@AS_JSON
 @connects
-def delete(connection: Connection, names: tuple[str, ...], keep_ledgers: bool, force: bool, yes: bool) -> int:
+def delete(
+    connection: Connection, names: tuple[str, ...], keep_ledgers: bool, force: bool, yes: bool, as_json: bool
+) -> int:
     """Delete streams, their cursors and their ledgers."""
     question = f"Delete {'stream' if len(names) == 1 else 'streams'} {', '.join(names)}?"
     if not yes and not confirmed("delete", "deletes", question):
@@ -226,6 +244,8 @@ def delete(connection: Connection, names: tuple[str, ...], keep_ledgers: bool, f
     from bookie_pod.cli.stream.showing import delete_streams
 
     connection.run(lambda cluster: delete_streams(cluster, names, with_ledgers=not keep_ledgers, force=force))
+    if as_json:
+        tell(True, "", deleted=list(names), with_ledgers=not keep_ledgers)
     return CommandExit.OK
 
 

@@ -21,10 +21,13 @@ from bookie_pod.cli.ledger.entries import MAX_ENTRY_BYTES, Source, put_out
 from bookie_pod.cli.progress import Bar
 from bookie_protocol.errors import PodkeeperError
 
+_UNDER_WAY: Final = 64
+"""Pieces of the input whose acknowledgement is not awaited before the next one is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamReading:
-    """What is read, and where it goes."""
+    """The entries to read, and their destination."""
 
     name: str
     password: bytes = field(repr=False)
@@ -53,7 +56,7 @@ async def read_stream(cluster: Cluster, reading: StreamReading, start: str, to: 
     first = end if start == "latest" else place(start)
     spans = manifest.spans(position(manifest, start, end), end)
     count = sum(span.last - span.first + 1 for span in spans if span.last is not None)
-    with Output(reading.output) as output, Bar("reading", count) as bar:
+    with Output(reading.output) as output, Bar("reading", count, rate=True) as bar:
         async with aclosing(streams.reader(reading.name).entries(first, end)) as entries:
             await put_out(entries, reading.format, output, bar)
 
@@ -66,13 +69,9 @@ async def tail_stream(cluster: Cluster, reading: StreamReading, start: str) -> N
             await put_out(entries, reading.format, output, None)
 
 
-_UNDER_WAY: Final = 64
-"""Pieces of the input whose acknowledgement is not awaited before the next one is read."""
-
-
 @dataclass(frozen=True, slots=True)
 class Appending:
-    """What is appended, and where."""
+    """The entries to append, and the stream."""
 
     name: str
     source: Source
@@ -83,7 +82,7 @@ class Appending:
 
 @dataclass(slots=True)
 class Appended:
-    """What became of it; `nbytes` of payload."""
+    """The outcome of an append; `nbytes` of payload."""
 
     name: str
     entries: int = 0
@@ -109,14 +108,15 @@ async def append_stream(cluster: Cluster, appending: Appending) -> Appended:
     try:
         if appending.create:
             await streams.create(appending.name, if_absent=True)
-        with Bar("appending", size_of(file), in_bytes=True) as bar:
+        with Bar("appending", size_of(file), in_bytes=True, rate=True) as bar:
             writer = streams.writer(appending.name, take_over=appending.take_over)
             under_way: deque[asyncio.Future[list[StreamPosition]]] = deque()
             try:
                 async with writer:
                     async for piece in pieces(file):
-                        await _append(writer, entries.feed(piece), appended, under_way)
-                        bar.advance(len(piece))
+                        payloads = entries.feed(piece)
+                        await _append(writer, payloads, appended, under_way)
+                        bar.advance(len(piece), len(payloads))
                     await _append(writer, entries.end(), appended, under_way)
                     while under_way:
                         appended.add(await under_way.popleft())
@@ -173,7 +173,7 @@ async def _append(
 
 
 def _collect(under_way: deque[asyncio.Future[list[StreamPosition]]], appended: Appended) -> None:
-    """What was acknowledged before it ended."""
+    """Count the entries that were acknowledged before the end."""
     for each in under_way:
         if each.done() and not each.cancelled() and each.exception() is None:
             appended.add(each.result())

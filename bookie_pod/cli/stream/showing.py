@@ -1,11 +1,11 @@
 """Streams for people and for programs; truncation and deletion.
 
-`offloaded` asks which ledgers of a stream stand in an archive: what `bookie job offload` noted of them in the metadata
-service.
+`offloaded` shows which ledgers of a stream are in an archive, by the records that `bookie job offload` keeps in the
+metadata service.
 
 Invariants
 - A ledger counts with as many entries as the stream lists, as for the Spark source and the jobs.
-- What cannot be told raises, and is never "not there".
+- An unknown state raises, and is never "not there".
 
 Event loop of the client only.
 """
@@ -22,14 +22,14 @@ import click
 from rich.table import Table
 
 from bookie_client.streams import Manifest, StreamCursor, StreamPosition, Streams, StreamSettings
-from bookie_client.streams.model import AT_ONCE, StreamLedger
+from bookie_client.streams.model import AT_ONCE, START, StreamLedger
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.stream.entries import position
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.archive import KIND
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataDamaged, NoSuchStream, StreamPositionGone
+from bookie_protocol.errors import MetadataDamaged, NoSuchLedger, NoSuchStream, StreamPositionGone
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import archived_ledger
 from bookie_protocol.shown import moment
@@ -67,7 +67,7 @@ async def list_streams(cluster: Cluster, *, is_long: bool, as_json: bool) -> Non
             fields = _summary(await streams.manifest(name))
         except NoSuchStream:
             continue  # deleted since it was listed, or on its way
-        except MetadataDamaged as error:  # told in its place: those behind it are listed all the same
+        except MetadataDamaged as error:  # reported in its place: those behind it are listed all the same
             fields = {**dict.fromkeys(_LIST), "stream": name, "state": "damaged"}
             click.echo(f"bookie: {error}", err=True)
         if as_json:
@@ -86,6 +86,7 @@ async def show_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
     cursors = await streams.cursors(name)
     archived = await offloaded(cluster.client.metadata_service, manifest)
     fields = _as_dict(manifest, end, cursors, archived, await _marked(cluster, manifest))
+    fields["newest_ledger_created"] = await _created(cluster, manifest)
     if as_json:
         click.echo(json.dumps(fields))
         return
@@ -189,7 +190,7 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
 
 
 def _is_gone(manifest: Manifest, at: StreamPosition) -> bool:
-    """Whether a position is no part of the stream any more, or never was. Raises `BadRequest` as `Manifest.ordinal`."""
+    """Return True if a position left the stream, or never was in it. Raises `BadRequest` as `Manifest.ordinal`."""
     try:
         manifest.ordinal(at)
     except StreamPositionGone:
@@ -210,11 +211,21 @@ def _as_dict(
     archived: frozenset[int],
     marked: frozenset[int],
 ) -> dict[str, Any]:
-    """What `info --json` prints. Entries and bytes are those of closed ledgers; those of the open one are null."""
+    """Return the stream as `info --json` prints it.
+
+    The totals of entries and bytes are those of closed ledgers. The entries of an open ledger are the confirmed ones;
+    its bytes are null, and so are pending adds, which only its writer knows.
+    """
+    shown_cursors = _cursors(manifest, end, cursors)
+    opened = manifest.open_ledger
     return {
         **_summary(manifest),
-        "earliest": str(manifest.earliest),
-        "end": str(end),
+        "earliest": _shown(manifest.earliest, manifest),
+        "end": _shown(end, manifest),
+        "last_confirmed_entry": _last_confirmed(manifest, end),
+        "pending_adds": None if opened is not None else 0,
+        "waiting_cursors": sum(not row["behind"] for row in shown_cursors),
+        "newest_ledger": manifest.ledgers[-1].ledger_id if manifest.ledgers else None,
         "created": _time(manifest.created_ms),
         "to_be_deleted": len(manifest.retired_ids),
         "settings": {**asdict(manifest.settings), "digest": manifest.settings.digest.name},
@@ -222,13 +233,13 @@ def _as_dict(
             app: {"batch_id": last.batch_id, "rows": last.rows, "published": _time(last.published_ms)}
             for app, last in manifest.transactions.items()
         },
-        "cursors": _cursors(manifest, end, cursors),
+        "cursors": shown_cursors,
         "ledgers": [
             {
                 "ledger_id": ledger.ledger_id,
                 "state": "open" if ledger.is_open else "closed",
                 "first_ordinal": ledger.first_ordinal,
-                "entries": ledger.entries,
+                "entries": _confirmed(end, ledger.ledger_id) if ledger.is_open else ledger.entries,
                 "bytes": ledger.nbytes,
                 "closed": None if ledger.closed_ms is None else _time(ledger.closed_ms),
                 "offloaded": ledger.ledger_id in archived,
@@ -237,6 +248,38 @@ def _as_dict(
             for ledger in manifest.ledgers
         ],
     }
+
+
+def _shown(position: StreamPosition, manifest: Manifest) -> str | None:
+    """None in a stream without ledgers: there the beginning has no ledger to be in."""
+    if position.ledger_id != START.ledger_id:
+        return str(position)
+    return f"{manifest.ledgers[0].ledger_id}:0" if manifest.ledgers else None
+
+
+def _confirmed(end: StreamPosition, ledger_id: int) -> int:
+    return end.entry_id if end.ledger_id == ledger_id else 0
+
+
+def _last_confirmed(manifest: Manifest, end: StreamPosition) -> str | None:
+    """The last entry that can be read; None: there is none."""
+    if end == manifest.earliest:
+        return None
+    if end.ledger_id != START.ledger_id and end.entry_id:
+        return f"{end.ledger_id}:{end.entry_id - 1}"
+    last = next((each for each in reversed(manifest.closed) if each.entries), None)
+    return None if last is None else f"{last.ledger_id}:{(last.entries or 0) - 1}"
+
+
+async def _created(cluster: Cluster, manifest: Manifest) -> str | None:
+    """Return the time at which the newest ledger was created; None if there is none, or it is unknown."""
+    if not manifest.ledgers:
+        return None
+    try:
+        metadata = await cluster.client.metadata(manifest.ledgers[-1].ledger_id)
+    except (NoSuchLedger, MetadataDamaged):
+        return None
+    return None if metadata.ctime is None else _time(metadata.ctime)
 
 
 def _cursors(manifest: Manifest, end: StreamPosition, cursors: Mapping[str, StreamCursor]) -> list[dict[str, Any]]:

@@ -12,23 +12,39 @@ import pytest
 from bookie_pod.cli.audited import CHANGES
 from bookie_pod.cli.main import cli, run
 
-ASKS_A_BOOKIE = {"drain-clients", "gc resume", "gc run", "gc suspend", "index rebuild", "index stop", "scrub run"}
+ASKS_A_BOOKIE = {
+    "drain-clients",
+    "gc allow-deletions",
+    "gc resume",
+    "gc run",
+    "gc suspend",
+    "index rebuild",
+    "index stop",
+    "scrub run",
+}
 """They change something, and stand in the trail of the bookie that they ask."""
 SERVES = {"autorecovery", "gateway", "metadata-service", "serve", "standalone", "trial"}
 LOOKS = {
     "bench read",
     "bench write",  # ledgers of its own, which it deletes
     *(f"cluster {name}" for name in ("autorecovery status", "bookies", "cookie generate", "cookie get")),
-    *(f"cluster {name}" for name in ("health-check", "list-under-replicated", "lost-delay get", "placement")),
+    *(
+        f"cluster {name}"
+        for name in ("health-check", "list-under-replicated", "metadata backup", "lost-delay get", "placement")
+    ),
     *(f"cluster {name}" for name in ("replicas", "safety-check", "status", "who-is-auditor", "whoami")),
     *(f"config {name}" for name in ("check", "docs", "print")),
     *(f"disk {name}" for name in ("at", "check", "cookie", "files", "lastmark", "ledger", "ledgers", "locate", "logs")),
     *(f"disk {name}" for name in ("readjournal", "readlog", "readlogmetadata")),
-    *(f"gc {name}" for name in ("forecast", "quarantine", "status", "why")),
+    *(f"gc {name}" for name in ("forecast", "logs", "quarantine", "status", "why")),
+    "completion",
+    "doctor",
     "index status",
+    "man",
     "job",  # Spark's own, in a process of its own
-    *(f"ledger {name}" for name in ("info", "list", "tail")),
+    *(f"ledger {name}" for name in ("doctor", "info", "list", "tail")),
     *(f"scrub {name}" for name in ("damages", "status")),
+    "support-bundle",
     "shell",  # runs others of these
     *(f"stream {name}" for name in ("info", "list", "read", "tail")),
     "version",

@@ -15,10 +15,19 @@ from typing import Any
 import pytest
 
 from bookie_pod import logs
-from bookie_pod.cli.main import main, run
+from bookie_pod.cli.main import cli, main, run
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.processes import until_signal as termination_log
-from bookie_protocol.errors import ExitCode, InvalidCookie, JournalDamaged, RegistrationFailed
+from bookie_protocol.errors import (
+    ExitCode,
+    InvalidCookie,
+    JournalDamaged,
+    NoSuchLedger,
+    NotEnoughBookies,
+    PodkeeperError,
+    QuorumLost,
+    RegistrationFailed,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -223,10 +232,41 @@ def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert len(problems) == 2
     file.write_text("passwd=1\nmetadataServiceUri=zk://zk1/ledgers\nbookieId=b1\n")
     assert run(["config", "check", str(file)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "passwd: has no meaning here and is ignored",
-        "The configuration is valid.",
-    ]
+    ignored, valid, *may = capsys.readouterr().out.splitlines()
+    assert (ignored, valid) == ("passwd: has no meaning here and is ignored", "The configuration is valid.")
+    assert {line.split(" (")[0] for line in may} == {"port 3181", "port 8000", "port 3182"}
+
+
+def test_config_check_tells_who_may_do_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, tokens = tmp_path / "bk.conf", tmp_path / "tokens"
+    tokens.write_text("the-token-of-operations admin ops\nthe-token-of-dashboards viewer dashboards\n")
+    file.write_text(f"metadataServiceUri=zk://zk1/ledgers\nbookieId=b1\nhttpServerAuthTokenFile={tokens}\n")
+    assert run(["config", "check", str(file)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "port 8000 (httpServerPort): ops: admin" in told
+    assert "port 8000 (httpServerPort): dashboards: viewer" in told
+    assert "port 3182 (grpcServerPort): everybody: viewer" in told
+    assert not any("the-token-of" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "httpServerAuthTokenFile={}",
+        "grpcServerAuthTokenFile={}",
+        "bookieAuthProviderFactoryClass=dev.podkeeper.SharedToken\n"
+        "clientAuthProviderFactoryClass=dev.podkeeper.SharedToken\nauthTokenFile={}",
+        "metadataServiceTokenFile={}",
+    ],
+)
+def test_config_check_refuses_a_file_in_which_a_token_is_missing(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, tokens = tmp_path / "bk.conf", tmp_path / "tokens"
+    tokens.write_text("viewer\n")  # `echo "$(a command that failed) viewer"`
+    file.write_text(f"metadataServiceUri=zk://zk1/ledgers\nbookieId=b1\n{setting.format(tokens)}\n")
+    assert run(["config", "check", str(file)]) == 1
+    assert "line 1" in capsys.readouterr().err
 
 
 def test_config_check_finds_what_a_start_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,3 +314,18 @@ def test_the_module_runs() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": ""})
     assert result.returncode == 1
     assert result.stderr == "bookie: bookiePort=99999: must be at most 65535 (--set)\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "hints"), [(QuorumLost("x"), True), (NotEnoughBookies("x"), True), (NoSuchLedger("x"), False)]
+)
+def test_too_few_bookies_are_told_with_what_finds_them(
+    error: PodkeeperError, hints: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**settings: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "main", fail)
+    run([])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ("health-check" in line) == hints

@@ -93,6 +93,7 @@ def test_format(uri: str, capsys: Capture) -> None:
 def test_nuke(uri: str, capsys: Capture) -> None:
     instance = init(uri, capsys)
     with_service(uri, create_ledger)
+    with_service(uri, lambda service: service.cookies.create("a-0.a:3181", b"cookie"))
     known = ["--root", "/ledgers", "--instance-id", instance]
     for arguments, message in (
         (["--root", "/ledger", "--instance-id", instance, "--confirm"], f"the root of {uri} is /ledgers"),
@@ -101,15 +102,18 @@ def test_nuke(uri: str, capsys: Capture) -> None:
         (["--root", "/ledgers", "--instance-id", "x", "--confirm"], f"has instance id {instance}, not x"),
         ([*known, "--confirm"], "it holds ledgers, such as 3"),
         (["--root", "/ledgers", "--instance-id", "x", "--confirm", "--force"], "not x; nothing was changed"),
+        ([*known, "--bookie-suffix", ".b:3181", "--confirm", "--force"], "bookie a-0.a:3181"),
     ):
         assert run(["cluster", "nuke", uri, *arguments]) != 0
         assert message in refusal(capsys)
     assert with_service(uri, lambda service: service.ledgers.read(3)).value.ledger_id == 3
-    assert run(["cluster", "nuke", uri, *known, "--confirm", "--force"]) == 0
+    own = [*known, "--bookie-suffix", ".a:3181", "--confirm", "--force"]
+    assert run(["cluster", "nuke", uri, *own]) == 0
     assert capsys.readouterr().out == f"cluster at {uri} removed\n"
     assert not with_service(uri, lambda service: service.cluster.exists())
     assert run(["cluster", "nuke", uri, *known, "--confirm"]) != 0
     assert "there is no cluster at /ledgers" in refusal(capsys)
+    assert run(["cluster", "nuke", uri, *own, "--if-exists"]) == 0
 
 
 def test_nobody_answers(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +158,7 @@ def configured(uri: str, tmp_path: Path) -> list[str]:
 
 def test_whoami(uri: str, configured: list[str], capsys: Capture, tmp_path: Path) -> None:
     assert run(configured) != 0
-    assert "there is no cluster" in refusal(capsys)
+    assert str(tmp_path) in refusal(capsys)
     instance = init(uri, capsys)
     assert run(configured) == 0
     printed = capsys.readouterr().out
@@ -234,7 +238,7 @@ def test_the_switch_over_quarantine(uri: str, capsys: Capture, monkeypatch: pyte
     monkeypatch.setattr("bookie_pod.logs.configure", lambda *settings: None)
     init(uri, capsys)
     for switch, said in (((), True), (("off",), False), ((), False), (("on",), True), ((), True)):
-        assert run(["cluster", "health-check", *switch, "--metadata", uri, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == {"health_check": said}
-    assert run(["cluster", "health-check", "--metadata", uri]) == 0
+        assert run(["cluster", "client-quarantine", *switch, "--metadata", uri, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"client_quarantine": said}
+    assert run(["cluster", "client-quarantine", "--metadata", uri]) == 0
     assert capsys.readouterr().out == "on: clients may quarantine bookies\n"

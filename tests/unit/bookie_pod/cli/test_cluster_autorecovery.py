@@ -9,6 +9,8 @@ import pytest
 
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Running, Runs
 from bookie_pod.cli.main import run
+from bookie_protocol.metadata_service.findings import Failure as FailedRepair
+from bookie_protocol.metadata_service.findings import Finding, Reason, Trouble
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.under_replication.election import AuditorElection
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
@@ -92,7 +94,35 @@ def test_marks(uri: str, capsys: Capture) -> None:
     ]
     assert printed(capsys, "list-under-replicated", "--count", "--missing", "b2:1") == "1\n"
     _, line = printed(capsys, "list-under-replicated", "--excluding", "b2:1", "--json").splitlines()
-    assert json.loads(line) == {"ledger": 9, "missing_replicas": [], "marked_ms": None, "worker": None}
+    assert json.loads(line) == {
+        "ledger": 9,
+        "missing_replicas": [],
+        "marked_ms": None,
+        "findings": [],
+        "failures": [],
+        "worker": None,
+    }
+
+
+def test_why_a_ledger_is_marked_and_why_it_is_not_repaired(uri: str, capsys: Capture) -> None:
+    damaged = Finding("b2:1", Reason.DAMAGED, ((137, 137),), "check of ledgers")
+
+    async def mark(service: MetadataService) -> None:
+        marks = service.under_replication
+        await marks.mark(7, ["b1:1"], ctime_ms=1, findings=[damaged])
+        lock = await marks.lock(7)
+        await marks.note_failure(
+            lock, FailedRepair("w1", Trouble.NO_COPY, entries=(137,), reason="no copy of entry 137")
+        )
+        await marks.release(lock)
+
+    with_service(uri, mark)
+    (line,) = printed(capsys, "list-under-replicated").splitlines()
+    assert "b2:1 (damaged)" in line
+    found = json.loads(printed(capsys, "list-under-replicated", "--json"))
+    assert {"bookie": "b2:1", "reason": "damaged", "entries": [[137, 137]]} in found["findings"]
+    assert {"bookie": "b1:1", "reason": "unknown", "entries": []} in found["findings"]
+    assert [(each["worker"], each["trouble"], each["attempts"]) for each in found["failures"]] == [("w1", "no copy", 1)]
 
 
 def test_what_checks_did(uri: str, capsys: Capture) -> None:

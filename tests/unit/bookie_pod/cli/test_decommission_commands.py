@@ -156,7 +156,7 @@ def test_a_record_that_nobody_stores_any_more() -> None:
     record = DecommissionRecord("b:1", "somebody", 0, 1_000_000)
     assert _heard(record, 1_004_000) == "4 s ago"
     assert _heard(record, 999_000) == "0 s ago"
-    assert "nobody seems to work on it; `bookie cluster decommission b:1`" in _heard(record, 1_300_000)
+    assert "`bookie cluster decommission b:1`" in _heard(record, 1_300_000)
 
 
 def said_by(watched: Watched) -> tuple[str, object]:

@@ -17,6 +17,7 @@ from bookie_pod.cli.ledger.showing import delete_ledgers, list_ledgers
 from bookie_pod.cli.stream import showing
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.versioned import UNSTORED
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,7 +51,7 @@ class Streams:
     async def manifest(self, name: str) -> Manifest:
         if name == "b":
             raise MetadataDamaged("the head of stream b is damaged")
-        return Manifest(name, 1, 0, (), StreamSettings(), created_ms=1 << 62)
+        return Manifest(name, UNSTORED, 0, (), StreamSettings(), created_ms=1 << 62)
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -141,7 +141,7 @@ def test_every_command_means_some_that_there_are(ran: list[list[str]], command: 
         (["listledgers", "--nonsense"], "bookie shell listledgers: unrecognized arguments: --nonsense; see"),
         (["cookie_get"], "the following arguments are required: bookie"),
         (["bookieformat", "-nonInteractive"], "-nonInteractive removes nothing without -force"),
-        (["nukeexistingcluster", "-f"], "-zkledgersrootpath says which root is to go"),
+        (["nukeexistingcluster", "-f"], "nukeexistingcluster: -zkledgersrootpath"),
         (
             ["ledgermetadata", "-l", "7", "-restorefromfile", "f"],
             "ledgermetadata -restorefromfile is not possible here",

@@ -50,7 +50,7 @@ def change(shelf: LedgerShelf, ledger_id: int, change: Callable[[bytes], bytes])
     found = shelf.run(lambda client: client.metadata_service.records(KIND).read(str(ledger_id)))
     data = change(found.value)
     assert data != found.value
-    shelf.run(lambda client: client.metadata_service.records(KIND).update(str(ledger_id), data, found.version))
+    shelf.run(lambda client: client.metadata_service.records(KIND).update(str(ledger_id), data, found.identity))
 
 
 def told(capsys: Capture) -> dict[int, bool]:

@@ -303,6 +303,23 @@ def test_a_rebuild_over_damage_has_to_be_accepted(database: Disk) -> None:
     assert (report["salvaged"], report["lost"]) == (69, 1)
 
 
+def test_a_rebuild_of_databases_without_a_log_that_they_name_has_to_be_accepted(database: Disk) -> None:
+    (database.current / "0.log").unlink()
+    (refused,) = database.json("rebuild-locations", code=13)
+    assert (refused["backup"], refused["lost"], refused["damaged_logs"]) == ("", 70, 0)
+    (report,) = database.json("rebuild-locations", "--accept-damage")
+    assert report["lost"] == 70
+
+
+def test_a_rebuild_of_index_files_without_a_log_that_they_name_has_to_be_accepted(interleaved: Disk) -> None:
+    (interleaved.current / "0.log").unlink()
+    (refused,) = interleaved.json("rebuild-index-files", "-l", "7", code=13)
+    assert refused["lost"] > 0
+    assert not refused["changed"]
+    (report,) = interleaved.json("rebuild-index-files", "-l", "7", "--accept-damage")
+    assert report["changed"]
+
+
 def test_one_damaged_directory_keeps_the_others_as_they_are_too(
     database: Disk, tmp_path: Path, capsys: Capture
 ) -> None:
