@@ -5,14 +5,14 @@ handlers          what is watched (kopf)
 reconcile         one pass: look, decide, do at most one thing, tell
 observe           what is, as a snapshot
 executor          what is done, one function for each action
-status            what is told: conditions, events
+status            what is reported: conditions, events
 api               Kubernetes' API server, and the admin API of the cluster's pods
 planner           what next: pure
 builders          objects of a cluster: pure
 world, crds       the snapshot; the custom resources
 """
 
-from bookie_protocol.extras import run_with
+from bookie_protocol.starting import run_with
 
 
 def command() -> None:

@@ -1,11 +1,13 @@
-"""What kopf does for the operator: watching. Every event of a cluster, or of what it consists of, wakes that cluster;
-every event of a BookieJob, or of what runs it, wakes that.
+"""The part that kopf does for the operator: watching.
+
+Every event of a cluster, or of what it consists of, wakes that cluster; every event of a BookieJob, or of what runs it,
+wakes that.
 
 kopf's daemons, timers and change handlers are not used: they add a finalizer and annotations of their own, and kopf's
 handling of a deletion ends them before the flow that deletes a cluster is done. Events need neither. The operator's own
 finalizer is put there, and taken away, by a pass.
 
-Only what bears the operator's labels comes, and of what changes no more than its metadata: strangers' objects cost
+Only objects with the operator's labels come, and of those that change only the metadata: strangers' objects cost
 nothing.
 
 kopf has an event loop of its own, in a thread of its own: when it stops it cancels every task of its loop.
@@ -39,7 +41,7 @@ from bookie_operator.api.kinds import (
 from bookie_operator.crds import names
 
 _OURS: Final = f"{names.NAME} in (podkeeper,podkeeper-job),{names.INSTANCE}"
-"""Of what is watched beside the operator's own resources: the API server leaves everything else out."""
+"""Label selector of what is watched beside the operator's own resources: the API server leaves everything else out."""
 _MANAGED: Final[dict[str, Any]] = {names.NAME: "podkeeper", names.INSTANCE: kopf.PRESENT, names.JOB: kopf.ABSENT}
 _OF_A_JOB: Final[dict[str, Any]] = {names.JOB: kopf.PRESENT}
 _CHILDREN: Final = (STATEFUL_SET, POD, CLAIM, JOB, DEPLOYMENT)
@@ -51,16 +53,18 @@ _SERVER_TIMEOUT_S: Final = 300
 _REQUEST_TIMEOUT_S: Final = 30.0
 _STOP_S: Final = 15.0
 _LONGEST_S: Final = 2 * (_SERVER_TIMEOUT_S + _REQUEST_TIMEOUT_S)
-"""Every watch asks anew within half of that, also where it is not answered."""
+"""Seconds after which a watch counts as silent. Every watch asks again within half of that, also where it is not
+answered."""
 _PLURALS: Final = frozenset(each.plural for each in (CLUSTER, TASK, BOOKIE_JOB, *_CHILDREN, *_RUNNERS))
 
 Wake = Callable[[str, str, bool], None]
-"""Of a resource: namespace, name, and whether to keep it from now on if it is not kept yet. From any thread."""
+"""Wakes a resource: namespace, name, and whether to keep it from now on if it is not kept yet. May be called from any
+thread."""
 Login = Callable[..., kopf.ConnectionInfo | None]
 
 
 def operator_settings() -> kopf.OperatorSettings:
-    """Nothing is posted, scanned or written by kopf."""
+    """Return settings with which kopf posts, scans and writes nothing."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -88,7 +92,7 @@ class Watches:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked: dict[str, tuple[asyncio.Task[object] | None, float]] = {}
-        """By path."""
+        """Task and time of the last request by path."""
 
     async def ask(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """A middleware: lists and watches pass here, each in the task of its watch."""
@@ -97,7 +101,7 @@ class Watches:
         return await handler(request)
 
     def fault(self) -> str:
-        """What is not watched any more; empty: nothing."""
+        """Return what is not watched any more; empty: nothing."""
         for path, (task, at) in list(self._asked.items()):
             if task is not None and task.done():
                 return f"the watch of {path} has ended: the log tells why"
@@ -155,7 +159,7 @@ def _session(info: kopf.ConnectionInfo, watches: Watches) -> kopf.AiohttpSession
 
 
 async def _metadata_only(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Have watches bring metadata only. A list is read in pages that nobody keeps, and an empty one of metadata has
+    """Have watches bring metadata only. A list is read in pages that are not kept, and an empty one of metadata has
     `null` in the place of its items, which ends kopf's watchers."""
     plural = request.url.path.rpartition("/")[2]
     if request.method == "GET" and request.url.query.get("watch") and plural in _PLURALS and plural != _WHOLE:
@@ -196,7 +200,7 @@ class Watching:
         return self._ready.is_set() and not self.ended.is_set() and not self.fault()
 
     def fault(self) -> str:
-        """What is not watched any more; empty: nothing."""
+        """Return what is not watched any more; empty: nothing."""
         return self._watches.fault()
 
     async def __aenter__(self) -> Watching:

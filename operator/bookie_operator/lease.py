@@ -1,14 +1,16 @@
-"""Who of several operators works: the holder of a Lease (`coordination.k8s.io`). And one operator to a namespace
-(`Scopes`): what it keeps there it claims by a Lease in that namespace, before its first pass.
+"""The Lease (`coordination.k8s.io`) that decides which of several operators works.
+
+There is one operator to a namespace (`Scopes`): it claims what it keeps there by a Lease in that namespace, before its
+first pass.
 
 The Lease by which one of several processes leads is in the namespace of the operator. Operators of two releases, each
 in a namespace of its own, or one of all namespaces beside another, know nothing of each other by that. So each of them
-takes the Lease of every namespace that has something to keep, by the name of its own namespace, which all its processes
-share. Who finds it taken stays out, and says so.
+takes the Lease of every namespace that has something to keep, by the namespace and the name of the Lease by which it
+leads, which all its processes share. An operator that finds it taken stays out, and says so.
 
 Invariants
 - `leading` is a matter of this process's own monotonic clock: it ends `renew_s` after the last renewal was *sent*,
-  whether or not anything runs by then. That is before anybody else may take the Lease (`duration_s`).
+  whether or not anything runs by then. That is before another process may take the Lease (`duration_s`).
 - Another's Lease is taken only after it was seen unchanged for its whole duration by this process's own clock: clocks
   of nodes are never compared.
 - The claim to a namespace is not given back at the end: a restart is no reason for another operator to take over. One
@@ -38,6 +40,16 @@ _log = structlog.get_logger(__name__)
 DURATION_S: Final = 15.0
 RENEW_S: Final = 10.0
 RETRY_S: Final = 2.0
+SCOPE_LEASE: Final = "podkeeper-operator-clusters"
+SCOPE_DURATION_S: Final = 300.0
+_VALID_S: Final = 240.0
+"""Seconds after the last renewal, by this process's own clock."""
+_RENEW_S: Final = 60.0
+_ASK_S: Final = 10.0
+_FORBIDDEN_S: Final = 600.0
+_UNASKED_S: Final = 180.0
+"""Seconds after which a namespace counts as unasked: it has nothing to keep any more, or another process leads."""
+_UNKNOWN: Final = "(unknown)"
 
 
 def uptime() -> float:
@@ -66,17 +78,17 @@ class LeaderElection:
         self._seen_at = 0.0
         self._led = False
         self.holder = ""
-        """Who had it when it was looked at last, unless that is this candidate."""
+        """Holder of the Lease when it was looked at last, unless that is this candidate."""
         self.problem: KubernetesError | None = None
-        """Why the last turn could not be taken."""
+        """Reason why the last turn could not be taken."""
 
     @property
     def leading(self) -> bool:
-        """Whether this process may act, now."""
+        """Return whether this process may act, now."""
         return self._renewed_at is not None and self._monotonic() - self._renewed_at < self._renew_s
 
     async def run(self) -> None:
-        """Until cancelled; then the Lease is given back."""
+        """Work until cancelled; then give the Lease back."""
         try:
             while True:
                 await self.turn()
@@ -93,7 +105,7 @@ class LeaderElection:
         except KubernetesError as exc:
             _log.warning("the lease could not be renewed", lease=self._name, error=str(exc))
             self.problem, held = exc, False
-        except Exception:  # such as credentials that cannot be read just now: whoever gives up leads never again
+        except Exception:  # such as credentials that cannot be read now: a candidate that gives up never leads again
             _log.exception("the lease could not be renewed", lease=self._name)
             held = False
         if held:
@@ -130,7 +142,7 @@ class LeaderElection:
                 return False
             transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
             await self._kubernetes.replace(self._lease(found, transitions=transitions))
-        except Conflict:  # somebody else was faster
+        except Conflict:  # another candidate was faster
             return False
         return True
 
@@ -158,18 +170,6 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-SCOPE_LEASE: Final = "podkeeper-operator-clusters"
-SCOPE_DURATION_S: Final = 300.0
-_VALID_S: Final = 240.0
-"""After the last renewal, by this process's own clock."""
-_RENEW_S: Final = 60.0
-_ASK_S: Final = 10.0
-_FORBIDDEN_S: Final = 600.0
-_UNASKED_S: Final = 180.0
-"""Nobody asks for so long only of a namespace that has nothing to keep any more, or where another process leads."""
-_UNKNOWN: Final = "(nobody could tell which)"
-
-
 @dataclass
 class _Scope:
     election: LeaderElection
@@ -182,8 +182,7 @@ class _Scope:
 
 class Scopes:
     def __init__(self, kubernetes: Kubernetes, installation: str, *, monotonic: Callable[[], float] = uptime) -> None:
-        """`installation`: what this operator is told apart by, the same in all its processes; empty: nothing is
-        claimed."""
+        """`installation`: the name of this operator, the same in all its processes; empty: nothing is claimed."""
         self._kubernetes = kubernetes
         self._installation = installation
         self._monotonic = monotonic
@@ -197,7 +196,7 @@ class Scopes:
         return {namespace: scope.other for namespace, scope in asked if scope.other}
 
     async def other(self, namespace: str) -> str:
-        """Who keeps what is in this namespace; empty: this operator, from now on."""
+        """Return the operator that keeps what is in this namespace; empty: this operator, from now on."""
         if not self._installation:
             return ""
         now = self._monotonic()

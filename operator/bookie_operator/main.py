@@ -1,6 +1,6 @@
 """The `bookie-operator` command.
 
-Every option has a variable of the environment; what it is for stands in `docs/operator.md`.
+Every option has a variable of the environment; `docs/operator.md` says what it is for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 import structlog
 
+from bookie_protocol.quiet import quiet_secrets
+
 if TYPE_CHECKING:
     from bookie_operator.api.kubernetes import Kubernetes
 
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_DEPTH: Final = 12_000
+"""Limit on the depth of calls, and so of JSON that can be read.
+
+API servers take 10,000 levels where a resource may have anything, such as an affinity: by Python's own 1,000 a user who
+may make one BookieCluster would end the watch of all. It is not much more, because some of what recurs takes the stack
+of a thread.
+"""
+_OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_TAG = re.compile(r"(?P<repository>.+?)(?::[^:/]+)?(?:@.+)?")
 
 
 def configure(log_format: str = "json", level: str = "info", stream: TextIO | None = None) -> None:
@@ -35,7 +46,8 @@ def configure(log_format: str = "json", level: str = "info", stream: TextIO | No
         structlog.processors.JSONRenderer(default=str),
     ]
     if log_format == "console":
-        renderer = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        plain = structlog.dev.plain_traceback  # others show local variables, of which some are secret
+        renderer = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -47,6 +59,7 @@ def configure(log_format: str = "json", level: str = "info", stream: TextIO | No
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
+    quiet_secrets()
     root = logging.getLogger()
     root.handlers[:] = [_ToStructlog()]
     # Libraries say at info what only their authors need: kopf each event that it handles.
@@ -67,14 +80,6 @@ class _ToStructlog(logging.Handler):
             self.handleError(record)
 
 
-_DEPTH: Final = 12_000
-"""Of calls, and so of JSON that can be read. API servers take 10,000 levels where a resource may have anything, such as
-an affinity: by Python's own 1,000 whoever may make one BookieCluster would end the watch of all. Not much more, because
-some of what recurs takes the stack of a thread."""
-_OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-_TAG = re.compile(r"(?P<repository>.+?)(?::[^:/]+)?(?:@.+)?")
-
-
 @click.group()
 @click.version_option(version("podkeeper"), prog_name="bookie-operator", message="%(prog)s %(version)s")
 def main() -> None:
@@ -83,14 +88,14 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--namespace", "-n", "namespaces", multiple=True, help="Where its clusters are; may be repeated.")
-@click.option("--all-namespaces", is_flag=True, envvar="PODKEEPER_ALL_NAMESPACES", help="In every namespace.")
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Namespace of its clusters; may be repeated.")
+@click.option("--all-namespaces", is_flag=True, envvar="PODKEEPER_ALL_NAMESPACES", help="Watch every namespace.")
 @click.option(
     "--metrics-port",
     default=8080,
     show_default=True,
     envvar="PODKEEPER_METRICS_PORT",
-    help="Of /metrics, /healthz and /readyz.",
+    help="Port of /metrics, /healthz and /readyz.",
 )
 @click.option(
     "--image",
@@ -100,13 +105,26 @@ def main() -> None:
     help="Repository of the bookies' images.",
 )
 @click.option(
+    "--own-image",
+    default="",
+    envvar="PODKEEPER_OPERATOR_IMAGE",
+    help="Image of the operator. A Job that removes metadata runs it where the bookies are of an older release.",
+)
+@click.option(
     "--lease-namespace",
     default="",
     envvar="PODKEEPER_LEASE_NAMESPACE",
-    help="Of the Lease by which one of several operators works; by default its own.",
+    help="Namespace of the Lease by which one of several operators works; by default its own.",
 )
 @click.option(
-    "--no-election", is_flag=True, envvar="PODKEEPER_NO_ELECTION", help="Work without a Lease: nobody else runs."
+    "--lease-name",
+    default="podkeeper-operator",
+    show_default=True,
+    envvar="PODKEEPER_LEASE_NAME",
+    help="Name of that Lease: operators with the same one stand by for each other.",
+)
+@click.option(
+    "--no-election", is_flag=True, envvar="PODKEEPER_NO_ELECTION", help="Work without a Lease: no other operator runs."
 )
 @click.option(
     "--no-nodes", is_flag=True, envvar="PODKEEPER_NO_NODES", help="Ask for neither nodes nor storage classes."
@@ -116,7 +134,7 @@ def main() -> None:
     default=900,
     show_default=True,
     envvar="PODKEEPER_LIVENESS_SECONDS",
-    help="Without the end of a pass, until /healthz fails.",
+    help="Seconds without the end of a pass after which /healthz fails.",
 )
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="json", envvar="PODKEEPER_LOG_FORMAT")
 @click.option("--log-level", type=click.Choice(list(LEVELS)), default="info", envvar="PODKEEPER_LOG_LEVEL")
@@ -125,7 +143,9 @@ def run(
     all_namespaces: bool,
     metrics_port: int,
     image: str,
+    own_image: str,
     lease_namespace: str,
+    lease_name: str,
     no_election: bool,
     no_nodes: bool,
     liveness_seconds: int,
@@ -141,9 +161,22 @@ def run(
     configure(log_format, log_level)
     own = own_namespace()
     watched = watched_namespaces(namespaces, own, all_namespaces=all_namespaces)
-    settings = Settings(image_repository=repository(image), operator_namespace=own, reads_nodes=not no_nodes)
+    settings = Settings(
+        image_repository=repository(image),
+        own_image=own_image,
+        release=version("podkeeper"),
+        operator_namespace=own,
+        reads_nodes=not no_nodes,
+    )
     election = "" if no_election else (lease_namespace or own or (watched[0] if watched else "default"))
-    options = RunOptions(watched, settings, election, metrics_port=metrics_port, liveness_s=float(liveness_seconds))
+    options = RunOptions(
+        watched,
+        settings,
+        election,
+        lease_name,
+        metrics_port=metrics_port,
+        liveness_s=float(liveness_seconds),
+    )
     try:
         configuration = load_configuration()
     except KubernetesError as exc:
@@ -152,10 +185,10 @@ def run(
 
 
 @main.command()
-@click.option("--namespace", "-n", "namespaces", multiple=True, help="Where to look; may be repeated.")
-@click.option("--all-namespaces", is_flag=True, envvar="PODKEEPER_ALL_NAMESPACES", help="In every namespace.")
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Namespace to look in; may be repeated.")
+@click.option("--all-namespaces", is_flag=True, envvar="PODKEEPER_ALL_NAMESPACES", help="Look in every namespace.")
 def remains(namespaces: tuple[str, ...], all_namespaces: bool) -> None:
-    """Tell which BookieClusters there are, and fail if any is: without an operator nobody ends their deletion."""
+    """Tell which BookieClusters there are, and fail if any is: without an operator their deletion never ends."""
     from bookie_operator.api.errors import KubernetesError
     from bookie_operator.api.kubernetes import Kubernetes
     from bookie_operator.api.transport import Transport, load_configuration
@@ -173,21 +206,23 @@ def remains(namespaces: tuple[str, ...], all_namespaces: bool) -> None:
         found = asyncio.run(look())
     except KubernetesError as exc:
         raise click.ClickException(
-            f"nobody could tell whether there are BookieClusters: {exc}. `helm uninstall --no-hooks` asks nobody"
+            f"it is unknown whether there are BookieClusters: {exc}. Try again, or use `helm uninstall --no-hooks`"
         ) from exc
     if found:
         raise click.ClickException(
-            f"{len(found)} BookieClusters are left, and without an operator nobody ends their deletion. Delete them"
+            f"{len(found)} BookieClusters are left, and without an operator their deletion never ends. Delete them"
             " first:\n"
             + "\n".join(found)
             + "\nOr uninstall all the same, by `helm uninstall --no-hooks`: bookies go on serving, and another "
-            "operator can take them over"
+            "operator can take them over.\nUntil then Helm takes the release for uninstalled in part, and refuses"
+            " upgrades: `helm history RELEASE` shows its last deployed revision, and `helm rollback RELEASE REVISION`"
+            " makes it usable again with the values of that revision"
         )
     click.echo("no BookieCluster is left")
 
 
 async def remaining(kubernetes: Kubernetes, namespaces: tuple[str, ...]) -> list[str]:
-    """A command for each BookieCluster that there is; `namespaces`: empty means all of them.
+    """Return a command for each BookieCluster that there is; `namespaces`: empty means all of them.
 
     Raises the errors of `api.errors`.
     """
@@ -216,7 +251,10 @@ def own_namespace() -> str:
 
 
 def watched_namespaces(given: tuple[str, ...], own: str, *, all_namespaces: bool) -> tuple[str, ...]:
-    """Empty: all of them. Without options those of `PODKEEPER_NAMESPACES` (with commas), else its own."""
+    """Return the namespaces; empty: all of them.
+
+    Without options they are those of `PODKEEPER_NAMESPACES` (with commas), else its own.
+    """
     listed = tuple(part.strip() for part in os.environ.get("PODKEEPER_NAMESPACES", "").split(",") if part.strip())
     if all_namespaces:
         if given:

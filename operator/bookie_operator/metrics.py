@@ -1,4 +1,4 @@
-"""What the operator measures of itself and of BookieJobs, for Prometheus.
+"""Metrics of the operator itself and of BookieJobs, for Prometheus.
 
 Threads: any; `render` too.
 """

@@ -1,9 +1,10 @@
 """The operator from its start to its end: connections, election, watching, health.
 
-Its own HTTP port has `/healthz`, `/readyz` and `/metrics`. `/healthz` fails when no pass over any cluster has ended
-for `limit_s` although one was due: one cluster that is not well is no reason to restart the operator, a loop that
-stands still is. And it fails when something is not watched any more: nobody would be woken by what happens to it, and
-a new cluster of it never be seen.
+Its own HTTP port has `/healthz`, `/readyz`, `/metrics` and, for its own machine, `/ui` (`console`).
+
+`/healthz` fails when no pass over any cluster has ended for `limit_s` although one was due: one cluster that is not
+well is no reason to restart the operator, a loop that hangs is. And it fails when something is not watched any more:
+nothing would be woken by its changes, and a new cluster would never be seen.
 
 Invariants
 - Without leadership nothing is written but the Lease. Losing it stops every pass before its next side effect.
@@ -34,6 +35,7 @@ from bookie_operator.api.errors import Absent, Forbidden, KubernetesError
 from bookie_operator.api.kinds import BOOKIE_JOB, CLUSTER
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
+from bookie_operator.console import OperatorConsole
 from bookie_operator.handlers import Login, Watching
 from bookie_operator.lease import LeaderElection, Scopes
 from bookie_operator.metrics import CONTENT_TYPE, OperatorMetrics
@@ -52,9 +54,9 @@ _LEASE_THREADS: Final = 1
 _SCOPE_THREADS: Final = 4
 _DEFINED_S: Final = 5.0
 MAX_CONNECTIONS: Final = 256
-"""To its own port. Of more, those go that have been there for longest: a probe is a new one."""
+"""Connections to its own port. Above that, the oldest ones are closed: a probe is a new one."""
 SHUTDOWN_S: Final = 2.0
-"""For answers under way when the operator ends; a client may take one as slowly as it likes."""
+"""Seconds for answers under way when the operator ends; a client may take one as slowly as it likes."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ class RunOptions:
     """Empty: all of them."""
     settings: Settings = field(default_factory=Settings)
     lease_namespace: str = ""
-    """Empty: no election; nobody else may run."""
+    """Namespace of the Lease; empty: no election, and no other operator may run."""
     lease_name: str = "podkeeper-operator"
     identity: str = ""
     metrics_port: int = 8080
     liveness_s: float = 900.0
-    """After so long without the end of a pass the process counts as dead."""
+    """Seconds without the end of a pass after which the process counts as dead."""
 
 
 def default_identity() -> str:
@@ -77,7 +79,7 @@ def default_identity() -> str:
 
 
 class WatchingEnded(Exception):
-    """Nothing is watched any more; the log has the reason. The process is better started anew."""
+    """The operator watches nothing any more; the log has the reason. The process should be restarted."""
 
 
 async def run_operator(
@@ -88,7 +90,7 @@ async def run_operator(
     stop: asyncio.Event | None = None,
     serves: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Until `stop`, or a signal without one. `serves` is told the port of its own server.
+    """Work until `stop`, or without it until a signal. `serves` is called with the port of its own server.
 
     Raises WatchingEnded.
     """
@@ -98,7 +100,10 @@ async def run_operator(
         kubernetes = Kubernetes(Transport(configuration))
         stack.push_async_callback(kubernetes.close)
         connector = aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEPT_OPEN_S)
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        session = await stack.enter_async_context(
+            # No pod has a cookie to give: one that is a stranger's would come along to others at its address.
+            aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        )
         context = OperatorContext(
             kubernetes, session, Events(kubernetes, identity), OperatorMetrics(), options.settings
         )
@@ -113,14 +118,16 @@ async def run_operator(
             # In other namespaces, whose admission webhooks may be slow: the Lease does not wait behind these either.
             beside = Kubernetes(Transport(copy.copy(configuration), workers=_SCOPE_THREADS))
             stack.push_async_callback(beside.close)
-            scopes = Scopes(beside, options.lease_namespace)
+            scopes = Scopes(beside, f"{options.lease_namespace}/{options.lease_name}")
             context.other_operator = scopes.other
-        keeper = Keeper(context)
+        keeper = Keeper(context, peeks=context.peeks)
         stack.push_async_callback(keeper.stop)
         jobs = context.metrics.jobs
         job_keeper = Keeper(context, one_pass=run_job_pass, what="job", kept=jobs.kept, unexpected=jobs.failed)
         stack.push_async_callback(job_keeper.stop)
         watching = Watching(_from_threads(keeper), options.namespaces, login)
+        console = OperatorConsole(context, options.namespaces)
+        stack.push_async_callback(console.stop)
         port = await stack.enter_async_context(
             serving(
                 options.metrics_port,
@@ -130,6 +137,7 @@ async def run_operator(
                 not_watched=watching.fault,
                 not_ready=lambda: _not_ready(watching, scopes),
                 limit_s=options.liveness_s,
+                add_pages=console.add_to,
             )
         )
         serves(port)
@@ -142,7 +150,7 @@ async def run_operator(
 
 
 def _not_ready(watching: Watching, scopes: Scopes) -> str:
-    """Why; empty: it is."""
+    """Return why it is not ready; empty: it is."""
     if not watching.ready:
         return watching.fault() or "not watching yet"
     others = scopes.kept_by_others
@@ -172,7 +180,7 @@ async def _knows_jobs(kubernetes: Kubernetes, namespaces: tuple[str, ...]) -> bo
         _log.warning("BookieJobs are not kept: apply crds/ and the chart's rules, then restart", error=str(exc))
         return False
     except KubernetesError as exc:
-        _log.warning("nobody could tell whether there are BookieJobs: they are watched", error=str(exc))
+        _log.warning("it is unknown whether there are BookieJobs: they are watched", error=str(exc))
     return True
 
 
@@ -180,7 +188,7 @@ def _from_threads(keeper: Keeper) -> Callable[[str, str, bool], None]:
     loop = asyncio.get_running_loop()
 
     def wake(namespace: str, name: str, new: bool) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is to be woken any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is to be woken any more
             loop.call_soon_threadsafe(lambda: keeper.wake(namespace, name, new=new))
 
     return wake
@@ -218,7 +226,8 @@ class _Connection(web.RequestHandler):
     __slots__ = ()
 
     def force_close(self) -> None:
-        """At once, whatever its client has not taken: aiohttp's waits until that is taken, for ever if need be."""
+        """Close at once, whatever its client has not taken: aiohttp's waits until that is taken, for ever if need
+        be."""
         transport = self.transport
         super().force_close()
         if transport is not None:
@@ -235,9 +244,10 @@ async def serving(
     not_watched: Callable[[], str],
     not_ready: Callable[[], str],
     limit_s: float,
+    add_pages: Callable[[web.Application], None] = lambda app: None,
 ) -> AsyncIterator[int]:
     """The port, which is another one for 0. `not_watched`: what is watched no more; `not_ready`: why the operator is
-    not ready; empty: all is well."""
+    not ready; empty: all is well. `add_pages`: adds further paths."""
 
     async def healthz(request: web.Request) -> web.Response:
         idle = idle_for()
@@ -259,6 +269,7 @@ async def serving(
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", show)
+    add_pages(app)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
 

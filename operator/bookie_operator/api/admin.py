@@ -4,7 +4,7 @@ Invariants
 - A fact that could not be had is None: no answer in time, no answer that can be read, or one that says so itself.
 - Requests for changes raise: `AdminRefused` (understood, and why not), `AdminUnreachable` (it may have been done).
 - Pods are addressed by IP, since names of new pods may not resolve yet. One whose spec has the Secret for it is spoken
-  to by HTTPS and must prove who it is (`api.trust`); who may ask is told by the token.
+  to by HTTPS and must prove who it is (`api.trust`); the token says who may ask.
 
 Threads: one event loop.
 """
@@ -26,10 +26,12 @@ from bookie_protocol.addresses import host_and_port
 from bookie_protocol.admin_api import autorecovery, bookie, cluster, decommission
 from bookie_protocol.admin_api.bodies import NOTHING, Query, Route
 from bookie_protocol.admin_api.client import AdminClient, Place, Sent
+from bookie_protocol.admin_api.trust import named
 from bookie_protocol.errors import (
     CouldNotTell,
     NoCookie,
     NotDecommissioned,
+    NotThere,
     PodkeeperError,
     Unauthorized,
 )
@@ -37,6 +39,10 @@ from bookie_protocol.errors import (
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 _MAX_BODY: Final = 8 * 1024 * 1024
+_MAX_FOR_PAGES: Final = 256 * 1024
+"""Bytes of an answer that is shown to people: to make a page of megabytes would keep the event loop for seconds."""
+_OF_ALL: Final = frozenset({cluster.KNOWN, cluster.STATE})
+"""Lists of all bookies, of which pages show a part."""
 _MOST_IN_LINE: Final = 4000
 """Characters of ledger ids in a request line, of which a bookie takes 8190 bytes; more go in a body."""
 _SLOW_S: Final = 40.0
@@ -46,7 +52,7 @@ _LISTING_S: Final = 300.0
 
 
 class AdminError(Exception):
-    """A request was not carried out, or nobody knows whether it was."""
+    """The request was not carried out, or its outcome is unknown."""
 
 
 class AdminRefused(AdminError):
@@ -54,16 +60,20 @@ class AdminRefused(AdminError):
 
 
 class AdminAbsent(AdminRefused):
-    """What it is about is not there: the decommission, or the cookie."""
+    """The decommission, or the cookie, that the request is about does not exist."""
+
+
+class AdminUnknown(AdminRefused):
+    """The pod has no such path, as its release is an earlier one."""
 
 
 class AdminUnreachable(AdminError):
-    """No answer, a fault of the pod, one that does not know the token, or an answer that cannot be read."""
+    """The pod did not answer, has a fault, does not know the token, or gave an answer that cannot be read."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a pod's admin API is."""
+    """The address of a pod's admin API."""
 
     pod: str
     host: str
@@ -78,8 +88,10 @@ class Endpoint:
 
 
 class Admin:
-    """Of the pods of one cluster. `token`: their bearer token. `trust`: of those that speak HTTPS; without it none of
-    them is reached."""
+    """The admin API of the pods of one cluster.
+
+    `token`: their bearer token. `trust`: authorities of the pods that speak HTTPS; without it none of them is reached.
+    """
 
     def __init__(
         self,
@@ -90,8 +102,9 @@ class Admin:
         timeout_s: float = 5.0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        # A pod that is gone takes no connection, and nobody says so: that is not waited for as long as an answer.
+        # A pod that is gone takes no connection, and nothing says so: that is not waited for as long as an answer.
         self._client = AdminClient(session, token, timeout_s=timeout_s, connect_s=timeout_s, max_bytes=_MAX_BODY)
+        self._pages = AdminClient(session, token, timeout_s=timeout_s, connect_s=timeout_s, max_bytes=_MAX_FOR_PAGES)
         self._trust = trust
         self._now = now
 
@@ -108,19 +121,27 @@ class Admin:
         return await self._fact(at, "bookie", ask)
 
     async def settings(self, at: Endpoint) -> Mapping[str, str] | None:
-        """What is set in the configuration of a bookie of any make."""
+        """Return the settings in the configuration of a bookie of any make."""
 
         async def ask() -> Mapping[str, str]:
             return answers.settings(await self._ask(at, bookie.CONFIG))
 
         return await self._fact(at, "settings", ask)
 
-    async def cluster_facts(self, at: Endpoint) -> ClusterFacts:
-        """What the metadata service says, by this pod's session.
+    async def cluster_facts(self, at: Endpoint, timeout_s: float = _SLOW_S) -> ClusterFacts:
+        """Return what the metadata service says, by this pod's session.
 
         Raises AdminError.
         """
-        return answers.cluster_facts(await self._ask(at, cluster.STATE, timeout_s=_SLOW_S))
+        return answers.cluster_facts(await self._ask(at, cluster.STATE, timeout_s=timeout_s))
+
+    async def tells(self, at: Endpoint) -> bool:
+        """Return whether the metadata service answers this pod, by one read."""
+        try:
+            await self._ask(at, autorecovery.STATUS)
+        except AdminError:
+            return False
+        return True
 
     async def proof(self, at: Endpoint, bookie_id: str, accepted_losses: Sequence[int] = ()) -> Proof | None:
         """A full listing, now; ledgers of `accepted_losses` do not count."""
@@ -137,7 +158,7 @@ class Admin:
         return await self._fact(at, "proof", ask)
 
     async def drain(self, at: Endpoint, bookie_id: str) -> DrainFacts | None:
-        """How far the drain of a bookie is, whoever works on it."""
+        """Return the progress of a bookie's drain, whichever process works on it."""
 
         async def ask() -> DrainFacts:
             try:
@@ -150,7 +171,7 @@ class Admin:
         return await self._fact(at, "drain", ask)
 
     async def outlook(self, at: Endpoint, bookie_id: str) -> Outlook | None:
-        """What a drain of a bookie would have to do."""
+        """Return what a drain of a bookie would have to do."""
 
         async def ask() -> Outlook:
             query = decommission.BookieQuery(bookie_id)
@@ -160,7 +181,7 @@ class Admin:
         return await self._fact(at, "outlook", ask)
 
     async def safety(self, at: Endpoint, bookies: frozenset[str]) -> SafetyFacts | None:
-        """What would become of ledgers if these bookies went now."""
+        """Return what would happen to ledgers if these bookies went now."""
 
         async def ask() -> SafetyFacts:
             query = decommission.SafetyQuery(",".join(sorted(bookies)))
@@ -191,6 +212,12 @@ class Admin:
 
     async def trigger_audit(self, at: Endpoint) -> None:
         await self._ask(at, autorecovery.TRIGGER_AUDIT)
+
+    async def check_replicas(self, at: Endpoint) -> None:
+        await self._ask(at, autorecovery.FORCE_CHECKS, autorecovery.ChecksBody(["replicas"]))
+
+    async def look_at_returned(self, at: Endpoint, bookies: Sequence[str]) -> None:
+        await self._ask(at, autorecovery.LOOK_AT_RETURNED, autorecovery.ReturnedBody(sorted(bookies)))
 
     async def set_recovery_delay(self, at: Endpoint, seconds: int) -> None:
         await self._ask(at, autorecovery.SET_DELAY, autorecovery.DelayBody(seconds))
@@ -227,24 +254,35 @@ class Admin:
         except (CouldNotTell, Unauthorized) as exc:
             raise AdminUnreachable(f"{route.method} {route.path} of {at.pod}: {exc}") from exc
         except PodkeeperError as exc:
-            raise AdminRefused(str(exc)) from exc
+            kind = AdminUnknown if type(exc) is NotThere else AdminRefused
+            raise kind(str(exc)) from exc
 
     async def raw(self, at: Endpoint, path: str, timeout_s: float) -> bytes:
-        """What any path tells, as it is. Raises PodkeeperError, AdminUnreachable."""
+        """Return what any path answers, as it is. Raises PodkeeperError, AdminUnreachable."""
         return await self._client.fetch(await self.place(at), Route("GET", path, NOTHING), timeout_s=timeout_s)
 
+    async def look(self, at: Endpoint, route: Route[_T], query: Query | None = None) -> _T:
+        """Return the answer of a pod to a question of a page. Raises PodkeeperError; `CouldNotTell`: it is unknown whom
+        to trust; `ProtocolViolation`: it answers more than a page can show."""
+        try:
+            place = await self.place(at)
+        except AdminUnreachable as exc:
+            raise CouldNotTell(str(exc)) from exc
+        client = self._client if route in _OF_ALL else self._pages
+        return await client.ask(place, route, query=query)
+
     async def place(self, at: Endpoint) -> Place:
-        """Raises AdminUnreachable: nobody can tell whom to trust."""
+        """Return where to ask. Raises AdminUnreachable: it is unknown whom to trust."""
         if not at.secret:
-            # As `spec.tls.adminApi` asks for, or until the pod is made anew; the API server has told the address.
-            return Place(at.pod, at.url, shows_token_in_plain=True)
+            # As `spec.tls.adminApi` asks for, or until the pod is replaced; the API server has given the address.
+            return Place(at.pod, at.url, trust=named(at.url, in_plain=True))
         try:
             if self._trust is None:
-                raise Untrusted(f"nobody vouches for Secret {at.secret}")
+                raise Untrusted(f"no authority is known for Secret {at.secret}")
             tls = await self._trust.of(at.secret)
         except Untrusted as exc:
             raise AdminUnreachable(f"{at.pod}: {exc}") from exc
-        return Place(at.pod, at.url, tls.context, tls.server_name)
+        return Place(at.pod, at.url, tls.context, tls.server_name, named(at.url))
 
 
 def _listed(ledgers: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""What the answers of the pods' admin API mean (`bookie_protocol.admin_api`), as values of `world.facts`.
+"""The answers of the pods' admin API (`bookie_protocol.admin_api`), as values of `world.facts`.
 
 Invariants
 - An answer that cannot be, or is about something else than was asked, raises `ProtocolViolation`; one with a member
@@ -23,8 +23,10 @@ from bookie_protocol.admin_api.decommission import DecommissionOutlook, Decommis
 from bookie_protocol.errors import ProtocolViolation
 
 SILENT_S: Final = 120.0
-"""A drain of which nothing was heard for so long is worked on by nobody; unless whoever is asked works on it, as its
-clock may be another one."""
+"""Seconds without news after which no process counts as working on a drain.
+
+That holds unless the process that is asked works on it, as its clock may be another one.
+"""
 _SHOWN: Final = 20
 _WORDS: Final = {True: "true", False: "false"}
 
@@ -42,6 +44,8 @@ def bookie_facts(mode: ReadOnlyState, space: BookieSpace, config: Mapping[str, A
         total_bytes=total,
         used_percent=100.0 * used / total if fullest is UNSET else fullest,
         config=settings(config),
+        entry_log_bytes=None if space.entry_log_bytes is UNSET else space.entry_log_bytes,
+        file_systems=frozenset() if space.file_systems is UNSET else frozenset(space.file_systems),
     )
 
 
@@ -55,7 +59,7 @@ def settings(config: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def cluster_facts(found: ClusterFacts) -> facts.ClusterFacts:
-    """What the metadata service says."""
+    """Return what the metadata service says."""
     return facts.ClusterFacts(
         instance_id=found.instance_id,
         writable=frozenset(found.writable),
@@ -67,11 +71,12 @@ def cluster_facts(found: ClusterFacts) -> facts.ClusterFacts:
         autorecovery_enabled=found.autorecovery_enabled,
         lost_bookie_recovery_delay=found.lost_bookie_recovery_delay_seconds,
         unrecoverable=found.unrecoverable,
+        unchecked=frozenset(found.unchecked) if isinstance(found.unchecked, list) else None,
     )
 
 
 def proof(found: DrainProof, bookie_id: str) -> Proof:
-    """What a listing proves of a bookie. One about another bookie proves nothing."""
+    """Return what a listing proves of a bookie. One about another bookie proves nothing."""
     _check(found.bookie_id, bookie_id)
     return Proof(
         bookie_id=bookie_id,
@@ -86,7 +91,7 @@ def proof(found: DrainProof, bookie_id: str) -> Proof:
 
 
 def drain_facts(found: DecommissionState, bookie_id: str, now: float) -> DrainFacts:
-    """How far a drain is. `now` in seconds since 1970."""
+    """Return the progress of a drain. `now` in seconds since 1970."""
     _check(found.bookie_id, bookie_id)
     silent = now - found.updated_time / 1000 > SILENT_S
     if found.phase == "done":
@@ -108,12 +113,12 @@ def drain_facts(found: DecommissionState, bookie_id: str, now: float) -> DrainFa
 
 
 def no_drain(bookie_id: str, refusal: str) -> DrainFacts:
-    """The facts of a bookie that nobody drains: it was refused, and why, or nobody was asked."""
+    """Return the facts of a bookie that is not drained: the drain was refused, and why, or was not asked for."""
     return DrainFacts(bookie_id, DrainPhase.REFUSED if refusal else DrainPhase.ABSENT, message=refusal)
 
 
 def outlook(found: DecommissionOutlook, bookie_id: str) -> Outlook:
-    """What a drain would have to do."""
+    """Return what a drain would have to do."""
     _check(found.bookie_id, bookie_id)
     return Outlook(
         bookie_id,
@@ -127,7 +132,7 @@ def outlook(found: DecommissionOutlook, bookie_id: str) -> Outlook:
 
 
 def safety_facts(found: Safety, bookies: frozenset[str]) -> SafetyFacts:
-    """What would become of ledgers."""
+    """Return what would happen to ledgers."""
     if frozenset(found.going) != bookies:
         raise ProtocolViolation(f"the answer is about {found.going!r} instead of {sorted(bookies)!r}")
     gone = sorted({each.ledger_id for each in found.ledgers if each.risk == "no copy"})
@@ -154,5 +159,6 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _hash_of(ledgers: Sequence[int]) -> str:
-    """What a person accepts: SHA-256 of the sorted ids with commas; none where not all of them are known."""
+    """Return the hash that a person accepts: SHA-256 of the sorted ids with commas; none where not all of them are
+    known."""
     return hashlib.sha256(",".join(map(str, ledgers)).encode()).hexdigest()

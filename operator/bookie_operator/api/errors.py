@@ -1,6 +1,7 @@
-"""What a call of the API server may end with, told apart by type.
+"""The errors of a call of the API server, each with its type.
 
-`Absent` is an answer: there is no such thing. `Unreachable` is none: nobody knows. They are never taken for each other.
+`Absent` is an answer: there is no such thing. `Unreachable` is not an answer: the state is unknown. They are never
+taken for each other.
 
 Threads: any.
 """
@@ -54,4 +55,4 @@ class Expired(KubernetesError):
 
 
 class Unreachable(KubernetesError):
-    """No answer in time, none that can be read, or a fault of the server (5xx): what was asked for may be done."""
+    """The server did not answer in time, had a fault (5xx), or its answer cannot be read: the request may be done."""

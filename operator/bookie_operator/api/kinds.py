@@ -29,7 +29,7 @@ class Resource:
 
     @property
     def group_kind(self) -> str:
-        """As `Kubernetes.groups` tells single kinds."""
+        """Group and kind, as `Kubernetes.groups` names single kinds."""
         return f"{self.group}/{self.kind}"
 
     @property
@@ -73,7 +73,7 @@ STORAGE_CLASS: Final = Resource("storage.k8s.io/v1", "StorageClass", "storagecla
 VOLUME_ATTRIBUTES_CLASS: Final = Resource(
     "storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", namespaced=False
 )
-"""Whether there is this kind is asked, its objects are never read."""
+"""The kind whose existence is asked; its objects are never read."""
 LEASE: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
 POD_EVENT: Final = Resource("v1", "Event", "events")
 EVENT: Final = Resource("events.k8s.io/v1", "Event", "events")

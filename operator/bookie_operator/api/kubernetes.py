@@ -37,7 +37,7 @@ _IN_PART: Final = (PROMETHEUS_RULE, VOLUME_ATTRIBUTES_CLASS)
 """Kinds that may be missing from a group that is there."""
 _UNDECLARED: Final = re.compile(r"\.status\.((?:[\w.]|\[[^\]]*\])+): field not declared in schema")
 _INDEX: Final = re.compile(r"\[[^\]]*\]")
-"""Of an item in a list."""
+"""Index of an item in a list."""
 _PAGE: Final = 500
 """Objects of one answer of a list."""
 
@@ -144,7 +144,7 @@ class Kubernetes:
         return await self._object(Request("POST", path, {"fieldManager": FIELD_MANAGER}, obj))
 
     async def replace(self, obj: KubernetesObject) -> KubernetesObject:
-        """Replace the object at the resource version that was read: Conflict if somebody was faster."""
+        """Replace the object at the resource version that was read: Conflict if another writer was faster."""
         path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         return await self._object(Request("PUT", path, {"fieldManager": FIELD_MANAGER}, obj))
 
@@ -230,7 +230,7 @@ class Kubernetes:
 
 
 def _without(value: Any, paths: Collection[Sequence[str]]) -> Any:
-    """Without what is at these paths, in every item of a list."""
+    """Leave out what is at these paths, in every item of a list."""
     if isinstance(value, list):
         return [_without(item, paths) for item in value]
     if not isinstance(value, dict):

@@ -137,7 +137,7 @@ def judged(request: Request, answer: urllib3.BaseHTTPResponse) -> Any:
         decoded = json.loads(answer.data)
     except (ValueError, RecursionError) as exc:
         if answer.status < 400:
-            raise Unreachable(f"{request}: the answer is no JSON: {answer.data[:80]!r}") from exc
+            raise Unreachable(f"{request}: the answer is not valid JSON: {answer.data[:80]!r}") from exc
         decoded = None
     if answer.status < 300:
         return decoded

@@ -1,10 +1,11 @@
 """Whom the operator takes for a pod's admin API: who shows a certificate that the pod's own Secret vouches for.
 
 A pod says in its spec which Secret it serves with, and the API server vouches for the spec. So bookies that have not
-been restarted since a change of `spec.tls.adminApi` are reached too, and nobody falls back from HTTPS to HTTP.
+been restarted since a change of `spec.tls.adminApi` are reached too, and no caller falls back from HTTPS to HTTP.
 
 Invariants
-- A Secret is read once in the life of a `Trust`, which is a pass; contexts are kept by content, so connections last.
+- A Secret is read once in the life of a `Trust`: a pass, and the rest after it while the operator only asks whether
+  the metadata service answers. Contexts are kept by content, so connections last.
 
 Threads: one event loop.
 """
@@ -27,7 +28,7 @@ _KEPT: Final = 256
 
 
 class Untrusted(Exception):
-    """Nobody can tell whom to trust; the text says why, and the remedy."""
+    """It is unknown whom to trust; the text says why, and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Tls:
 
 
 class Trust:
-    """What the pods of one cluster are trusted by."""
+    """The authorities by which the pods of one cluster are trusted."""
 
     def __init__(self, kubernetes: Kubernetes, namespace: str, server_name: str) -> None:
         self._kubernetes = kubernetes
@@ -50,7 +51,7 @@ class Trust:
         self._known: dict[str, Tls | Untrusted] = {}
 
     async def of(self, secret: str) -> Tls:
-        """Who serves with this Secret. Raises Untrusted."""
+        """Return the encryption for pods that serve with this Secret. Raises Untrusted."""
         async with self._lock:
             if secret not in self._known:
                 try:
@@ -70,7 +71,7 @@ class Trust:
         authorities = (secret_texts(found) or {}).get(AUTHORITIES, "")
         if not authorities:
             what = f"no Secret {secret}" if found is None else f"no {AUTHORITIES} in Secret {secret}"
-            raise Untrusted(f"there is {what}, so its pods cannot be told from others; bring it back")
+            raise Untrusted(f"there is {what}, so its pods cannot be verified; bring it back")
         try:
             return Tls(_context(authorities), self._server_name)
         except ssl.SSLError as exc:

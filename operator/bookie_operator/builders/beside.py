@@ -3,10 +3,11 @@
 Invariants
 - They read the same file as the bookies, and are rolled after them: the planner applies them last. Where the bookies'
   newest template waits (`planner.holding`) they keep theirs: their image may not know the keys of the newest file.
-- Two pods of one Deployment avoid the same node where they can: the loss of one node stops nothing.
+- Two pods of one Deployment avoid the same node and the same zone where they can: the loss of one stops nothing.
+- Each Deployment has a budget of its own, which lets one pod go at a time.
 - Their pods differ from bookies, and from each other, by the label of their component.
 - Without `spec.gateway.enabled` nothing of gateways is there, and nothing else differs. They have no admin API: their
-  HTTP port serves probes and metrics. While they are rolled as many serve as before: clients are not told to wait.
+  HTTP port serves probes and metrics. While they are rolled as many serve as before: clients need not wait.
 
 Threads: pure functions, any thread.
 """
@@ -24,6 +25,7 @@ from bookie_operator.builders.common import (
     common_pod_spec,
     environment,
     manifest,
+    over_zones,
     pod_metadata,
     selector,
     stamped,
@@ -31,6 +33,7 @@ from bookie_operator.builders.common import (
 from bookie_operator.builders.container import CONFIG, container, http_port, http_probe, shared_extras, volumes
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.inputs import autorecovery_inputs, gateway_inputs
+from bookie_operator.builders.settings import SMALLEST_BUDGET_MB, memory_budget_mb
 from bookie_operator.crds import names
 from bookie_operator.crds.pod_spec import LivenessProbe, Probe
 from bookie_operator.world.model import ClusterView
@@ -42,7 +45,7 @@ _STARTUP: Final = Probe(period_seconds=5, failure_threshold=60)
 
 @dataclass(frozen=True)
 class Beside:
-    """What tells one of them from the other."""
+    """The differences between auto-recovery and gateways."""
 
     name: str
     component: str
@@ -50,13 +53,13 @@ class Beside:
     replicas: int
     resources: Mapping[str, Any]
     inputs: str
-    """What people asked for: see `inputs`."""
+    """Digest of what people asked for: see `inputs`."""
     grace_seconds: int
     may_miss: int
     """Pods that may be missing while it is rolled."""
     env: Sequence[Mapping[str, Any]] = ()
     ports: Sequence[Mapping[str, Any]] = ()
-    """Beside that of HTTP."""
+    """Ports beside that of HTTP."""
 
 
 def deployment(cluster: ClusterView, context: BuildContext, config_name: str, of: Beside) -> Manifest:
@@ -75,8 +78,8 @@ def deployment(cluster: ClusterView, context: BuildContext, config_name: str, of
 
 
 def as_bookies_are(newest: Manifest, live: Manifest | None, config_name: str, *, keeps: bool = False) -> Manifest:
-    """While the newest template of the bookies waits: the template that it has, unless people asked for another one,
-    which gets the newest with the file that the bookies have. `config_name`: of that file; empty: it is not known.
+    """Return, while the newest template of the bookies waits, the template that it has, unless people asked for another
+    one, which gets the newest with the file that the bookies have. `config_name`: of that file; empty: it is not known.
     `keeps`: people asked for another one of the bookies too, and those come first."""
     template, header = newest["spec"]["template"], newest["metadata"]
     if live is not None and (keeps or _asked_for(live) == _asked_for(newest)):
@@ -96,7 +99,7 @@ def as_bookies_are(newest: Manifest, live: Manifest | None, config_name: str, *,
 
 
 def _asked_for(deployment: Manifest) -> str:
-    """Inputs of its template; empty: nobody wrote them down."""
+    """Return the inputs of its template; empty: the Deployment does not name them."""
     annotations = deployment["metadata"].get("annotations") or {}
     return str(annotations.get(names.TEMPLATE_INPUTS, "")).partition("/")[0]
 
@@ -114,6 +117,7 @@ def _pod_spec(cluster: ClusterView, context: BuildContext, config_name: str, of:
         **common_pod_spec(cluster, account_name(cluster)),
         "terminationGracePeriodSeconds": of.grace_seconds,
         "affinity": {"podAntiAffinity": _apart(cluster, of.component)},
+        "topologySpreadConstraints": [over_zones(cluster, of.component)],
         "containers": [made],
         "volumes": [*volumes(cluster, config_name), *more_volumes],
     }
@@ -166,20 +170,33 @@ def gateway(cluster: ClusterView, context: BuildContext, config_name: str) -> Ma
         gateway_inputs(cluster),
         grace_seconds=_GRACE_SECONDS,
         may_miss=0,
+        env=_budget_of_gateway(wanted.resources),
         ports=[{"name": "grpc", "containerPort": naming.GRPC_PORT}],
     )
     return deployment(cluster, context, config_name, of)
 
 
-def gateway_budget(cluster: ClusterView) -> Manifest | None:
-    """One at a time is evicted, whatever the state of the data: they keep none. One that does not serve may always go.
-    None: `spec` wants none."""
-    if not (cluster.spec.gateway.enabled and cluster.spec.disruption.enabled):
-        return None
+def _budget_of_gateway(resources: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The share of its own container's memory: the file has that of the bookies, whose containers are larger."""
+    budget = memory_budget_mb(resources)
+    return [] if budget is None else [environment("BK_memoryBudgetMb", str(max(SMALLEST_BUDGET_MB, budget // 2)))]
+
+
+def disruption_budgets(cluster: ClusterView) -> tuple[Manifest, ...]:
+    """One pod of each Deployment at a time is evicted, whatever the state of the data: they keep none. One that does
+    not serve may always go."""
+    spec = cluster.spec
+    if not spec.disruption.enabled:
+        return ()
+    there = {naming.AUTORECOVERY: spec.autorecovery.enabled, naming.GATEWAY: spec.gateway.enabled}
+    return tuple(_budget(cluster, component) for component, enabled in there.items() if enabled)
+
+
+def _budget(cluster: ClusterView, component: str) -> Manifest:
     spec = {
         "maxUnavailable": 1,
-        "selector": {"matchLabels": selector(cluster, naming.GATEWAY)},
+        "selector": {"matchLabels": selector(cluster, component)},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
-    name = naming.gateway(cluster.name)
-    return manifest(cluster, "policy/v1", "PodDisruptionBudget", name, naming.GATEWAY, {"spec": spec})
+    name = {naming.AUTORECOVERY: naming.autorecovery, naming.GATEWAY: naming.gateway}[component](cluster.name)
+    return manifest(cluster, "policy/v1", "PodDisruptionBudget", name, component, {"spec": spec})

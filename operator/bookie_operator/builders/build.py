@@ -1,7 +1,7 @@
-"""From a cluster's `spec` to everything that it consists of.
+"""The build of a cluster: all objects that its `spec` asks for.
 
-Pure: the same cluster and context make the same objects. What the metadata service must have told first (the instance
-id) is taken from `status`: until it stands there, claims are not labelled with it and the identity Secret is left out.
+Pure: the same cluster and context make the same objects. What the metadata service must have given first (the instance
+id) is taken from `status`: until it is there, claims are not labelled with it and the identity Secret is left out.
 
 Threads: any thread; `Builds` on one.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bookie_operator.builders import in_place, naming
-from bookie_operator.builders.beside import autorecovery, gateway, gateway_budget
+from bookie_operator.builders.beside import autorecovery, disruption_budgets, gateway
 from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.builders.common import Manifest, key_of, service_account
 from bookie_operator.builders.config import config_map
@@ -37,7 +37,7 @@ from bookie_operator.world.model import ClusterView
 
 
 def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
-    """Everything of a valid `spec`."""
+    """Build all objects of a valid `spec`."""
     file, settings = config_map(cluster), settings_map(cluster)
     config_name = str(file["metadata"]["name"])
     sets = bookie_sets(cluster, context, config_name)
@@ -49,7 +49,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         headless_service(cluster),
         client_service(cluster),
         gateway_service(cluster),
-        gateway_budget(cluster),
+        *disruption_budgets(cluster),
         *network_policies(cluster, context),
         *certificates(cluster, context),
         *embedded_service(cluster, context),
@@ -62,6 +62,8 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         check_job=check_job(cluster, context, config_name),
         moves_to=moves_to(cluster),
         destroy_job=destruction_job(cluster, context, config_name),
+        own_image=context.own_image,
+        release=context.release,
         budgets=budgets(cluster),
         autorecovery=autorecovery(cluster, context, config_name),
         gateway=gateway(cluster, context, config_name),
@@ -78,21 +80,24 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
 
 
 class Builds:
-    """What was made of each cluster last. Most passes find the same cluster once more, and ask for the same objects."""
+    """The last objects of each cluster.
+
+    Most passes find the same cluster once more, and ask for the same objects.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[ClusterView, BuildContext, DesiredObjects]] = {}
-        """By UID of the cluster."""
+        """Last build by UID of the cluster."""
 
     def of(self, cluster: ClusterView, context: BuildContext) -> DesiredObjects:
-        """As `build`; raises what that raises."""
+        """Return what `build` returns; raises what that raises."""
         seen, last = _seen(cluster), self._last.get(cluster.uid)
         if last is None or last[:2] != (seen, context):
             last = self._last[cluster.uid] = seen, context, build(seen, context)
         return last[2]
 
     def forget(self, namespace: str, name: str) -> None:
-        """There is no cluster of this name any more."""
+        """Forget the cluster of this name: there is none any more."""
         kept = {uid: each for uid, each in self._last.items() if (each[0].namespace, each[0].name) != (namespace, name)}
         self._last = kept
 

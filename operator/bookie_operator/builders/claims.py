@@ -30,6 +30,12 @@ def volume_sizes(storage: Storage) -> dict[str, str]:
     return {kind: volume.size for kind, volume in volume_kinds(storage).items()}
 
 
+def volume_classes(storage: Storage) -> dict[str, str]:
+    """Return the storage class by kind, of those that name one."""
+    named = {kind: volume.storage_class_name for kind, volume in volume_kinds(storage).items()}
+    return {kind: name for kind, name in named.items() if name is not None}
+
+
 def volume_attributes(storage: Storage, context: BuildContext) -> dict[str, str] | None:
     """VolumeAttributesClass by kind, of those that have one; None: this Kubernetes knows no such classes, and would
     drop their names."""

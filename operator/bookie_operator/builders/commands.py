@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_operator.builders import config, naming
+from bookie_operator.builders import config, in_place, naming
 from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_operator.world.model import ClusterView
 
@@ -64,7 +64,13 @@ def look() -> list[str]:
 
 
 def destroy(cluster: ClusterView) -> list[str]:
-    """Removes the cluster's metadata, ledgers too, if its instance id is the one that `status` has."""
+    """Return the arguments that remove the cluster's metadata, including those of ledgers.
+
+    The command refuses if the instance id is not the one in `status`, or if bookies of another cluster use the root.
+    """
     root = cluster.spec.metadata_service.root_path
     known = ["--instance-id", cluster.status.instance_id] if cluster.status.instance_id else []
-    return ["cluster", "nuke", "--root", root, *known, "--force", "--confirm", metadata_service_uri(cluster)]
+    known += ["--bookie-suffix", in_place.id_suffix(cluster)]
+    return [
+        "cluster", "nuke", "--root", root, *known, "--if-exists", "--force", "--confirm", metadata_service_uri(cluster)
+    ]  # fmt: skip

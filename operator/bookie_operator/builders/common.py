@@ -1,12 +1,13 @@
-"""What all objects of a cluster have: labels, owner, hash, account; the security of every pod; and whose an object is
-that bears a name which an object of a cluster has.
+"""The common parts of all objects of a cluster: labels, owner, hash, account, and the security of pods.
 
-A hash tells whether an object has to be applied again, or a pod to be made anew. Canonical JSON is UTF-8 with sorted
+It also says whose an object is that bears a name which an object of a cluster has.
+
+A hash shows whether an object has to be applied again, or a pod to be replaced. Canonical JSON is UTF-8 with sorted
 keys and without blanks; the hash is SHA-256 in lower-case hexadecimal digits. Equal contents have equal hashes whatever
 order they were made in, also in another process and another release.
 
 Names are made of the cluster's, and others may have had the same thought: the bookies of a Pulsar release `pulsar` have
-a Service `pulsar-bookie` too. What is somebody else's is neither changed nor deleted (`is_own`).
+a Service `pulsar-bookie` too. An object of another owner is neither changed nor deleted (`is_own`).
 
 Invariants
 - Selectors are a subset of the labels of what they select, and hold neither version nor hash.
@@ -109,7 +110,7 @@ def pod_metadata(cluster: ClusterView, component: str) -> dict[str, Any]:
 
 
 def common_pod_spec(cluster: ClusterView, account: str) -> dict[str, Any]:
-    """What the pods of all components share."""
+    """Return the part of the pod that all components share."""
     spec = cluster.spec
     shared: dict[str, Any] = {
         "serviceAccountName": account,
@@ -124,6 +125,16 @@ def common_pod_spec(cluster: ClusterView, account: str) -> dict[str, Any]:
     if spec.pod.tolerations:
         shared["tolerations"] = list(spec.pod.tolerations)
     return shared
+
+
+def over_zones(cluster: ClusterView, component: str) -> dict[str, Any]:
+    """The constraint that spreads the pods of a component over the zones that there are, as far as that goes."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": cluster.spec.placement.zone_topology_key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(cluster, component)},
+    }
 
 
 def temporary_volume() -> dict[str, Any]:
@@ -196,8 +207,11 @@ _CERTIFICATE: Final = "cert-manager.io/certificate-name"
 
 
 def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
-    """Whether the object is the cluster's, by the UID of its controller. Without one it is the cluster's if it has
-    the operator's labels, and is the identity, which outlives its cluster, or a cluster is taken over on request."""
+    """Return whether the object is the cluster's, by the UID of its controller.
+
+    Without a controller it is the cluster's if it has the operator's labels, and is the identity, which outlives its
+    cluster, or a cluster is taken over on request.
+    """
     controller = controller_of(obj)
     if controller:
         return bool(controller.get("uid") == cluster.uid)
@@ -208,14 +222,14 @@ def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
 
 
 def is_outlived(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
-    """Whether an earlier cluster of this name owns it, with which Kubernetes takes it away."""
+    """Return whether an earlier cluster of this name owns it, with which Kubernetes takes it away."""
     controller = controller_of(obj)
     same = controller.get("kind") == KIND and controller.get("name") == cluster.name
     return same and controller.get("uid") != cluster.uid
 
 
 def is_issued(secret: Mapping[str, Any]) -> bool:
-    """Whether cert-manager filled it for a Certificate of its name."""
+    """Return whether cert-manager filled it for a Certificate of its name."""
     metadata = secret["metadata"]
     return bool((metadata.get("annotations") or {}).get(_CERTIFICATE) == metadata["name"])
 

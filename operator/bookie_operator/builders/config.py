@@ -1,7 +1,7 @@
 """The configuration file of a cluster's bookies: what `spec.config` says, and what the operator sets.
 
 Three kinds of keys
-- static: they stand in the file. The file is in an immutable ConfigMap whose name bears the hash of its content, so
+- static: they are in the file. The file is in an immutable ConfigMap whose name bears the hash of its content, so
   another content is another name, another pod template, and a rolling restart; a pod that is restarted meanwhile finds
   the file that it began with.
 - for the next start: see `settings`. They are in a ConfigMap of constant name that pods take as environment variables,
@@ -10,7 +10,7 @@ Three kinds of keys
 
 Invariants
 - A key that the operator sets is never taken from `spec.config`; its defaults are, where a user has no say.
-- A key stands in one of the three places only, older names counted.
+- A key is in one of the three places only, older names counted.
 
 Format: a Java properties file, as Apache BookKeeper's `bk_server.conf`.
 
@@ -45,7 +45,7 @@ METADATA_FILES: Final = {
     "metadataServiceTrustStorePath": f"{METADATA_DIRECTORY}/ca.crt",
     "metadataServiceTokenFile": f"{METADATA_DIRECTORY}/{TOKEN_KEY}",
 }
-"""How the embedded metadata service is reached; options of Spark jobs, too."""
+"""Keys by which the embedded metadata service is reached; options of Spark jobs, too."""
 
 _CLIENT_TOKENS: Final = "grpcServerAuthTokenFile"
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
@@ -112,7 +112,8 @@ def default_keys(cluster: ClusterView) -> dict[str, str]:
     """Keys that the operator sets unless `spec.config` does."""
     spec, given = cluster.spec, cluster.spec.config
     keys: dict[str, str] = {}
-    if (budget := settings.memory_budget_mb(spec.pod.resources)) is not None:
+    gateway = switched(given.get("grpcServerEnabled", "")) is not False
+    if (budget := settings.memory_budget_mb(spec.pod.resources, gateway=gateway)) is not None:
         keys["memoryBudgetMb"] = str(budget)
     if "diskUsageThreshold" not in given:
         keys["diskUsageLwmThreshold"] = "0.92"  # else a disk that is nearly full makes the mode change to and fro
@@ -133,22 +134,24 @@ def default_keys(cluster: ClusterView) -> dict[str, str]:
 
 
 def demands_client_token(cluster: ClusterView) -> bool:
-    """Whether the gRPC port demands a token of the operator's: unless `spec.config` says who may use it, or that
-    everybody may."""
+    """Return whether the gRPC port demands a token of the operator's.
+
+    It does unless `spec.config` says who may use it, or that all may.
+    """
     given = cluster.spec.config
     otherwise = (switched(given.get(key, "")) for key in ("grpcServerTlsClientAuthentication", "allowInsecureAccess"))
     return _CLIENT_TOKENS not in given and not any(otherwise)
 
 
 def logging_keys(cluster: ClusterView) -> dict[str, str]:
-    """What `spec.logging` says: nothing, and `spec.config` or the process has its say."""
+    """Return the keys of `spec.logging`; those that it leaves out come from `spec.config` or the process."""
     logging = cluster.spec.logging
     given = {"logLevel": logging.level, "logFormat": logging.format}
     return {key: text for key, text in given.items() if text is not None}
 
 
 def static_keys(cluster: ClusterView) -> dict[str, str]:
-    """Everything that stands in the file."""
+    """Return all keys of the file."""
     given = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
     metadata = METADATA_FILES if is_protected(cluster) else {}
     return {**default_keys(cluster), **given, **logging_keys(cluster), **metadata, **operator_keys(cluster)}

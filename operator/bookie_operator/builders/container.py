@@ -90,7 +90,7 @@ def _mounts(cluster: ClusterView) -> list[dict[str, Any]]:
 
 
 def volumes(cluster: ClusterView, config_name: str) -> list[dict[str, Any]]:
-    """What every such container mounts."""
+    """Return the volumes that every such container mounts."""
     found = [
         temporary_volume(),
         {"name": CONFIG, "configMap": {"name": config_name}},

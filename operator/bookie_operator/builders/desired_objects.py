@@ -1,17 +1,17 @@
-"""Everything that a cluster should consist of, as objects to apply.
+"""The desired objects: all that a cluster should consist of, to be applied.
 
 Invariants
 - Every object bears the cluster's labels and its own hash; all but claims and the identity Secret have the cluster as
   their owner.
 - Names and hashes for the planner (`desired`) and objects for the executor come from the same build.
 
-Threads: values without I/O, for any thread. Nobody changes a manifest that stands here.
+Threads: values without I/O, for any thread. A manifest is never changed after it was built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from bookie_operator.builders.common import Manifest, key_of, object_hash, stamped
@@ -24,16 +24,17 @@ class BookieSet:
     """One StatefulSet of bookies."""
 
     manifest: Manifest
-    """With the replicas of `spec`."""
+    """The StatefulSet, with the replicas of `spec`."""
     zone: str
     """Empty: the cluster has no zones."""
     replicas: int
     template_hash: str
     volume_sizes: Mapping[str, str]
     inputs_hash: str
-    """Of what people asked for, as far as the template depends on it."""
+    """Hash of what people asked for, as far as the template depends on it."""
     volume_attributes: Mapping[str, str] | None = None
     """See `DesiredStatefulSet`."""
+    volume_classes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -42,19 +43,23 @@ class BookieSet:
 
 @dataclass(frozen=True)
 class DesiredObjects:
-    """What `build` makes of a cluster."""
+    """The objects that `build` makes of a cluster."""
 
     sets: tuple[BookieSet, ...]
     support: tuple[Manifest, ...]
-    """In the order in which they are applied."""
+    """Other objects, in the order in which they are applied."""
     metadata_job: Manifest
-    """Makes the cluster in the metadata service, if it is not there."""
+    """Job that makes the cluster in the metadata service, if it is not there."""
     check_job: Manifest | None
-    """Looks for it where it is to be from now on; None: it stays where it is."""
+    """Job that looks for it where it is to be from now on; None: it stays where it is."""
     moves_to: str
     """URI of that place."""
     destroy_job: Manifest
     """Removes it from there."""
+    own_image: str
+    """Image of the operator; empty: not known."""
+    release: str
+    """Release of the operator."""
     budgets: Mapping[Evictions, Manifest]
     """The PodDisruptionBudget for everything that it may allow; empty: there is none."""
     autorecovery: Manifest | None
@@ -71,7 +76,7 @@ class DesiredObjects:
     issued: tuple[str, ...] = ()
     """Names of Secrets that pods mount and cert-manager fills."""
     missing: tuple[str, ...] = ()
-    """What `spec` asks for and this Kubernetes does not know, each with its remedy."""
+    """Kinds that `spec` asks for and this Kubernetes does not know, each with its remedy."""
 
     @cached_property
     def objects(self) -> Mapping[str, Manifest]:
@@ -83,8 +88,10 @@ class DesiredObjects:
         return {key_of(manifest): manifest for manifest in (*found, *self.monitoring)}
 
     def as_applied(self, key: str, annotations: Mapping[str, str]) -> Manifest | None:
-        """What the object of this name with these annotations was given; None: another content, which counts as such.
-        One that lost the annotation may have been given what is desired."""
+        """Return what the object of this name with these annotations was given; None: another content.
+
+        One that lost the annotation may have been given what is desired.
+        """
         bookies = next((each for each in self.sets if key_of(each.manifest) == key), None)
         if bookies is not None:
             return bookies.manifest if annotations.get(names.TEMPLATE_HASH) == bookies.template_hash else None
@@ -95,8 +102,8 @@ class DesiredObjects:
     def stateful_set(self, name: str, replicas: int, live: Manifest | None = None) -> Manifest:
         """The StatefulSet with so many replicas; raises KeyError if none of that name is desired.
 
-        `live`: what there is of it. Its claim templates are kept as they are, because no update may change them:
-        what they say changes by making the StatefulSet anew.
+        `live`: what there is of it. Its claim templates are kept as they are, because no update may change them: their
+        content changes with a new StatefulSet.
         """
         manifest = {each.name: each.manifest for each in self.sets}[name]
         spec = {**manifest["spec"], "replicas": replicas}
@@ -118,6 +125,7 @@ class DesiredObjects:
                     self.config_hash,
                     each.inputs_hash,
                     each.volume_attributes,
+                    each.volume_classes,
                 )
                 for each in self.sets
             ),

@@ -28,11 +28,11 @@ from bookie_operator.builders.secrets import secret_data
 from bookie_operator.world.model import ClusterView
 
 _MOST_BYTES: Final = 600_000
-"""Of `bookies`. A Secret takes 1 MiB, and `spec` is in it too."""
+"""Largest size of `bookies`. A Secret takes 1 MiB, and `spec` is in it too."""
 
 
 def identity(cluster: ClusterView, sets: Iterable[BookieSet]) -> dict[str, str]:
-    """The content, not encoded."""
+    """Return the content, not encoded."""
     made = {each.name: each.replicas for each in sets} | cluster.status.recorded_replicas
     pods = [naming.pod(name, ordinal) for name, replicas in made.items() for ordinal in range(replicas)]
     return {
@@ -45,7 +45,7 @@ def identity(cluster: ClusterView, sets: Iterable[BookieSet]) -> dict[str, str]:
 
 
 def recorded_bookies(kept: Mapping[str, str] | None) -> frozenset[str]:
-    """Pods that such a content names; empty where nobody can read it."""
+    """Return the pods that such a content names; empty where it cannot be read."""
     try:
         bookies = json.loads((kept or {}).get("bookies", "{}"))
     except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ def recorded_bookies(kept: Mapping[str, str] | None) -> frozenset[str]:
 
 
 def recorded_spec(kept: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """The spec in such a content; None: there is none that anybody could read."""
+    """Return the spec in such a content; None: there is none that can be read."""
     try:
         spec = json.loads((kept or {}).get("spec", ""))
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def recorded_spec(kept: Mapping[str, str] | None) -> dict[str, Any] | None:
 
 
 def identity_secret(cluster: ClusterView, sets: Iterable[BookieSet]) -> Manifest | None:
-    """None: the instance id is not known yet."""
+    """Return the Secret; None: the instance id is not known yet."""
     if not cluster.status.instance_id:
         return None
     content = {"type": "Opaque", "data": secret_data(identity(cluster, sets))}
@@ -71,7 +71,7 @@ def identity_secret(cluster: ClusterView, sets: Iterable[BookieSet]) -> Manifest
 
 
 def _bookies(cluster: ClusterView, pods: list[str]) -> str:
-    """As much of each as there is room for."""
+    """Return the record of the bookies, with as much of each as there is room for."""
     ids = {pod: {"bookieId": _bookie_id(cluster, pod)} for pod in pods}
     whole = {pod: {**known, "claims": _claims(cluster, pod)} for pod, known in ids.items()}
     names: dict[str, dict[str, str]] = {pod: {} for pod in pods}

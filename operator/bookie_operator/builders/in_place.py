@@ -1,7 +1,7 @@
-"""What a bookie is known by: the end of its id, the names of its claims, and where its volumes are mounted.
+"""The names of a bookie: the end of its id, the names of its claims, and the mounts of its volumes.
 
-Where a StatefulSet of somebody else's was taken over in place it is as that had it. Cookies name all but the claims, so
-it never changes.
+Where an earlier StatefulSet was taken over in place, they are as it had them. Cookies name all but the claims, so the
+names never change.
 
 Threads: pure functions, any thread.
 """
@@ -36,7 +36,7 @@ def mount_path(spec: BookieClusterSpec, kind: str, index: int) -> str:
 
 
 def directories(spec: BookieClusterSpec, kind: str, volumes: int) -> list[str]:
-    """On so many volumes of the kind."""
+    """Return the directories on so many volumes of the kind."""
     taken = _taken(spec, kind)
     if taken is not None and taken.directories:
         return list(taken.directories)

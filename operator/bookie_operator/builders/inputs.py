@@ -1,13 +1,12 @@
-"""What people asked for, as far as the pods of bookies depend on it; and where it is written down.
+"""The inputs from people, as far as the pods of bookies depend on them; and where they are written down.
 
 A StatefulSet bears the annotation `podkeeper.dev/template-inputs`: the hash of its template, a slash, and the hash of
-the inputs that it was made for. Where only the template differs later, another release of the operator makes it so,
-and nobody asked for a restart: see `planner.holding`. The Deployments of auto-recovery and gateways bear the inputs
-alone.
+the inputs that it was made for. Where only the template differs later, another release of the operator makes it so, and
+no user asked for a restart: see `planner.holding`. The Deployments of auto-recovery and gateways bear the inputs alone.
 
 Invariants
-- A part of `spec` counts unless `_APART` names it: a new one counts by itself. What counts without need restarts
-  nobody, because bookies restart for another template only.
+- A part of `spec` counts unless `_APART` names it: a new one counts by itself. A part that counts without need restarts
+  no bookie, because bookies restart for another template only.
 - What has its default does not count: a field that a release adds changes no hash.
 - Secrets and ConfigMaps that `spec` names count with their names: bookies read them again by themselves.
 
@@ -40,14 +39,15 @@ _APART: Final[dict[str, Any]] = {
     "repair": True,
     "disruption": True,
     "network_policy": True,
+    "services": True,
     "monitoring": True,
     "bootstrap": True,
 }
-"""What no template of bookies depends on."""
+"""Parts of `spec` on which no template of bookies depends."""
 
 
 _NOT_IN_ITS_TEMPLATE: Final = {"enabled", "replicas", "lost_bookie_recovery_delay_seconds"}
-"""Of `spec.autorecovery` and `spec.gateway`."""
+"""Fields of `spec.autorecovery` and `spec.gateway` that are not in the template."""
 
 
 def inputs_hash(cluster: ClusterView) -> str:
@@ -67,12 +67,12 @@ def inputs_hash(cluster: ClusterView) -> str:
 
 
 def autorecovery_inputs(cluster: ClusterView) -> str:
-    """As `inputs_hash`, of auto-recovery: of its template, a slash, and the number of its pods."""
+    """Return the inputs of auto-recovery: `inputs_hash` of its template, a slash, and the number of its pods."""
     return _beside(cluster, "autorecovery", cluster.spec.autorecovery)
 
 
 def gateway_inputs(cluster: ClusterView) -> str:
-    """As `autorecovery_inputs`, of gateways."""
+    """Return the inputs of gateways, as `autorecovery_inputs` does."""
     return _beside(cluster, "gateway", cluster.spec.gateway)
 
 

@@ -5,8 +5,8 @@ Invariants
 - Where bookies have a template, the Job that removes the metadata has its image and configuration: these fit each
   other, and are there. The newest ones may neither fit (`planner.holding`) nor be there: while a cluster is deleted
   nothing is applied.
-- The embedded service has one replica and one volume: for development only. It serves nobody without the token, and
-  nothing without TLS, but that of a cluster that was there before operators made these (`is_protected`).
+- The embedded service has one replica and one volume: for development only. It demands the token and TLS, but for a
+  cluster that was there before operators made these (`is_protected`).
 
 Threads: pure functions, any thread.
 """
@@ -55,11 +55,11 @@ DATA: Final = "data"
 _PORT: Final = "metadata"
 _STARTUP: Final = Probe(period_seconds=2, failure_threshold=150)
 _ATTEMPTS: Final = 20
-"""Of a Job, ten seconds to six minutes apart: for more than an hour without a metadata service."""
+"""Attempts of a Job, ten seconds to six minutes apart: they last more than an hour without a metadata service."""
 _LOOKS: Final = 3
 """Attempts of a Job that only looks."""
 _OF_THE_IMAGE: Final = ("image", "imagePullPolicy", "env", "envFrom")
-"""Of a container: what is run, and what it is configured by beside its files."""
+"""Fields of a container: what is run, and what it is configured by beside its files."""
 
 
 def embedded_service(cluster: ClusterView, context: BuildContext) -> list[Manifest]:
@@ -105,7 +105,7 @@ def _server(cluster: ClusterView, context: BuildContext) -> dict[str, Any]:
         "startupProbe": http_probe(commands.ALIVE, _STARTUP),
         "livenessProbe": http_probe(commands.ALIVE, LivenessProbe()),
         "readinessProbe": http_probe(commands.READY, Probe(period_seconds=5)),
-        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": dict(READ_ONLY_CONTAINER),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [temporary_mount(), {"name": DATA, "mountPath": "/data"}],
@@ -179,12 +179,22 @@ def _job(
     return manifest(cluster, "batch/v1", "Job", name, component, {"spec": spec})
 
 
+def run_by(job: Manifest, image: str) -> Manifest:
+    """The Job with another image."""
+    template = job["spec"]["template"]
+    containers = [{**each, "image": image} for each in template["spec"]["containers"]]
+    made = {**template, "spec": {**template["spec"], "containers": containers}}
+    return stamped({**job, "spec": {**job["spec"], "template": made}})
+
+
 def as_bookies_are(job: Manifest, bookies: Mapping[str, Any]) -> Manifest:
     """The Job with image, configuration and all that this refers to as pods of bookies have them; `bookies`: the spec
     of such pods."""
     (own,) = job["spec"]["template"]["spec"]["containers"]
     bookie = next(each for each in bookies["containers"] if each["name"] == NAME)
     shared, mounts = shareable(bookies["volumes"], bookie["volumeMounts"])
+    mounted = {each["name"] for each in mounts}
+    shared = [each for each in shared if each["name"] in mounted]
     made = {**own, **{key: bookie[key] for key in _OF_THE_IMAGE if key in bookie}, "volumeMounts": mounts}
     pod = {**job["spec"]["template"]["spec"], "containers": [made], "volumes": shared}
     if secrets := bookies.get("imagePullSecrets"):

@@ -1,4 +1,4 @@
-"""Where the cluster's metadata is, for bookies and clients, and whether it is protected.
+"""The address of the cluster's metadata, for bookies and clients, and whether it is protected.
 
 Servers of an external service may come to be others, under another name. Until it is proved that the cluster is found
 there (`planner.flows.move`), everything goes on where it was, as `status` has it.
@@ -19,14 +19,17 @@ def metadata_service_uri(cluster: ClusterView) -> str:
 
 
 def is_protected(cluster: ClusterView) -> bool:
-    """Whether an embedded service demands a token, over TLS: that of a cluster that was there before operators did so
-    goes on without, since its bookies have neither."""
+    """Return whether an embedded service demands a token, over TLS.
+
+    That of a cluster that was there before operators did so goes on without, since its bookies have neither.
+    """
     embedded = cluster.spec.metadata_service.type is MetadataServiceKind.EMBEDDED
     return embedded and (cluster.status.metadata_protected or not cluster.status.instance_id)
 
 
 def moves_to(cluster: ClusterView) -> str:
-    """Where `spec` says that the cluster is, though it is known to be elsewhere; empty: it is where `spec` says."""
+    """Return where `spec` says that the cluster is, though it is known to be elsewhere; empty: it is where `spec`
+    says."""
     status, asked = cluster.status, _asked_for(cluster)
     external = cluster.spec.metadata_service.type is MetadataServiceKind.EXTERNAL
     known = external and status.instance_id and status.metadata_service_uri
@@ -42,5 +45,5 @@ def _asked_for(cluster: ClusterView) -> str:
 
 
 def metadata_host(cluster: ClusterView) -> str:
-    """Of an embedded service."""
+    """Return the host of an embedded service."""
     return f"{naming.metadata(cluster.name)}.{cluster.namespace}.svc"

@@ -1,5 +1,6 @@
-"""What tells the Prometheus operator to read the metrics of bookies, auto-recovery and gateways, and what to
-warn of.
+"""The PodMonitor and the alerts for the Prometheus operator.
+
+The PodMonitor makes it read the metrics of bookies, auto-recovery and gateways.
 
 The alerts are those of the chart `podkeeper-cluster`. `alerts.json` is generated of the chart's files
 (`python charts/generate.py`), because a chart can hold files of its own only and so can a package; a test compares the
@@ -25,7 +26,7 @@ from bookie_operator.world.model import ClusterView
 
 
 def pod_monitor(cluster: ClusterView, context: BuildContext) -> Manifest | None:
-    """None: nobody asks for it, or this Kubernetes has no PodMonitors."""
+    """Return the PodMonitor; None: `spec` does not ask for it, or this Kubernetes has no PodMonitors."""
     wanted = cluster.spec.monitoring.pod_monitor
     if not wanted.enabled or not context.has_pod_monitors:
         return None
@@ -61,7 +62,7 @@ def _endpoints(cluster: ClusterView, interval: str) -> list[dict[str, Any]]:
 
 
 def prometheus_rule(cluster: ClusterView, context: BuildContext) -> Manifest | None:
-    """None: nobody asks for it, or this Kubernetes has no PrometheusRules."""
+    """Return the rule; None: `spec` does not ask for it, or this Kubernetes has no PrometheusRules."""
     wanted = cluster.spec.monitoring.prometheus_rule
     if not wanted.enabled or not context.has_prometheus_rules:
         return None

@@ -36,7 +36,7 @@ _STATEFUL_SET_LENGTH: Final = 52
 _DIGITS: Final = 4
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _OF_OTHERS: Final = re.compile(r"(^|-)(bookie|metadata)(-|$)")
-"""In the name of a zone: the StatefulSet would have the name of another cluster's."""
+"""Part of a zone's name with which the StatefulSet would have the name of another cluster's."""
 
 
 def bookies(cluster: str) -> str:
@@ -133,7 +133,7 @@ def certificate(cluster: str) -> str:
 
 def stateful_set(cluster: str, zone: str = "", recorded: Container[str] = ()) -> str:
     """`CLUSTER-bookie`, with zones `CLUSTER-bookie-ZONE`; a zone that makes no label or too long a name, or that of
-    another cluster's StatefulSet, is cut, and told apart by the digits of its hash.
+    another cluster's StatefulSet, is cut, and the digits of its hash make it distinct.
 
     `recorded`: names that StatefulSets of it have, which they keep if another release gave them.
     """
@@ -153,8 +153,10 @@ def pod(set_name: str, ordinal: int) -> str:
 
 
 def bookie_host_suffix(cluster: str, namespace: str, domain: str = "") -> str:
-    """What follows the pod's name in the host name of a bookie; the search path of every pod completes it. `domain`:
-    what somebody else's configuration ended it with, of bookies that were taken over in place."""
+    """Return what follows the pod's name in the host name of a bookie; the search path of every pod completes it.
+
+    `domain`: the end that the earlier configuration gave it, of bookies that were taken over in place.
+    """
     return f".{admin_server_name(cluster, namespace)}{domain and f'.{domain}'}"
 
 

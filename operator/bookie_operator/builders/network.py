@@ -1,13 +1,15 @@
-"""How the pods of a cluster are reached: Services, and who may use which port; and what the pods may reach. And the
-certificates that cert-manager makes, where `spec.tls` names issuers: of bookies, and of their admin API.
+"""The network of a cluster's pods: Services, network policies, and certificates.
+
+The policies say who may use which port, and what the pods may reach. cert-manager makes the certificates of bookies and
+of their admin API, where `spec.tls` names issuers.
 
 Services give the bookies names, and clients that speak gRPC or HTTP one address.
 
 Network policies. In: the data ports, and the HTTP port with probes (the kubelet is always let through), metrics and the
-admin API. Nobody of another namespace but the operator may use any of them, unless `spec.networkPolicy` names him. Out:
+admin API. No pod of another namespace but the operator may use any of them, unless `spec.networkPolicy` names it. Out:
 DNS, the metadata service, bookies, which may be others' in the same root (Apache's, while a cluster moves), and what
-`spec.networkPolicy.egress` adds. What jobs reach only their users know, such as object stores: they reach everything
-(who reaches them: `jobs.build`).
+`spec.networkPolicy.egress` adds. Only the users of jobs know what these have to reach, such as object stores: they
+reach everything (`jobs.build` says what reaches them).
 
 Threads: pure functions, any thread.
 """
@@ -31,11 +33,12 @@ from bookie_operator.world.model import ClusterView
 
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 EVERY_POD: Final[dict[str, Any]] = {"podSelector": {}}
-"""Of the namespace."""
+"""Peer for every pod of the namespace."""
 _OF_JOBS: Final = (jobs.DRIVER, jobs.EXECUTOR)
 _DNS_PORTS: Final = (53, 5353)
 """The second one is that of OpenShift's pods behind the first."""
 _ZOOKEEPER_PORT: Final = 2181
+_ETCD_PORT: Final = 2379
 _HOST: Final = re.compile(r"(\[[^]]*\]|[^:]*)(?::([0-9]{1,5}))?")
 
 
@@ -61,7 +64,7 @@ def network_policies(cluster: ClusterView, context: BuildContext) -> list[Manife
 
 
 def _peers(cluster: ClusterView, given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that `spec` names, else every pod of the namespace; the cluster's own pods always may."""
+    """Return the peers that `spec` names, else every pod of the namespace; the cluster's own pods always may."""
     return [*given, {"podSelector": {"matchLabels": _own(cluster)}}] if given else [EVERY_POD]
 
 
@@ -95,15 +98,18 @@ def _egress(cluster: ClusterView) -> Manifest:
 
 
 def metadata_ports(cluster: ClusterView) -> list[int]:
-    """Of where the metadata are, and of where they are to be; the hosts may be names, which no policy can have."""
-    uris = (metadata_service_uri(cluster), moves_to(cluster))
-    hosts = [host for uri in uris for host in re.split("[;,]", uri.partition("://")[2].partition("/")[0]) if host]
-    return sorted({_port(host) for host in hosts})
+    """Return the ports of where the metadata are, and of where they are to be.
+
+    The hosts may be names, which no policy can have.
+    """
+    return sorted({port for uri in (metadata_service_uri(cluster), moves_to(cluster)) for port in _ports(uri)})
 
 
-def _port(host: str) -> int:
-    found = _HOST.fullmatch(host)
-    return int(found[2]) if found is not None and found[2] else _ZOOKEEPER_PORT
+def _ports(uri: str) -> Iterator[int]:
+    scheme, _, rest = uri.partition("://")
+    for host in filter(None, re.split("[;,]", rest.partition("/")[0])):
+        found = _HOST.fullmatch(host)
+        yield int(found[2]) if found and found[2] else _ETCD_PORT if scheme == "etcd" else _ZOOKEEPER_PORT
 
 
 def _operator(context: BuildContext) -> dict[str, Any]:
@@ -152,7 +158,12 @@ def headless_service(cluster: ClusterView) -> Manifest:
             _http(cluster),
         ],
     }
-    return manifest(cluster, "v1", "Service", naming.bookies(cluster.name), naming.BOOKIE, {"spec": spec})
+    return _service(cluster, naming.bookies(cluster.name), naming.BOOKIE, spec)
+
+
+def _service(cluster: ClusterView, name: str, component: str, spec: Mapping[str, Any]) -> Manifest:
+    annotations = cluster.spec.services.annotations
+    return manifest(cluster, "v1", "Service", name, component, {"spec": spec}, annotations=annotations)
 
 
 def gateway_service(cluster: ClusterView) -> Manifest | None:
@@ -160,11 +171,11 @@ def gateway_service(cluster: ClusterView) -> Manifest | None:
     if not cluster.spec.gateway.enabled:
         return None
     spec = {
-        "type": "ClusterIP",
+        "type": cluster.spec.services.gateway_type,
         "selector": selector(cluster, naming.GATEWAY),
         "ports": [_service_port("grpc", naming.GRPC_PORT)],
     }
-    return manifest(cluster, "v1", "Service", naming.gateway(cluster.name), naming.GATEWAY, {"spec": spec})
+    return _service(cluster, naming.gateway(cluster.name), naming.GATEWAY, spec)
 
 
 def client_service(cluster: ClusterView) -> Manifest:
@@ -175,7 +186,7 @@ def client_service(cluster: ClusterView) -> Manifest:
         "selector": selector(cluster, naming.BOOKIE),
         "ports": [_service_port("grpc", naming.GRPC_PORT), _http(cluster)],
     }
-    return manifest(cluster, "v1", "Service", naming.client_service(cluster.name), naming.BOOKIE, {"spec": spec})
+    return _service(cluster, naming.client_service(cluster.name), naming.BOOKIE, spec)
 
 
 @dataclass(frozen=True)
@@ -218,13 +229,14 @@ def _certificate(cluster: ClusterView, of: _Issued) -> Manifest:
 
 
 def dns_names(cluster: ClusterView) -> list[str]:
-    """What clients may call the bookies: each by its bookie id, and all of them by their Services."""
+    """Return the names that clients may use for the bookies: each by its bookie id, and all of them by their
+    Services."""
     bookies = naming.admin_server_name(cluster.name, cluster.namespace)
     return [f"*.{bookies}", bookies, *_service_names(cluster, naming.client_service(cluster.name))]
 
 
 def _gateway_names(cluster: ClusterView) -> list[str]:
-    """What clients may call the gateways that run by themselves; empty: there are none."""
+    """Return the names that clients may use for the gateways that run by themselves; empty: there are none."""
     return _service_names(cluster, naming.gateway(cluster.name)) if cluster.spec.gateway.enabled else []
 
 

@@ -1,4 +1,4 @@
-"""What a Secret holds.
+"""The content of a Secret.
 
 Threads: pure functions, any thread.
 """

@@ -1,13 +1,14 @@
-"""What a bookie takes at its next start without being restarted for it, and the sizes that follow from its volumes and
-its container.
+"""The settings that a bookie takes at its next start, without being restarted for them.
+
+The sizes that follow from its volumes and its container are among them.
 
 A ConfigMap of constant name, which containers take as environment variables `BK_<key>` when they start; they win over
-the file. Its content counts in no template hash. Three kinds of keys stand there:
+the file. Its content counts in no template hash. It has three kinds of keys:
 - those of `spec.config` that a running bookie takes over its admin API too.
 - sizes of files that follow from the volumes, which may grow: no bookie is restarted for them.
 - the first value of `lostBookieRecoveryDelay`, which lives in the metadata service afterwards.
 
-Invariant: nothing that nobody asked for stands there unless bookies of every release know it. The map changes with the
+Invariant: a key that no user asked for is there only if bookies of every release know it. The map changes with the
 operator, pods of older images take it at their next start, and one that meets an unknown key refuses to start.
 
 Threads: pure functions, any thread.
@@ -21,28 +22,14 @@ from typing import Any, Final
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import Manifest, manifest
 from bookie_operator.crds.cluster_spec import Volume
-from bookie_operator.crds.config_keys import dynamic_part
+from bookie_operator.crds.config_keys import dynamic_part, known_keys
 from bookie_operator.crds.quantity import known_bytes
 from bookie_operator.world.model import ClusterView
+from bookie_pod.config.keys import render
 
 PREFIX: Final = "BK_"
 
-DYNAMIC_DEFAULTS: Final = {
-    "compactionRateByBytes": "20000000",
-    "compactionRateByEntries": "1000",
-    "forceAllowCompaction": "false",
-    "gcMetadataOpRateLimit": "1000",
-    "gcWaitTime": "600000",
-    "isThrottleByBytes": "true",
-    "majorCompactionInterval": "86400",
-    "majorCompactionMaxTimeMillis": "-1",
-    "majorCompactionThreshold": "0.8",
-    "minorCompactionInterval": "3600",
-    "minorCompactionMaxTimeMillis": "-1",
-    "minorCompactionThreshold": "0.2",
-    "useTargetEntryLogSizeForGc": "false",
-}
-"""The bookie's own defaults."""
+DYNAMIC_DEFAULTS: Final = {key.name: render(key.default) for _, key in known_keys().values() if key.dynamic}
 
 
 def given_config(cluster: ClusterView) -> dict[str, str]:
@@ -69,18 +56,26 @@ def settings_map(cluster: ClusterView) -> Manifest:
 MIB: Final = 1 << 20
 LARGEST_JOURNAL_FILE_MB: Final = 2048
 LARGEST_ENTRY_LOG: Final = 1 << 30
+SMALLEST_GATEWAY_MB: Final = 128
+LARGEST_GATEWAY_MB: Final = 256
+"""Budget of the process that serves gRPC beside a bookie, as the bookie itself has it (`gatewayMemoryMb`)."""
 SMALLEST_BUDGET_MB: Final = 64
-"""Below it a bookie does not work well, whatever its container has."""
+"""Memory below which a bookie does not work well, whatever its container has."""
+BASE_MB: Final = 128
+"""A process needs at least so much beside its budget."""
 
 
-def memory_budget_mb(resources: Mapping[str, Any]) -> int | None:
+def memory_budget_mb(resources: Mapping[str, Any], *, gateway: bool = False) -> int | None:
     """`memoryBudgetMb`: half of the container's memory, as the interpreter, the index and what is under way need about
-    as much again. None: the container has no limit and asks for nothing, and the bookie looks for itself."""
+    as much again, and at least `BASE_MB`. With a `gateway`, half of what is left beside its process, which may have
+    twice its own. None: the container has no limit and asks for nothing, and the bookie looks for itself."""
     for part in ("limits", "requests"):
         given = (resources.get(part) or {}).get("memory")
         size = known_bytes(str(given)) if given is not None else None
         if size:
-            return max(SMALLEST_BUDGET_MB, size // 2 // MIB)
+            half = size // 2 // MIB
+            beside = max(SMALLEST_GATEWAY_MB, min(LARGEST_GATEWAY_MB, half // 2)) if gateway else 0
+            return max(SMALLEST_BUDGET_MB, min(half - beside, 2 * (half - beside) - BASE_MB))
     return None
 
 

@@ -1,16 +1,19 @@
-"""The StatefulSets of the bookies and their pods: one set, or one for each zone; and their PodDisruptionBudget, which
-allows what `spec` says while all is well, and nothing while anything is not; or all bookies of a zone that is drained,
-and none of the others.
+"""The StatefulSets of the bookies, their pods, and their PodDisruptionBudget.
+
+There is one set, or one for each zone. The budget allows what `spec` says while all is well, and nothing while anything
+is not; or all bookies of a zone that is drained, and none of the others.
 
 Invariants
 - Pods change when they are deleted, not before (`OnDelete`), and all start at once (`Parallel`): the order of a roll is
   the planner's.
 - No claim is deleted by Kubernetes, whatever becomes of the StatefulSet.
-- The template's hash stands on the StatefulSet and on its pods; that of what people asked for on the StatefulSet
-  alone, because it restarts nobody.
+- The template's hash is on the StatefulSet and on its pods; that of what people asked for is on the StatefulSet alone,
+  because it restarts no bookie.
 - Nothing of the operator's version is in a pod, and no hash but its own: the same `spec` makes the same pod.
 - Not two bookies of a cluster run on one node, whatever `spec.pod.affinity` adds, unless `spec.placement.nodes` lets
   them.
+- Without `spec.placement.zones` a bookie learns the zone of its node from an annotation of its pod, which the operator
+  writes once the pod has a node (`builders.location`).
 - Liveness and start-up ask whether the process is sound: neither a long replay, nor a full disk, nor an absent metadata
   service makes them fail. Readiness asks whether it serves, writable or read-only.
 
@@ -22,8 +25,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bookie_operator.builders import commands, in_place, naming
-from bookie_operator.builders.claims import claim_templates, volume_attributes, volume_kinds, volume_sizes
+from bookie_operator.builders import commands, in_place, location, naming
+from bookie_operator.builders.claims import (
+    claim_templates,
+    volume_attributes,
+    volume_classes,
+    volume_kinds,
+    volume_sizes,
+)
 from bookie_operator.builders.common import (
     CONTAINER_SECURITY,
     Manifest,
@@ -31,8 +40,10 @@ from bookie_operator.builders.common import (
     common_pod_spec,
     content_hash,
     environment,
+    from_field,
     labels,
     manifest,
+    over_zones,
     selector,
 )
 from bookie_operator.builders.container import NAME, container, http_port, http_probe, volumes
@@ -81,8 +92,8 @@ def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, c
         annotations={**kept, names.TEMPLATE_HASH: hashed, names.TEMPLATE_INPUTS: record(hashed, inputs)},
     )
     storage = cluster.spec.storage
-    sizes, attributes = volume_sizes(storage), volume_attributes(storage, context)
-    return BookieSet(made, share.label, share.replicas, hashed, sizes, inputs, attributes)
+    sizes, attributes, classes = volume_sizes(storage), volume_attributes(storage, context), volume_classes(storage)
+    return BookieSet(made, share.label, share.replicas, hashed, sizes, inputs, attributes, classes)
 
 
 def budgets(cluster: ClusterView) -> dict[Evictions, Manifest]:
@@ -122,7 +133,7 @@ def pod_labels(cluster: ClusterView, share: ZoneShare) -> dict[str, str]:
 
 
 def pod_template(cluster: ClusterView, context: BuildContext, share: ZoneShare, config_name: str) -> dict[str, Any]:
-    """The template with its hash, which stands in the annotation `podkeeper.dev/template-hash`."""
+    """The template with its hash, which is in the annotation `podkeeper.dev/template-hash`."""
     annotations = {**cluster.spec.pod.annotations, "kubectl.kubernetes.io/default-container": NAME}
     if restart := cluster.annotations.get(names.RESTART):
         annotations[names.RESTART] = restart
@@ -153,8 +164,12 @@ def _pod_spec(cluster: ClusterView, context: BuildContext, share: ZoneShare, con
         made["nodeSelector"] = {**spec.pod.node_selector, **zone}
     if spread := _spread(cluster, share):
         made["topologySpreadConstraints"] = spread
-    if spec.pod.init_containers:
-        made["initContainers"] = [_users_container(each) for each in spec.pod.init_containers]
+    first = [_users_container(each) for each in spec.pod.init_containers]
+    if location.is_learnt(cluster, context, share):
+        first.insert(0, location.init_container(cluster, context))
+        made["volumes"].append(location.volume())
+    if first:
+        made["initContainers"] = first
     return made
 
 
@@ -163,7 +178,9 @@ def _bookie(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> di
     host = f"$(POD_NAME){in_place.host_suffix(cluster)}"
     env = [environment("BK_advertisedAddress", host)]
     if share.zone:
-        env.append(environment("BK_networkLocation", f"/{share.zone}"))
+        env.append(environment(location.VARIABLE, f"/{share.zone}"))
+    elif location.is_learnt(cluster, context, share):
+        env.append(from_field(location.VARIABLE, f"metadata.annotations['{names.NETWORK_LOCATION}']"))
     made = container(cluster, context, commands.SERVE, env, pod.resources)
     http = http_port(cluster)
     made["ports"] = [
@@ -191,7 +208,7 @@ def _data_mounts(spec: BookieClusterSpec) -> list[dict[str, Any]]:
 
 
 def _affinity(cluster: ClusterView) -> dict[str, Any]:
-    """What the user asks for, and that no two bookies share a node, or not where there are more."""
+    """Return what the user asks for, and that no two bookies share a node, or not where there are more."""
     given = cluster.spec.pod.affinity
     apart = given.get("podAntiAffinity") or {}
     term: dict[str, Any] = {
@@ -206,15 +223,16 @@ def _affinity(cluster: ClusterView) -> dict[str, Any]:
 
 
 def _spread(cluster: ClusterView, share: ZoneShare) -> list[dict[str, Any]]:
-    """What the user asks for; and, without zones in `spec`, over those that there are, as far as that goes."""
+    """Return the spread that the user asks for; without zones in `spec` also one over the zones that there are, as far
+    as that goes."""
     ours = {"labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)}}
     given = [{**ours, **each} for each in cluster.spec.pod.topology_spread_constraints]
     key = cluster.spec.placement.zone_topology_key
     if share.zone or any(each.get("topologyKey") == key for each in given):
         return given
-    return [{"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", **ours}, *given]
+    return [over_zones(cluster, naming.BOOKIE), *given]
 
 
 def _users_container(given: Mapping[str, Any]) -> dict[str, Any]:
-    """As it is given; without a security context it gets one that restricted namespaces admit."""
+    """Return the container as it is given; without a security context it gets one that restricted namespaces admit."""
     return {"securityContext": dict(CONTAINER_SECURITY), **given}

@@ -17,14 +17,14 @@ class ZoneShare:
     """The bookies of one StatefulSet."""
 
     zone: str
-    """Where its pods have to run; empty: anywhere."""
+    """Zone in which its pods have to run; empty: anywhere."""
     label: str
-    """As `zone`, but empty also where it is the only one: its StatefulSet is named as one without zones."""
+    """Zone as in `zone`, but empty also where it is the only one: its StatefulSet is named as one without zones."""
     replicas: int
 
 
 def spreads_over_zones(spec: BookieClusterSpec) -> bool:
-    """Whether there are several zones: then each has a StatefulSet."""
+    """Return whether there are several zones: then each has a StatefulSet."""
     return len(spec.placement.zones) > 1
 
 

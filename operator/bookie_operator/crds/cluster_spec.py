@@ -1,8 +1,7 @@
 """`BookieCluster.spec`, as typed source: schema, defaults, documentation and parsing come from here.
 
 Invariants
-- Every default stands here (pods: `pod_spec`) and nowhere else;
-  the operator never writes `spec`.
+- Every default is here (pods: `pod_spec`) and nowhere else; the operator never writes `spec`.
 - Every string, list and map is bounded: what rules cost in the API server is counted by the largest value.
 - Fields are only ever added.
 
@@ -29,18 +28,20 @@ from bookie_operator.crds.model import (
 )
 from bookie_operator.crds.pod_spec import LivenessProbe, Pod, Probe, StartupProbe
 
+__all__ = ["Freeform", "Labels", "LivenessProbe", "Model", "Name", "Pod", "Probe", "Quantity", "StartupProbe", "Words"]
+
 
 class Autorecovery(Model):
     """Auditor and replication workers, in a Deployment of their own."""
 
     enabled: bool = True
-    """Without it nobody restores lost copies, and no bookie can be taken out."""
+    """If false, lost copies are not restored, and no bookie can be taken out."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 2
     """Pods; one of them is the auditor at a time."""
-    resources: Freeform = {}
+    resources: Freeform = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
     """Requests and limits of their container."""
     lost_bookie_recovery_delay_seconds: Annotated[int, Field(ge=0, le=604800)] = 300
-    """How long a bookie may be away before its copies are made anew elsewhere."""
+    """Seconds that a bookie may be away before its copies are made again elsewhere."""
     max_concurrent_ledgers: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Ledgers that each pod checks and copies at the same time, instead of the key `replicationLedgersAtOnce` of
     `config`; without: 8."""
@@ -48,13 +49,13 @@ class Autorecovery(Model):
 
 class Gateway(Model):
     """Gateways in a Deployment of their own, which serve ledgers over gRPC at the Service `CLUSTER-gateway`, port 3182.
-    Every bookie serves them too, in its own process."""
+    Every bookie has one beside itself too."""
 
     enabled: bool = False
-    """For many entries a second: a process that it shares with no bookie does more of them."""
+    """Run gateways in pods of their own: for many entries a second, on other nodes than the bookies'."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 2
     """Pods."""
-    resources: Freeform = {}
+    resources: Freeform = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     """Requests and limits of their container."""
 
 
@@ -66,7 +67,7 @@ class PodMonitor(Model):
     labels: Labels = {}
     """Its labels, as a Prometheus selects them."""
     interval: Annotated[str, Field(max_length=16)] = "30s"
-    """Between two scrapes: a whole number and `ms`, `s`, `m` or `h`."""
+    """Time between two scrapes: a whole number and `ms`, `s`, `m` or `h`."""
 
 
 class PrometheusRule(Model):
@@ -79,21 +80,20 @@ class PrometheusRule(Model):
     labels: Labels = {}
     """Its labels, as a Prometheus selects them."""
     alert_labels: Labels = {}
-    """More labels of every alert."""
+    """Additional labels of every alert."""
     disabled: Annotated[list[Name], Field(max_length=64)] = []
     """Names of alerts that are left out."""
-    runbook_url: Annotated[str, Field(max_length=1024, pattern=r'^[^"\\\s]*$')] = "docs/runbooks"
-    """Where the pages of docs/runbooks are served; the name of the page is added."""
+    runbook_url: Annotated[str, Field(max_length=1024, pattern=r'^[^"\\\s]*$')] = (
+        "https://podkeeper.github.io/podkeeper/latest/runbooks"
+    )
+    """Address of the pages of docs/runbooks, for the links in alerts: `NAME/` is added, the name of the alert."""
 
 
 class Monitoring(Model):
-    """Who reads the metrics, and who is told when they are bad."""
+    """Objects for Prometheus: the metrics that it reads, and its alerts."""
 
     pod_monitor: PodMonitor = PodMonitor()
     prometheus_rule: PrometheusRule = PrometheusRule()
-
-
-__all__ = ["Freeform", "Labels", "LivenessProbe", "Model", "Name", "Pod", "Probe", "Quantity", "StartupProbe", "Words"]
 
 
 class MetadataServiceKind(StrEnum):
@@ -102,13 +102,14 @@ class MetadataServiceKind(StrEnum):
 
 
 class MetadataService(Model):
-    """Where the cluster keeps what its clients and bookies agree on. Once it exists only `uri` can be changed, to other
-    servers of the same service."""
+    """The service in which the cluster keeps what its clients and bookies agree on. Once it exists only `uri` can be
+    changed, to other servers of the same service."""
 
     type: MetadataServiceKind = MetadataServiceKind.EXTERNAL
-    """`External`: a ZooKeeper of yours. `Embedded`: one pod that the operator runs, for development only."""
+    """`External`: a ZooKeeper or etcd of yours. `Embedded`: one pod that the operator runs, for development only."""
     uri: Annotated[str, Field(max_length=1024)] = ""
-    """Of an external one, without the root: `zk+hierarchical://zk-0:2181;zk-1:2181`."""
+    """Address of an external one, without the root: `zk+hierarchical://zk-0:2181;zk-1:2181`,
+    `etcd://etcd-0:2379,etcd-1:2379`."""
     root_path: Annotated[str, Field(max_length=255, pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")] = "/ledgers"
     """One root is one cluster."""
     size: Quantity = "2Gi"
@@ -132,18 +133,19 @@ class Volume(Model):
     """Volumes of one kind, for each bookie."""
 
     size: Quantity
-    """Of each volume, as `100Gi`. It may grow, never shrink."""
+    """Size of each volume, as `100Gi`. It may grow, never shrink."""
     storage_class_name: Words | None = None
-    """Without: the default class. It cannot be changed."""
+    """Storage class; if unset, the default class. Another name counts for new volumes: `kubectl bookie move` gives them
+    to a bookie."""
     volumes: Annotated[int, Field(ge=1, le=16)] = 1
-    """How many of them each bookie has. It cannot be changed."""
+    """Number of such volumes of each bookie. It cannot be changed."""
     volume_attributes_class_name: Words | None = None
     """VolumeAttributesClass, such as one with more IOPS. Another name is applied to the volumes that there are, without
     a restart. Without, or taken out: volumes keep what they have, and new ones get none."""
     labels: Labels = {}
-    """More labels of the claims."""
+    """Additional labels of the claims."""
     annotations: Annotations = {}
-    """More annotations of the claims."""
+    """Additional annotations of the claims."""
 
 
 class WhenDeleted(StrEnum):
@@ -152,24 +154,27 @@ class WhenDeleted(StrEnum):
 
 
 class Retention(Model):
-    """What becomes of volumes."""
+    """Retention of volumes when the cluster or a bookie is removed."""
 
     when_deleted: WhenDeleted = WhenDeleted.RETAIN
-    """When the cluster is deleted. `Delete` takes the annotation `podkeeper.dev/confirm-delete: NAME` too."""
+    """Volumes of a deleted cluster. `Delete` takes the annotation `podkeeper.dev/confirm-delete: NAME` too."""
     when_scaled: WhenDeleted = WhenDeleted.DELETE
-    """When a bookie was taken out, after the proof that no ledger needs it."""
+    """Volumes of a bookie that was taken out, after the proof that no ledger needs it."""
 
 
 class Storage(Model):
     """The disks of each bookie."""
 
     journal: Volume
-    """What is synced before an entry is acknowledged: fast and small."""
+    """Volume that is synced before an entry is acknowledged: fast and small."""
     ledger: Volume
-    """Where entries stay: large."""
+    """Volume where entries stay: large."""
     index: Volume | None = None
     """Volumes of their own for the index; without: on the ledger volumes."""
     retention: Retention = Retention()
+    allow_smaller_sizes: bool = False
+    """Accept a `size` below that of the volumes, for example of an earlier release of a chart. It has no effect:
+    volumes keep their size."""
 
 
 class Zone(Model):
@@ -187,25 +192,25 @@ class Nodes(StrEnum):
 
 
 class Placement(Model):
-    """Where bookies run and where copies go."""
+    """The nodes and zones of bookies, and of copies."""
 
     nodes: Nodes = Nodes.SEPARATE
     """`Separate`: not two bookies of the cluster on one node, so each needs a node. `Shared`: apart as far as there are
-    nodes, to try it out; who loses a node loses all bookies on it, and maybe every copy of an entry."""
+    nodes, to try it out; the loss of a node is the loss of all bookies on it, and maybe of every copy of an entry."""
     zone_topology_key: Words = "topology.kubernetes.io/zone"
     """Label of nodes that tells the zone."""
     zones: Annotated[list[Zone], Field(max_length=16, json_schema_extra=by_name("name"))] = []
-    """With two or more: copies are spread over zones, and a StatefulSet is made for each. Zones may be added; one that
-    has bookies cannot be removed."""
+    """Zones of the bookies. If there are two or more, copies are spread over zones, and a StatefulSet is made for each.
+    Zones may be added; one that has bookies cannot be removed."""
     min_zones_per_write_quorum: Annotated[int, Field(ge=1, le=16)] = 1
     """Zones that the copies of an entry span at least."""
 
 
 class Logging(Model):
-    """What the cluster's processes log."""
+    """Logging of the cluster's processes."""
 
     level: Literal["debug", "info", "warning", "error"] | None = None
-    """Least severe level that is logged, instead of the key `logLevel` of `config`; without: `info`."""
+    """Lowest level that is logged, instead of the key `logLevel` of `config`; if unset, `info`."""
     format: Literal["json", "console"] | None = None
     """`json`: one object per line. `console`: for people. Instead of the key `logFormat` of `config`; without:
     `json`."""
@@ -216,8 +221,29 @@ class UpdateStrategy(StrEnum):
     MANUAL = "Manual"
 
 
+class Day(StrEnum):
+    MONDAY = "Mon"
+    TUESDAY = "Tue"
+    WEDNESDAY = "Wed"
+    THURSDAY = "Thu"
+    FRIDAY = "Fri"
+    SATURDAY = "Sat"
+    SUNDAY = "Sun"
+
+
+class Window(Model):
+    """A time in which bookies may be restarted."""
+
+    days: Annotated[list[Day], Field(max_length=7)] = []
+    """Days on which it begins, such as `Sat`; empty: every day."""
+    start: Annotated[str, Field(max_length=5, pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+    """Time at which it begins, in UTC, such as `02:30`."""
+    hours: Annotated[int, Field(ge=1, le=24)]
+    """Hours for which it is open."""
+
+
 class Update(Model):
-    """How a new version or configuration reaches the bookies."""
+    """The way in which a new version or configuration reaches the bookies."""
 
     strategy: UpdateStrategy = UpdateStrategy.ROLLING
     """`Manual`: the operator stages it, you delete the pods."""
@@ -226,11 +252,14 @@ class Update(Model):
     canary: Annotated[int, Field(ge=0, le=10)] = 1
     """Bookies that go first and have to work before any other is touched."""
     soak_seconds: Annotated[int, Field(ge=0, le=86400)] = 60
-    """How long each restarted bookie has to work before the next one."""
+    """Seconds that each restarted bookie has to work before the next one."""
     require_fully_replicated: bool = True
-    """No bookie is stopped while a ledger is under-replicated."""
+    """If true, no bookie is stopped while a ledger is under-replicated."""
     progress_deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 1800
-    """After so long without success a restarted bookie counts as failed, and the roll stops."""
+    """Seconds without success after which a restarted bookie counts as failed, and the roll stops."""
+    windows: Annotated[list[Window], Field(max_length=16)] = []
+    """Times at which a roll may begin, and restart the next bookie; empty: always. Bookies that are down do not wait
+    for a window, nor do tasks."""
 
 
 class DecommissionMode(StrEnum):
@@ -239,33 +268,35 @@ class DecommissionMode(StrEnum):
 
 
 class Decommission(Model):
-    """How a bookie is taken out."""
+    """The way in which a bookie is taken out."""
 
     mode: DecommissionMode = DecommissionMode.DRAIN
-    """`Drain`: its copies are made anew while it still serves them. `StopFirst`: after it was stopped; for one that is
+    """`Drain`: its copies are made again while it still serves them. `StopFirst`: after it was stopped; for one that is
     lost already."""
     headroom_percent: Annotated[int, Field(ge=0, le=90)] = 20
     """Free space of the other bookies that is not counted on."""
     stall_seconds: Annotated[int, Field(ge=10, le=604800)] = 3600
-    """After so long without progress it is reported as stalled."""
+    """Seconds without progress after which it is reported as stalled."""
 
 
 class Repair(Model):
-    """What is done about a bookie that lost its disk or its node."""
+    """Replacement of a bookie that lost its disk or its node."""
 
     auto_replace_after_seconds: Annotated[int, Field(ge=0, le=604800)] = 0
-    """Start it anew with empty disks after so long, if no ledger has its last copy there; 0: only on request."""
+    """Start it again with empty disks after this many seconds, if no ledger has its last copy there; 0: only on
+    request."""
 
 
 class Disruption(Model):
     """The PodDisruptionBudget of the bookies. That of gateways lets one go at a time."""
 
     enabled: bool = True
-    """Without it a drained node may take several bookies at once."""
+    """If false, the drain of a node may evict several bookies at once."""
     max_unavailable: Annotated[int, Field(ge=1, le=10)] = 1
-    """While all is well; nothing may be evicted while a bookie is away or a ledger under-replicated."""
+    """Bookies that may be evicted at a time while all is well; nothing may be evicted while a bookie is away or a
+    ledger under-replicated."""
     whole_zone: bool = True
-    """Where `placement.zones` lists several: while nodes of one zone are drained all its bookies may be evicted, if
+    """If `placement.zones` lists several: while nodes of one zone are drained all its bookies may be evicted, if
     without them every ledger keeps its ack quorum and an ensemble is left. False: `maxUnavailable` holds then too."""
 
 
@@ -273,8 +304,8 @@ class AdminTls(Model):
     """HTTPS of the HTTP port of bookies, auto-recovery and gateways: admin API, probes and metrics."""
 
     enabled: bool = True
-    """Without it the operator shows its token in plain, where others can read it on the way; bookies, commands and jobs
-    show it to nobody but their own machine, and are refused. A change restarts the bookies."""
+    """If false, the operator shows its token in plain, where others can read it on the way; bookies, commands and jobs
+    show it only to their own machine, and are refused. A change restarts the bookies."""
     secret_name: Words | None = None
     """A Secret with `tls.crt`, `tls.key` and `ca.crt`, whose certificate names `*.CLUSTER-bookie.NAMESPACE.svc` and
     `CLUSTER-bookie.NAMESPACE.svc`. By default the operator makes an authority and a certificate for each cluster, and
@@ -296,19 +327,30 @@ class Tls(Model):
 
 
 class NetworkPolicy(Model):
-    """Who may reach the cluster's pods, and what these may reach. Pods of other namespaces reach nothing but what they
-    are named for here; the operator may use the admin API."""
+    """The peers that may reach the cluster's pods, and that these may reach. Pods of other namespaces reach only what
+    they are named for here; the operator may use the admin API."""
 
     enabled: bool = True
-    """Without it every pod that has a route may."""
+    """If false, every pod that has a route may reach them."""
     clients: Annotated[list[Freeform], Field(max_length=32)] = []
     """Peers of a NetworkPolicy that may use the ports of clients, beside the cluster's own pods: 3181, 3182, that of an
-    embedded metadata service. Brokers and writers stand here. Empty: every pod of the namespace."""
+    embedded metadata service. Brokers and writers belong here. Empty: every pod of the namespace."""
     metrics_from: Annotated[list[Freeform], Field(max_length=32)] = []
     """Peers that may use port 8000, with metrics, probes and the admin API; empty: every pod of the namespace."""
     egress: Annotated[list[Freeform], Field(max_length=32)] = []
-    """More that the cluster's pods may reach: rules as in a NetworkPolicy's `egress`. DNS, the ports of the metadata
-    service, and bookies of the namespace they always may; jobs reach everything. What sidecars need stands here."""
+    """Additional targets that the cluster's pods may reach: rules as in a NetworkPolicy's `egress`. DNS, the ports of
+    the metadata service, and bookies of the namespace they always may; jobs reach everything. The targets of sidecars
+    belong here."""
+
+
+class Services(Model):
+    """The Services of the cluster."""
+
+    annotations: Annotations = {}
+    """Additional annotations of each of them, such as those that a DNS controller or a cloud reads."""
+    gateway_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """Type of the Service `CLUSTER-gateway`. With another one than `ClusterIP` clients outside of Kubernetes reach it;
+    `networkPolicy.clients` has to admit them."""
 
 
 class BootstrapMode(StrEnum):
@@ -320,16 +362,16 @@ class InPlaceVolume(Model):
     """Volumes of one kind, of which each bookie has one."""
 
     claim: Name
-    """Name of the claim template: what stands before `-POD` in the names of the claims."""
+    """Name of the claim template: the part before `-POD` in the names of the claims."""
     mount_path: Words
-    """Where the volume is mounted. The cookies name the directories, so it stays."""
+    """Path at which the volume is mounted. The cookies name the directories, so it stays."""
     directories: Annotated[list[Words], Field(max_length=8)] = []
     """Directories on it, as the bookies' configuration has them; without: `mountPath` alone."""
 
 
 class InPlace(Model):
-    """What stays as it is of a StatefulSet of somebody else's, such as a chart's, that is taken over with its volumes.
-    It is `NAME-bookie`, and so is its Service."""
+    """The parts that stay as they are of an earlier StatefulSet, such as a chart's, that is taken over with its
+    volumes. It is `NAME-bookie`, and so is its Service."""
 
     journal: InPlaceVolume
     ledger: InPlaceVolume
@@ -338,16 +380,17 @@ class InPlace(Model):
 
 
 class Bootstrap(Model):
-    """How the cluster came to be; it cannot be changed once the cluster exists."""
+    """The origin of the cluster. Once the cluster exists it can only be removed, unless bookies were taken over in
+    place."""
 
     mode: BootstrapMode = BootstrapMode.NEW
     """`Adopt`: take over the volumes and the metadata of a cluster of this name that was deleted."""
     instance_id: Annotated[str, Field(max_length=64)] = ""
-    """Of the cluster to adopt; without: as its identity Secret says. With `New`: of a cluster in the same metadata root
-    that the bookies are to join on purpose."""
+    """Instance id of the cluster to adopt; if unset, the one in its identity Secret. With `New`: of a cluster in the
+    same metadata root that the bookies are to join on purpose."""
     in_place: InPlace | None = None
-    """With `Adopt`: bookies of somebody else's StatefulSet, which `kubectl bookie migrate run --in-place` hands over;
-    see docs/migrate.md."""
+    """The bookies of an earlier StatefulSet that `kubectl bookie migrate run --in-place` hands over, with `Adopt`; see
+    docs/migrate.md."""
 
 
 class BookieClusterSpec(Model):
@@ -358,7 +401,7 @@ class BookieClusterSpec(Model):
     image: Words = ""
     """Image with tag or digest, instead of the one of this version."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When the kubelet pulls the image."""
+    """Policy of the kubelet for pulling the image."""
     image_pull_secrets: Annotated[list[Freeform], Field(max_length=16)] = []
     """Secrets with credentials of the registry: `{name}`."""
     replicas: Annotated[int, Field(ge=1, le=1000)] = 3
@@ -379,5 +422,6 @@ class BookieClusterSpec(Model):
     disruption: Disruption = Disruption()
     tls: Tls = Tls()
     network_policy: NetworkPolicy = NetworkPolicy()
+    services: Services = Services()
     monitoring: Monitoring = Monitoring()
     bootstrap: Bootstrap = Bootstrap()

@@ -123,7 +123,7 @@ JOB: Final = Kind(
 )
 
 KINDS: Final[tuple[Kind, ...]] = (CLUSTER, JOB, TASK)
-"""By name."""
+"""Kinds, in the order of their names."""
 
 
 def definition(kind: Kind) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Writes what is made of the typed sources: the definitions in `crds/`, and the pages
-`docs/bookiecluster.md` and `docs/bookiejob.md`.
+"""Write the files that are made of the typed sources.
+
+These are the definitions in `crds/`, and the pages `docs/bookiecluster.md` and `docs/bookiejob.md`.
 
     python -m bookie_operator.crds.generate            write them
     python -m bookie_operator.crds.generate --check    exit code 1 if a file is not as it would be written
@@ -24,7 +25,7 @@ _HEADER: Final = "# Generated: edit operator/bookie_operator/crds/ and run `pyth
 
 
 class _Plain(yaml.SafeDumper):
-    """Without anchors, which Helm and readers do not want; list items are indented, as in most manifests."""
+    """A dumper without anchors, which Helm and readers do not want; it indents list items, as most manifests do."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

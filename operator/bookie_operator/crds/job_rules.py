@@ -1,10 +1,12 @@
-"""What a `BookieJob` must be: rules that the API server judges before it stores one (see `rules`), and what is wrong
-with one as far as its spec tells (see `validation`, whose invariants hold here too).
+"""The rules of a `BookieJob`, before and after the API server stores it.
+
+The API server judges some before it stores a job (see `rules`); the others are judged in the loop, as far as the spec
+shows (see `validation`, whose invariants hold here too).
 
 Invariants
 - A job that runs once is its own record: what was asked for does not change after it was asked for.
-- What the operator sets for Spark and for the job cannot be given; the names stand here once, for the rules and for
-  the validation in the loop.
+- What the operator sets for Spark and for the job cannot be given; the names are here once, for the rules and for the
+  validation in the loop.
 
 Threads: values, any thread.
 """
@@ -18,7 +20,7 @@ from typing import Any, Final
 from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.crds.quantity import bytes_of, known_bytes
 from bookie_operator.crds.reading import bounded, parsed_spec, parsed_status
-from bookie_operator.crds.rules import MAX_NAME, NAME_PATTERN, Rule
+from bookie_operator.crds.rules import MAX_NAME, NAME_PATTERN, Rule, same_if_given
 
 OWN_ARGUMENT_PATTERN: Final = "^--(metadata|result|master|password[-_]file)(=.*)?$"
 SCHEDULE_PATTERN: Final = (
@@ -26,7 +28,7 @@ SCHEDULE_PATTERN: Final = (
 )
 TIME_ZONE_PATTERN: Final = "^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"
 SMALLEST_EXECUTOR: Final = "1Gi"
-"""Of half of it Java needs 450 MiB to start at all."""
+"""Smallest memory of an executor: of half of it Java needs 450 MiB to start at all."""
 OWN_SPARK_CONF: Final = (
     "spark.driver.bindAddress",
     "spark.driver.blockManager.port",
@@ -59,15 +61,14 @@ _ONCE: Final = (
     "priorityClassName",
 )
 _ONCE_IF_GIVEN: Final = ("activeDeadlineSeconds", "passwordSecret", "startingDeadlineSeconds")
-"""What no rule sees into, because a shape of Kubernetes' own is handed through, is told in the loop (`SpecChanged`)."""
+"""Fields that a job that runs once may not change, if they are given.
+
+No rule sees into fields with a shape of Kubernetes' own, so the loop reports those (`SpecChanged`).
+"""
 
 
 def _same(field: str) -> str:
     return f"self.{field} == oldSelf.{field}"
-
-
-def _same_if_given(field: str) -> str:
-    return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {_same(field)})"
 
 
 JOB_RULES: Final[tuple[Rule, ...]] = (
@@ -99,7 +100,7 @@ JOB_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "spec",
         "self.schedule != '' || ("
-        + " && ".join([*map(_same, _ONCE), *(f"({_same_if_given(field)})" for field in _ONCE_IF_GIVEN)])
+        + " && ".join([*map(_same, _ONCE), *(f"({same_if_given(field)})" for field in _ONCE_IF_GIVEN)])
         + ")",
         "a job that runs once cannot be changed, but for suspend and ttlSecondsAfterFinished: make another BookieJob",
     ),
@@ -149,7 +150,7 @@ JOB_RULES: Final[tuple[Rule, ...]] = (
 OWN_VOLUMES: Final = "podkeeper-"
 """Begins the names of the operator's own volumes."""
 OWN_PATHS: Final = ("/etc/podkeeper", "/tmp")
-"""Where the operator mounts, and what Spark writes to."""
+"""Paths at which the operator mounts, and to which Spark writes."""
 OWN_VARIABLES: Final = frozenset({"BK_metadataServiceUri", "HOME", "JOB_NAME", "POD_NAME", "PYSPARK_SUBMIT_ARGS"})
 _RESOURCES: Final = frozenset({"requests", "limits", "claims"})
 _PAGE: Final = "docs/bookiejob.md"
@@ -162,12 +163,12 @@ def parse_job_spec(spec: Mapping[str, Any]) -> tuple[BookieJobSpec | None, tuple
 
 def parse_job_status(status: Mapping[str, Any]) -> BookieJobStatus:
     """The typed status; an empty one stands for one that does not exist. Raises ValueError with one line for one that
-    this operator cannot read: runs may stand in it that must not be made again."""
+    this operator cannot read: it may list runs that must not be made again."""
     return parsed_status(BookieJobStatus, status)
 
 
 def validate_job(spec: BookieJobSpec) -> tuple[str, ...]:
-    """Everything that is wrong; empty: nothing is."""
+    """Return all faults; empty: there are none."""
     return bounded([*_arguments(spec), *_times(spec), *_spark(spec), *_environment(spec.env), *_volumes(spec)])
 
 

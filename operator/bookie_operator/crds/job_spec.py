@@ -1,11 +1,12 @@
-"""`BookieJob`, as typed source: work on many ledgers that runs on Spark, once or on a schedule; what runs, and what
-came of the last runs.
+"""`BookieJob`, as typed source: work on many ledgers that runs on Spark, once or on a schedule.
+
+The status says what runs, and how the last runs ended.
 
 Invariants
-- Every default stands here and nowhere else; the operator never writes `spec`.
+- Every default is here and nowhere else; the operator never writes `spec`.
 - Every string, list and map is bounded.
-- What a job does to ledgers is the job's (`pyspark_bookie.jobs`); here stands how it is run.
-- A run is counted once: its Job's UID stands in `history` from then on, for longer than Kubernetes keeps the Job.
+- What a job does to ledgers is the job's (`pyspark_bookie.jobs`); this module says how it is run.
+- A run is counted once: its Job's UID is in `history` from then on, for longer than Kubernetes keeps the Job.
 - Nothing in the status changes with the clock alone.
 
 Threads: values without I/O, for any thread.
@@ -33,6 +34,18 @@ from bookie_operator.crds.model import (
     Words,
     by_name,
 )
+
+HISTORY: Final = 32
+"""Number of runs that the status keeps: more than Kubernetes keeps Jobs of one BookieJob, which is 10 that succeeded,
+10 that failed, and those that run."""
+ACTIVE: Final = 32
+Result = Annotated[
+    dict[str, Any],
+    Field(
+        max_length=64,
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True, "x-kubernetes-map-type": "atomic"},
+    ),
+]
 
 
 class JobKind(StrEnum):
@@ -69,11 +82,11 @@ class Executors(Model):
     """Pods beside the driver's that do the work."""
 
     instances: Annotated[int, Field(ge=0, le=1000)] = 0
-    """How many. 0: the driver's pod does all of it (`local[*]`), which gives the same result."""
+    """Number of executors. 0: the driver's pod does all of it (`local[*]`), which gives the same result."""
     cores: Annotated[int, Field(ge=1, le=128)] = 1
     """Tasks that each runs at a time, and processors that it asks for."""
     memory: Quantity = "2Gi"
-    """Of each pod: half of it for Java, half for Python and what is under way."""
+    """Memory of each pod: half of it for Java, half for Python and what is under way."""
     service_account_name: Words = ""
     """Account of the driver, which makes the executors' pods; without: `CLUSTER-spark`, which the chart
     `podkeeper-cluster` makes. Not used without executors."""
@@ -83,82 +96,71 @@ class SecretKey(Model):
     """A key of a Secret in the same namespace."""
 
     name: Words
-    """Of the Secret."""
+    """Name of the Secret."""
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "password"
     """The key whose value it is."""
 
 
 class BookieJobSpec(Model):
-    """What is run, when, and with what."""
+    """The job, its times and its resources."""
 
     cluster_ref: ClusterReference
     kind: JobKind
     """The job. It cannot be changed. `bookie job KIND --help` lists its arguments."""
     args: Annotated[list[Text], Field(max_length=64)] = []
-    """Arguments of the job, as on the command line: `["--older-than", "3d", "--dry-run"]`. Those that tell where the
-    cluster is, where the result goes and what Spark's master is are the operator's."""
+    """Arguments of the job, as on the command line: `["--older-than", "3d", "--dry-run"]`. The operator sets those for
+    the cluster, the result and Spark's master."""
     schedule: Annotated[str, Field(max_length=128)] = ""
-    """When it runs, as in a CronJob: `0 3 * * 0`, or `@daily`. Empty: once, at once."""
+    """Times at which it runs, as in a CronJob: `0 3 * * 0`, or `@daily`. Empty: once, at once."""
     time_zone: Annotated[str, Field(min_length=1, max_length=64)] = "Etc/UTC"
     """Time zone of the schedule."""
     suspend: bool = False
-    """No new run begins; one that runs with a schedule goes on, one without is stopped until this is false again."""
+    """If true, no new run begins; one that runs with a schedule goes on, one without is stopped until this is false
+    again."""
     concurrency_policy: ConcurrencyPolicy = ConcurrencyPolicy.FORBID
-    """When a run is due while the last one goes on. `Forbid`: it is left out. `Replace`: the last one is stopped.
-    `Allow`: both run."""
+    """Choice for a run that is due while the last one goes on. `Forbid`: it is left out. `Replace`: the last one is
+    stopped. `Allow`: both run."""
     starting_deadline_seconds: Annotated[int, Field(ge=10, le=604800)] | None = None
     """A run that could not begin for so long is left out."""
     executors: Executors = Executors()
     resources: Freeform = {}
     """Requests and limits of the driver's container. Half of the memory is Java's."""
     spark_conf: Annotated[dict[str, ConfigValue], Field(max_length=128)] = {}
-    """More of Spark's configuration, such as `spark.sql.shuffle.partitions`. It is no place for secrets."""
+    """Additional configuration of Spark, such as `spark.sql.shuffle.partitions`. It is not a place for secrets."""
     image: Words = ""
     """Image with Spark, with tag or digest; without: the cluster's image, with `-spark` after its tag."""
     backoff_limit: Annotated[int, Field(ge=0, le=100)] = 3
-    """How often a run that failed is tried again, with growing pauses. Jobs go on where they ended. Findings are no
-    failure, and the loss of a node does not count."""
+    """Number of times that a run that failed is tried again, with growing pauses. Jobs go on where they ended. Findings
+    are not a failure, and the loss of a node does not count."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31536000)] | None = None
     """A run that takes longer has failed."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] = 86400
-    """After so long a finished run's Job, pod and log are deleted. The BookieJob stays, with the result."""
+    """Seconds after which a finished run's Job, pod and log are deleted. The BookieJob stays, with the result."""
     successful_jobs_history_limit: Annotated[int, Field(ge=1, le=10)] = 3
     """Finished runs of a schedule whose pods and logs are kept."""
     failed_jobs_history_limit: Annotated[int, Field(ge=1, le=10)] = 3
     """The same, of those that failed or found something."""
     password_secret: SecretKey | None = None
-    """Where the password of the ledgers is; without: what each ledger recorded."""
+    """Secret with the password of the ledgers; if unset, the password that each ledger recorded."""
     env: Annotated[list[Freeform], Field(max_length=64)] = []
-    """More environment variables of driver and executors, such as credentials of an object store (`valueFrom`)."""
+    """Additional environment variables of driver and executors, such as credentials of an object store
+    (`valueFrom`)."""
     volumes: Annotated[list[Freeform], Field(max_length=32)] = []
-    """More volumes of driver and executors, as in a PodSpec."""
+    """Additional volumes of driver and executors, as in a PodSpec."""
     volume_mounts: Annotated[list[Freeform], Field(max_length=32)] = []
-    """Where they are mounted."""
+    """Mounts of these volumes."""
     node_selector: Labels = {}
     """Labels of the nodes that it may run on."""
     tolerations: Annotated[list[Freeform], Field(max_length=32)] = []
-    """As in a PodSpec."""
+    """Tolerations, as in a PodSpec."""
     affinity: Freeform = {}
-    """As in a PodSpec."""
+    """Affinity, as in a PodSpec."""
     priority_class_name: Words = ""
-    """As in a PodSpec; a low one lets bookies and their clients go first."""
+    """Priority class, as in a PodSpec; a low one lets bookies and their clients go first."""
 
     @property
     def scheduled(self) -> bool:
         return bool(self.schedule)
-
-
-HISTORY: Final = 32
-"""More than the Jobs that Kubernetes keeps of one BookieJob: 10 that succeeded, 10 that failed, and those that run."""
-ACTIVE: Final = 32
-
-Result = Annotated[
-    dict[str, Any],
-    Field(
-        max_length=64,
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True, "x-kubernetes-map-type": "atomic"},
-    ),
-]
 
 
 class JobPhase(StrEnum):
@@ -184,11 +186,11 @@ class ActiveRun(StatusModel):
     job: Words
     """Name of the Job of Kubernetes, in whose pod's log the progress is."""
     uid: Words
-    """Of that Job."""
+    """UID of that Job."""
     started_at: Time = ""
-    """When it was made."""
+    """Time at which it was made."""
     message: Message = ""
-    """Why it does not get on, as far as that shows."""
+    """Reason for which it does not get on, as far as that shows."""
 
 
 class Run(StatusModel):
@@ -197,37 +199,37 @@ class Run(StatusModel):
     job: Words
     """Name of the Job of Kubernetes."""
     uid: Words
-    """Of that Job."""
+    """UID of that Job."""
     started_at: Time = ""
-    """When it was made."""
+    """Time at which it was made."""
     finished_at: Time = ""
-    """When it was over."""
+    """Time at which it was over."""
     outcome: RunOutcome
-    """`Succeeded`; `Findings`: it worked, and found something that wants attention; `Failed`; `Unknown`:
-    its Job was gone before anybody had seen how it ended."""
+    """`Succeeded`; `Findings`: it worked, and found something that wants attention; `Failed`; `Unknown`: its Job was
+    gone before the operator had seen how it ended."""
     message: Text = ""
-    """Why it failed."""
+    """Reason of the failure."""
 
 
 class BookieJobStatus(StatusModel):
-    """What runs, and what came of the last runs."""
+    """The present runs, and the results of the last ones."""
 
     observed_generation: Count = 0
     """Generation of `spec` that was considered in full."""
     phase: JobPhase = JobPhase.PENDING
-    """Of one that runs once: `Pending`, `Suspended`, `Running`, then `Succeeded`, `Findings` or `Failed`. Of one with a
-    schedule: `Scheduled` between runs."""
+    """Phase. Of a job that runs once: `Pending`, `Suspended`, `Running`, then `Succeeded`, `Findings` or `Failed`. Of
+    one with a schedule: `Scheduled` between runs."""
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=by_name("type"))] = []
     """`Ready`, `Reconciling`, `Stalled`, `LastRunSucceeded`; of one that runs once also `Complete` and `Failed`, for
     `kubectl wait`."""
     active: Annotated[list[ActiveRun], Field(max_length=ACTIVE)] = []
     """Runs that go on."""
     last_schedule_time: Time | None = None
-    """When a run was due last."""
+    """Time at which a run was due last."""
     last_successful_time: Time | None = None
-    """When a run ended last that did not fail."""
+    """Time at which the last run ended that did not fail."""
     last_outcome: Words = ""
-    """Of the last run that is over."""
+    """Outcome of the last run that is over."""
     last_result: Result = {}
     """The result row of the last run that gave one: counters of what was done."""
     history: Annotated[list[Run], Field(max_length=HISTORY)] = []

@@ -1,4 +1,4 @@
-"""What the typed sources of all custom resources are built from: the base model, and bounded types.
+"""The basis of the typed sources of all custom resources: the base model, and bounded types.
 
 Invariant: nothing here is without a bound.
 
@@ -13,6 +13,23 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MESSAGE_LENGTH: Final = 4096
 """Characters of a message in `status`; longer ones end in an ellipsis."""
+WHOLE: Final[dict[str, Any]] = {"x-kubernetes-map-type": "atomic"}
+"""A map that is applied as one value. The API server leaves null, which no schema takes, where an apply takes the last
+key of any other map away."""
+Quantity = Annotated[str, Field(max_length=32)]
+"""Bytes as Kubernetes writes them, such as `100Gi`; always a string."""
+Name = Annotated[str, Field(max_length=63)]
+Words = Annotated[str, Field(max_length=253)]
+Text = Annotated[str, Field(max_length=1024)]
+Time = Annotated[str, Field(max_length=40)]
+"""RFC 3339, UTC."""
+ConfigValue = Annotated[str, Field(max_length=4096)]
+Labels = Annotated[dict[str, Words], Field(max_length=64)]
+Annotations = Annotated[dict[str, ConfigValue], Field(max_length=64)]
+Freeform = Annotated[
+    dict[str, Any], Field(max_length=64, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+]
+"""A part of Kubernetes' own API that is handed through as it is."""
 
 
 def _camel_case(name: str) -> str:
@@ -51,23 +68,4 @@ def by_name(key: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-WHOLE: Final[dict[str, Any]] = {"x-kubernetes-map-type": "atomic"}
-"""A map that is applied as one value. The API server leaves null, which no schema takes, where an apply takes the last
-key of any other map away."""
-
-Quantity = Annotated[str, Field(max_length=32)]
-"""Bytes as Kubernetes writes them, such as `100Gi`; always a string."""
-
-Name = Annotated[str, Field(max_length=63)]
-Words = Annotated[str, Field(max_length=253)]
-Text = Annotated[str, Field(max_length=1024)]
-Time = Annotated[str, Field(max_length=40)]
-"""RFC 3339, UTC."""
 Message = Annotated[str, BeforeValidator(_shortened), Field(max_length=MESSAGE_LENGTH)]
-ConfigValue = Annotated[str, Field(max_length=4096)]
-Labels = Annotated[dict[str, Words], Field(max_length=64)]
-Annotations = Annotated[dict[str, ConfigValue], Field(max_length=64)]
-Freeform = Annotated[
-    dict[str, Any], Field(max_length=64, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-]
-"""A part of Kubernetes' own API that is handed through as it is."""

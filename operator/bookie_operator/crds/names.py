@@ -1,4 +1,4 @@
-"""Group, labels, annotations and finalizer: every name that stands in objects of a cluster. See `docs/operator.md`."""
+"""Group, labels, annotations and finalizer: every name that is in objects of a cluster. See `docs/operator.md`."""
 
 from __future__ import annotations
 
@@ -37,15 +37,21 @@ OBJECT_HASH: Final = f"{GROUP}/object-hash"
 CERTIFICATE_FOR: Final = f"{GROUP}/certificate-for"
 """Annotation of the Secret with the certificate that the operator made: the names in it."""
 RENEW_AT: Final = f"{GROUP}/renew-at"
-"""Annotation of Secrets with certificates that the operator made: when it makes them anew, in seconds since 1970."""
+"""Annotation of Secrets with certificates that the operator made: the time at which it makes new ones, in seconds since
+1970."""
+
+NETWORK_LOCATION: Final = f"{GROUP}/network-location"
+"""Annotation of pods of bookies: `/ZONE`, from the label of their node; empty if the node has no such label."""
 
 TAKEN_OVER: Final = f"{GROUP}/taken-over"
-"""Annotation of pods that somebody else's StatefulSet made, and that were taken over in place: nothing of ours runs in
+"""Annotation of pods that an earlier StatefulSet made, and that were taken over in place: nothing of ours runs in
 them."""
 KEPT_BY_HELM: Final = "helm.sh/resource-policy"
 """Annotation with which Helm leaves alone what a release does not name any more."""
 
 PAUSED: Final = f"{GROUP}/paused"
+ADOPT: Final = f"{GROUP}/adopt"
+"""Annotation of a claim: name of the cluster that takes it over."""
 CONFIRM_DELETE: Final = f"{GROUP}/confirm-delete"
 ACCEPT_LEDGER_LOSS: Final = f"{GROUP}/accept-ledger-loss"
 SKIP_REPLICATION_CHECK: Final = f"{GROUP}/skip-replication-check"

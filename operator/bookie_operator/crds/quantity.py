@@ -31,7 +31,7 @@ def bytes_of(text: str) -> int:
 
 
 def known_bytes(text: str) -> int | None:
-    """As `bytes_of`; None: it is none."""
+    """Return what `bytes_of` returns; None if the text is not a quantity."""
     try:
         return bytes_of(text)
     except ValueError:
@@ -42,7 +42,7 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def readable(count: int) -> str:
-    """Such as `1.5 GiB`."""
+    """Return the bytes in words, such as `1.5 GiB`."""
     size, unit = float(count), 0
     while abs(size) >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

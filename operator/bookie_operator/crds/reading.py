@@ -1,4 +1,4 @@
-"""What is wrong with a custom resource that cannot be read: one line for each fault, with field and remedy.
+"""Faults of a custom resource that cannot be read: one line for each, with field and remedy.
 
 Invariants
 - Each message is one line: field, what is wrong, what to do.
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 MESSAGES: Final = 20
-"""More are counted, not told."""
+"""Number of messages that are shown; more are only counted."""
 _LENGTH: Final = 1000
 
 M = TypeVar("M", bound=BaseModel)

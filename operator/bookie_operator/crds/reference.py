@@ -1,5 +1,6 @@
-"""`docs/bookiecluster.md` and `docs/bookiejob.md`: every field, rule and column of the custom resources, made of the
-same source as their definitions; and how to run jobs on Kubernetes.
+"""Every field, rule and column of the custom resources: `docs/bookiecluster.md` and `docs/bookiejob.md`.
+
+The pages are made of the same source as the definitions; the second also says how to run jobs on Kubernetes.
 
 Threads: pure functions, any thread.
 """
@@ -48,6 +49,8 @@ is false, its message names field and remedy, and nothing is changed until it is
 _ANNOTATIONS: Final = (
     (names.PAUSED, "`true`: the operator finishes the step that it is in and then changes nothing more, until it is "
      "removed. Not even a deletion goes on."),
+    (names.ADOPT, "on a PersistentVolumeClaim, the name of the cluster: it becomes the cluster's own claim, with "
+     "its labels."),
     (names.CONFIRM_DELETE, "the name of the cluster: with `storage.retention.whenDeleted: Delete`, a deletion takes "
      "the volumes and the metadata too."),
     (names.RESTART, "any text, such as the time: each change restarts all bookies, through the gates of an update."),
@@ -172,7 +175,7 @@ def _config() -> Iterator[str]:
     yield "Keys and values are those of [configuration.md](configuration.md), all values as text. An unknown key or a"
     yield "value of the wrong kind makes the condition `SpecValid` false. A change of these keys counts at once,"
     yield "without a restart; a change of any other restarts the bookies one by one:"
-    dynamic = sorted({f"`{key.name}`" for key in known_keys().values() if key.dynamic})
+    dynamic = sorted({f"`{key.name}`" for _, key in known_keys().values() if key.dynamic})
     yield ", ".join(dynamic) + "."
     yield ""
     yield "The operator sets these keys itself:"

@@ -1,18 +1,19 @@
-"""Rules that the API server judges a resource by before it stores it, in CEL, with the message that a user sees; and
-how they come into a schema (`x-kubernetes-validations`).
+"""Rules in CEL, by which the API server judges a resource before it stores it.
 
-A rule stands here when it can be judged by the resource alone and no honest change ever has to break it. What depends
+Each has the message that a user sees. The module also puts them into a schema (`x-kubernetes-validations`).
+
+A rule belongs here when it can be judged by the resource alone and no honest change ever has to break it. What depends
 on the world, and a downgrade, is judged in the loop (`validation`): a refused apply breaks the sync of a GitOps tool, a
 condition does not.
 
 Invariants
 - Each message says what is wrong and what to do.
-- A rule that compares with the object as it was stands on a node that is always there: the API server skips it where
-  a field was added or removed. `has` of both sides stands in its place.
-- What a cluster has come to be with may be changed until it exists (`status.instanceId`): a slip can be corrected, and
-  a new one that finds the volumes of an old one is told to adopt them.
-- What does nothing is allowed: a size below that of the volumes leaves them as they are, so that an earlier release of
-  a chart can be applied again.
+- A rule that compares with the old object belongs to a node that is always there: the API server skips it where a field
+  was added or removed. `has` of both sides replaces it there.
+- The settings with which a cluster is made may be changed until it exists (`status.instanceId`): a slip can be
+  corrected, and a new one that finds the volumes of an old one gets the advice to adopt them.
+- A size below that of the volumes has no effect, and is refused. `allowSmallerSizes` accepts it, so that an earlier
+  release of a chart can be applied again.
 
 Source: Kubernetes documentation, CustomResourceDefinition, "Validation rules".
 
@@ -27,6 +28,24 @@ from typing import Any, Final
 
 from bookie_operator.crds.config_keys import RESERVED
 from bookie_operator.crds.schema import Schema
+
+MAX_NAME: Final = 40
+VERSION_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"
+ZONE_PATTERN: Final = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+CLASS_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+DIRECTORY_PATTERN: Final = "^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"
+INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
+URI_PATTERN: Final = r"^(zk(\\+[a-z]+)?|etcd)://[^/@?#\\s]+/?$"
+_EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
+_NEW: Final = f"!({_EXISTS})"
+_KEYS: Final = "[" + ", ".join(f"'{key}'" for key in RESERVED) + "]"
+_TWICE: Final = (
+    ("logLevel", "logging.level"),
+    ("logFormat", "logging.format"),
+    ("replicationLedgersAtOnce", "autorecovery.maxConcurrentLedgers"),
+)
+"""Keys of the configuration that fields stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +104,13 @@ def _bearing(schema: Schema, path: str, grouped: Mapping[str, list[dict[str, Any
     return copy
 
 
-MAX_NAME: Final = 40
-VERSION_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"
-ZONE_PATTERN: Final = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-CLASS_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
-DIRECTORY_PATTERN: Final = "^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"
-INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
-URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+/?$"
-_EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
-_NEW: Final = f"!({_EXISTS})"
-_KEYS: Final = "[" + ", ".join(f"'{key}'" for key in RESERVED) + "]"
-
-
 def _same(part: str, *fields: str) -> str:
     return " && ".join(f"self.spec.{part}.{field} == oldSelf.spec.{part}.{field}" for field in fields)
 
 
-def _same_if_given(field: str) -> str:
-    now, old = f"self.spec.{field}", f"oldSelf.spec.{field}"
+def same_if_given(field: str) -> str:
+    """`field`: its path from the resource or the part of it that the rule is about."""
+    now, old = f"self.{field}", f"oldSelf.{field}"
     return f"has({now}) == has({old}) && (!has({now}) || {now} == {old})"
 
 
@@ -124,22 +131,32 @@ def _volume(kind: str) -> Iterator[Rule]:
     )
 
 
-def _kept(kind: str) -> Iterator[Rule]:
-    """What no volume that there is can be given."""
+def _kept(kind: str) -> Rule:
+    """Refuse another number of volumes: no bookie that exists can have it."""
     now, old = f"self.spec.storage.{kind}", f"oldSelf.spec.storage.{kind}"
     free = _NEW if kind != "index" else f"{_NEW} || !has({now}) || !has({old})"
-    yield Rule(
-        "",
-        f"{free} || ({_same_if_given(f'storage.{kind}.storageClassName')})",
-        "the storage class of volumes that exist cannot be changed: put the old one back; to move to another class, "
-        "make a new cluster with it",
-        field=f"spec.storage.{kind}.storageClassName",
-    )
-    yield Rule(
+    return Rule(
         "",
         f"{free} || {now}.volumes == {old}.volumes",
         "the number of volumes of a bookie cannot be changed: put the old one back, and grow `size` instead",
         field=f"spec.storage.{kind}.volumes",
+    )
+
+
+def _no_smaller(kind: str) -> Rule:
+    """Refuse a size below that of the volumes. The size of an expansion that failed may be taken back."""
+    now, old, actual = f"self.spec.storage.{kind}", f"oldSelf.spec.storage.{kind}", f"self.status.storage.{kind}"
+    actual_size = f"{actual}.smallestActual"
+    there = [f"has({now})", f"has({old})"] if kind == "index" else []
+    known = ["has(self.status)", "has(self.status.storage)", f"has({actual})", f"has({actual_size})"]
+    quantities = [f"isQuantity({each})" for each in (f"{now}.size", f"{old}.size", actual_size)]
+    below = [f"quantity({now}.size).isLessThan(quantity({each}))" for each in (f"{old}.size", actual_size)]
+    return Rule(
+        "",
+        f"self.spec.storage.allowSmallerSizes || !({' && '.join([*there, *known, *quantities, *below])})",
+        "volumes never shrink: put the old size back; to apply an earlier release of a chart, set "
+        "spec.storage.allowSmallerSizes, and volumes keep their size",
+        field=f"spec.storage.{kind}.size",
     )
 
 
@@ -161,14 +178,6 @@ def _in_place(kind: str) -> Rule:
         "must name a claim template, an absolute path where it is mounted, and directories on it, as in the old "
         "StatefulSet: `kubectl get statefulset NAME -o yaml` shows them",
     )
-
-
-_TWICE: Final = (
-    ("logLevel", "logging.level"),
-    ("logFormat", "logging.format"),
-    ("replicationLedgersAtOnce", "autorecovery.maxConcurrentLedgers"),
-)
-"""Keys of the configuration that fields stand for."""
 
 
 def _once(key: str, field: str) -> Rule:
@@ -195,8 +204,10 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "",
-        f"{_NEW} || self.spec.bootstrap == oldSelf.spec.bootstrap",
-        "cannot be changed once the cluster exists; put it back",
+        f"{_NEW} || self.spec.bootstrap == oldSelf.spec.bootstrap || (!has(oldSelf.spec.bootstrap.inPlace) && "
+        "self.spec.bootstrap.mode == 'New' && size(self.spec.bootstrap.instanceId) == 0)",
+        "cannot be changed once the cluster exists, but may be removed unless bookies were taken over in place; put it "
+        "back",
         field="spec.bootstrap",
     ),
     Rule(
@@ -212,7 +223,7 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "",
         f"{_NEW} || ({_same('metadataService', 'type', 'rootPath', 'size')} && "
-        f"{_same_if_given('metadataService.storageClassName')})",
+        f"{same_if_given('spec.metadataService.storageClassName')})",
         "cannot be changed but for uri: the cluster's ledgers are listed there; put it back, or make a new cluster",
         field="spec.metadataService",
     ),
@@ -229,7 +240,7 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "them back, or make a new cluster",
         field="spec.placement.zones",
     ),
-    *(rule for kind in ("journal", "ledger", "index") for rule in _kept(kind)),
+    *(rule for kind in ("journal", "ledger", "index") for rule in (_kept(kind), _no_smaller(kind))),
     Rule(
         "spec",
         f"self.version.matches('{VERSION_PATTERN}')",
@@ -281,9 +292,17 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "spec.metadataService",
         f"self.type != 'External' || self.uri.matches('{URI_PATTERN}')",
-        "an external metadata service needs a URI such as zk+hierarchical://zk-0:2181;zk-1:2181, without a path (that "
-        "is rootPath); for a development cluster set type: Embedded",
+        "an external metadata service needs a URI such as zk+hierarchical://zk-0:2181;zk-1:2181 or "
+        "etcd://etcd-0:2379,etcd-1:2379, without a path (that is rootPath) and without credentials (those are in "
+        "config); for a development cluster set type: Embedded",
         field="uri",
+    ),
+    Rule(
+        "spec.metadataService",
+        "!self.rootPath.contains('//') && !(self.rootPath + '/').contains('/../') && "
+        "!(self.rootPath + '/').contains('/./') && !(self.rootPath + '/').startsWith('/zookeeper/')",
+        "must be a path without empty parts, . and .., and not ZooKeeper's own /zookeeper: for example /ledgers",
+        field="rootPath",
     ),
     Rule(
         "spec.metadataService",

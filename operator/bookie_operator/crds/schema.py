@@ -1,4 +1,4 @@
-"""From the typed sources to structural OpenAPI v3 schemas, as a CustomResourceDefinition wants them.
+"""Structural OpenAPI v3 schemas, made from the typed sources, as a CustomResourceDefinition wants them.
 
 Invariants
 - The outcome is structural: no references, no `anyOf`, one type for each node; unknown fields are pruned but where
@@ -47,7 +47,7 @@ _PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"
 
 
 def structural_schema(model: type[BaseModel], *, defaults: bool = True) -> Schema:
-    """The schema of a model. `defaults` False: without defaults, for `status`, which nobody but the operator writes."""
+    """The schema of a model. `defaults` False: without defaults, for `status`, which only the operator writes."""
     document = model.model_json_schema(by_alias=True, mode="validation")
     schema = _resolved(document, document.get("$defs", {}))
     return schema if defaults else _without_defaults(schema)
@@ -83,7 +83,7 @@ def _resolve_object(schema: Schema, node: Mapping[str, Any], definitions: Mappin
 
 
 def _inlined(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a reference names, with what stands beside the reference in its place."""
+    """Replace a reference by what it names, with the members beside the reference in their place."""
     while "$ref" in node:
         beside = {name: value for name, value in node.items() if name != "$ref"}
         node = {**definitions[node["$ref"].rpartition("/")[2]], **beside}
@@ -102,7 +102,7 @@ def _single(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[
 
 
 def _present(value: Any) -> Any:
-    """Without fields that are None: absent means None."""
+    """Leave out fields that are None: absent means None."""
     if isinstance(value, Mapping):
         return {name: _present(child) for name, child in value.items() if child is not None}
     return value

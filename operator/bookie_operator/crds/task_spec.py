@@ -1,4 +1,4 @@
-"""`BookieTask`, as typed source: work that is asked for once, so that nothing such as "restart now" stands in Git.
+"""`BookieTask`, as typed source: work that is asked for once, so that Git never says "restart now".
 
 Invariant: `spec` never changes once it is created; who wants something else creates another task.
 
@@ -25,14 +25,15 @@ class TaskType(StrEnum):
 
 
 class BookieTaskSpec(Model):
-    """What is to be done once."""
+    """Work that is to be done once."""
 
     cluster: Name
     """Name of the BookieCluster, in the same namespace."""
     type: TaskType
-    """`Restart`: restart bookies through the gates of an update. `Replace`: start a bookie anew with empty disks, once
-    the ledgers have their copies elsewhere. `Decommission`: take a bookie out. `Audit`: look now for ledgers with too
-    few copies. `AcceptLoss`: let `Replace` and `Decommission` go on without what is lost of these ledgers."""
+    """`Restart`: restart bookies through the gates of an update. `Replace`: start a bookie again with empty disks, once
+    the ledgers have their copies elsewhere; one that serves does so until then. `Decommission`: take a bookie out.
+    `Audit`: look now for ledgers with too few copies. `AcceptLoss`: let `Replace` and `Decommission` go on without what
+    is lost of these ledgers."""
     bookies: Annotated[list[Words], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})] = []
     """Names of pods, such as `demo-bookie-2`. `Restart`: empty means all of them."""
     ledgers: Annotated[
@@ -40,7 +41,7 @@ class BookieTaskSpec(Model):
     ] = []
     """Ids of ledgers; only for `AcceptLoss`."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] = 86400
-    """After so long a finished task is deleted."""
+    """Seconds after which a finished task is deleted."""
 
 
 class BookieTaskPhase(StrEnum):
@@ -51,16 +52,16 @@ class BookieTaskPhase(StrEnum):
 
 
 class BookieTaskStatus(StatusModel):
-    """How far it is."""
+    """Progress of the work."""
 
     phase: BookieTaskPhase = BookieTaskPhase.PENDING
     """`Running`, `Done` or `Failed`; absent: it waits for its turn."""
     message: Message = ""
-    """What it waits for, or how it ended."""
+    """The event that it waits for, or the result."""
     started_at: Time = ""
-    """When the operator took it up."""
+    """Time at which the operator took it up."""
     finished_at: Time = ""
-    """When it was over."""
+    """Time at which it was over."""
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=by_name("type"))] = []
     """`Complete` and `Failed`, for `kubectl wait`."""
 

@@ -1,4 +1,4 @@
-"""What is wrong with a `BookieCluster`, as far as its spec and status tell: the validation of every pass.
+"""The validation of a `BookieCluster` in every pass, as far as its spec and status show faults.
 
 The API server refuses most of it already (`rules`); here it is judged again, for a resource that was stored before a
 rule was, and more that the rules cannot tell: keys of the configuration, downgrades, parts of pods.
@@ -21,7 +21,7 @@ from typing import Any, Final
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, BootstrapMode, MetadataServiceKind
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.crds.config_keys import RESERVED, is_ignored, known_keys, nearest, switched
+from bookie_operator.crds.config_keys import RESERVED, fault, is_ignored, known_keys, nearest, switched
 from bookie_operator.crds.pod_spec import Pod
 from bookie_operator.crds.quantity import known_bytes
 from bookie_operator.crds.reading import bounded, known_part, known_status, parsed_spec, parsed_status
@@ -41,10 +41,10 @@ _GATEWAY_KEYS: Final = (
     "allowInsecureAccess",
 )
 _NEEDED: Final = frozenset({"operation", "operationsBegun", "instanceId", "recordedReplicas"})
-"""Of the status: what decisions rest on."""
+"""Fields of the status on which decisions rest."""
 _TOKENS: Final = "grpcServerAuthTokenFile"
 _LOGINS: Final = "bookieAuthProviderFactoryClass"
-_URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
+_URI: Final = re.compile(r"(zk(\+[a-z]+)?|etcd)://[^/@?#\s]+/?")
 
 
 def parse_spec(spec: Mapping[str, Any]) -> tuple[BookieClusterSpec | None, tuple[str, ...]]:
@@ -53,12 +53,13 @@ def parse_spec(spec: Mapping[str, Any]) -> tuple[BookieClusterSpec | None, tuple
 
 
 def known_spec(spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Without fields of a newer definition; and a line for each of these."""
+    """Return the spec without fields of a newer definition; and a line for each of these."""
     return known_part(BookieClusterSpec, spec)
 
 
 def readable_status(status: Mapping[str, Any], *, deleting: bool) -> tuple[Mapping[str, Any], str]:
-    """Without what is for people only and a newer operator wrote; and why it cannot be worked with, empty: it can.
+    """Return the status without what is for people only and a newer operator wrote; and why it cannot be used, empty:
+    it can.
 
     What an operation did has to be understood, or nothing may follow it but the deletion of the cluster.
     """
@@ -71,12 +72,12 @@ def readable_status(status: Mapping[str, Any], *, deleting: bool) -> tuple[Mappi
 def parse_status(status: Mapping[str, Any]) -> BookieClusterStatus:
     """The typed status, without what `readable_status` leaves out; an empty one stands for one that does not exist.
     Raises ValueError with one line for one that this operator cannot read: it must not be taken for an empty one,
-    because an operation may stand in it."""
+    because it may hold an operation."""
     return parsed_status(BookieClusterStatus, readable_status(status, deleting=False)[0])
 
 
 def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str, ...]:
-    """Everything that is wrong; empty: nothing is. At most `MESSAGES`."""
+    """Return all faults, at most `MESSAGES`; empty: there are none."""
     return bounded(
         [
             *_metadata(spec),
@@ -106,12 +107,17 @@ def _metadata(spec: BookieClusterSpec) -> Iterator[str]:
         if not _URI.fullmatch(service.uri):
             yield (
                 "spec.metadataService.uri: an external metadata service needs a URI such as "
-                "zk+hierarchical://zk-0:2181;zk-1:2181, without a path (that is rootPath)"
+                "zk+hierarchical://zk-0:2181;zk-1:2181 or etcd://etcd-0:2379,etcd-1:2379, without a path (that is "
+                "rootPath) and without credentials"
             )
     elif service.uri:
         yield "spec.metadataService.uri: an embedded metadata service has none; remove it, or set type: External"
-    if "//" in service.root_path:
-        yield "spec.metadataService.rootPath: holds an empty part; write it with single slashes"
+    parts = service.root_path.split("/")[1:]
+    if {"", ".", ".."} & set(parts) or parts[0] == "zookeeper":
+        yield (
+            "spec.metadataService.rootPath: must be a path without empty parts, . and .., and not ZooKeeper's own "
+            "/zookeeper: for example /ledgers"
+        )
 
 
 def _durability(spec: BookieClusterSpec) -> Iterator[str]:
@@ -272,13 +278,24 @@ def _gateway(spec: BookieClusterSpec) -> Iterator[str]:
         )
 
 
+def is_version(text: str) -> bool:
+    return _VERSION.fullmatch(text) is not None
+
+
+def is_older(version: str, than: str) -> bool:
+    """Return whether it is of an earlier minor version; False if either is not a version."""
+    one, other = _VERSION.fullmatch(version), _VERSION.fullmatch(than)
+    return one is not None and other is not None and _numbers(one) < _numbers(other)
+
+
+def _numbers(found: re.Match[str]) -> tuple[int, ...]:
+    return tuple(map(int, found.groups()))
+
+
 def _version(spec: BookieClusterSpec, status: BookieClusterStatus) -> Iterator[str]:
     if not _TAG.fullmatch(spec.version):
         yield "spec.version: must be letters, digits, dots, dashes and underscores, as 1.2.3"
-    wanted, running = _VERSION.fullmatch(spec.version), _VERSION.fullmatch(status.version.current)
-    if wanted is None or running is None:
-        return
-    if tuple(map(int, wanted.groups())) < tuple(map(int, running.groups())):
+    if is_older(spec.version, status.version.current):
         yield (
             f"spec.version: {spec.version} is older than {status.version.current}, which the bookies run and whose "
             "files an older version may not read; set it back"
@@ -306,20 +323,21 @@ def config_faults(config: Mapping[str, str]) -> Iterator[str]:
                 near = nearest(name)
                 remedy = f"did you mean {near}?" if near else "docs/configuration.md lists the known ones"
                 yield f"{path}: there is no such key; {remedy}"
-        elif (other := first.setdefault(known[name].name, name)) != name:
+        elif (other := first.setdefault(known[name][1].name, name)) != name:
             yield f"{path}: it is another name of {other}, which is set too; remove one of them"
-        elif fault := known[name].fault(text):
-            yield f"{path}: {fault}; change the value"
+        elif broken := fault(name, text):
+            yield f"{path}: {broken}; change the value"
 
 
 def pod_faults(pod: Pod) -> Iterator[str]:
-    """What the operator's own parts of the pods forbid, and what Kubernetes would refuse with less clear words."""
+    """Yield what the operator's own parts of the pods forbid, and what Kubernetes would refuse with less clear
+    words."""
     for key in sorted(set(pod.resources) - _RESOURCES):
         yield f"spec.pod.resources.{key}: there is no such part; write it below requests or limits"
     yield from resource_faults("spec.pod.resources", pod.resources)
     for kind in sorted(pod.affinity):
         if not isinstance(pod.affinity[kind], Mapping):
-            yield f"spec.pod.affinity.{kind}: must be a map, as `kubectl explain pod.spec.affinity` tells it"
+            yield f"spec.pod.affinity.{kind}: must be a map, see `kubectl explain pod.spec.affinity`"
     for where, given in (("labels", pod.labels), ("annotations", pod.annotations)):
         for key in sorted(given):
             if key in _OWN_LABELS or key.partition("/")[0] == names.GROUP:

@@ -1,1 +1,1 @@
-"""What is done: one function for each action that a plan may decide."""
+"""The execution of plans: one function for each action that a plan may decide."""

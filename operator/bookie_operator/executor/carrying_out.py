@@ -1,5 +1,6 @@
-"""What carries out each action: a function for each, and the table of all of them. Those of objects that the cluster
-consists of are in `workloads`.
+"""A function for each action, and the table of all of them.
+
+Those of objects that the cluster consists of are in `workloads`.
 
 Invariants
 - One call is one action; nothing is repeated here, and nothing is waited for.
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from bookie_operator.api.admin import AdminAbsent, Endpoint
+from bookie_operator.api.admin import AdminAbsent, AdminUnknown, Endpoint
 from bookie_operator.api.errors import Absent, Conflict, Forbidden
 from bookie_operator.api.kinds import CLAIM, CLUSTER, TASK
 from bookie_operator.builders.common import owner_reference
@@ -26,10 +27,13 @@ from bookie_operator.executor import workloads
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited
 from bookie_operator.planner import actions
 from bookie_operator.planner.actions import (
+    AdoptClaim,
     BeginDrain,
+    CheckReplicas,
     DeleteClaim,
     DeleteCookie,
     ExpandClaim,
+    LookAtReturned,
     ModifyClaim,
     RecordState,
     ReleaseFinalizer,
@@ -61,6 +65,18 @@ async def modify_claim(execution: Execution, action: ModifyClaim) -> None:
     await execution.kubernetes.merge_exactly(CLAIM, execution.namespace, action.name, action.uid, patch)
 
 
+async def adopt_claim(execution: Execution, action: AdoptClaim) -> None:
+    """Take over a claim: give it the labels that the StatefulSet gives to claims that it makes."""
+    for each in execution.objects.sets:
+        for template in each.manifest["spec"]["volumeClaimTemplates"]:
+            prefix = f"{template['metadata']['name']}-{each.manifest['metadata']['name']}-"
+            if action.name.startswith(prefix) and action.name.removeprefix(prefix).isdigit():
+                patch = {"metadata": {"labels": template["metadata"]["labels"], "annotations": {names.ADOPT: None}}}
+                await execution.kubernetes.merge_exactly(CLAIM, execution.namespace, action.name, action.uid, patch)
+                return
+    raise Outdated(f"claim {action.name} is of no StatefulSet")
+
+
 async def delete_claim(execution: Execution, action: DeleteClaim) -> None:
     _check(execution, action.proof, _bookie_of_claim(execution, action.name, action.uid), f"claim {action.name}")
     await execution.kubernetes.delete(CLAIM, execution.namespace, action.name, uid=action.uid)
@@ -74,7 +90,7 @@ async def retire_claim(execution: Execution, action: RetireClaim) -> None:
 
 
 async def delete_cookie(execution: Execution, action: DeleteCookie) -> None:
-    """The pod that is asked proves it for itself too."""
+    """Delete a cookie; the pod that is asked proves for itself too that it may."""
     _check(execution, action.proof, action.bookie_id, f"cookie of {action.bookie_id}")
 
     async def ask(at: Endpoint) -> None:
@@ -133,7 +149,9 @@ async def begin_drain(execution: Execution, action: BeginDrain) -> None:
     speakers.sort(key=lambda at: at.pod in bookies)
 
     async def ask(at: Endpoint) -> None:
-        await execution.admin.begin_drain(at, action.bookie_id, action.accepted_losses)
+        await execution.admin.begin_drain(
+            at, action.bookie_id, action.accepted_losses, delete_cookie=action.removes_cookie
+        )
 
     await execution.ask_speakers(ask, speakers)
 
@@ -150,6 +168,23 @@ async def undo_drain(execution: Execution, action: UndoDrain) -> None:
 
 async def trigger_audit(execution: Execution, action: TriggerAudit) -> None:
     await execution.ask_speakers(execution.admin.trigger_audit)
+
+
+async def check_replicas(execution: Execution, action: CheckReplicas) -> None:
+    with contextlib.suppress(AdminUnknown):  # by pods of an older release; the daily check finds the same
+        await execution.ask_speakers(execution.admin.check_replicas)
+
+
+async def look_at_returned(execution: Execution, action: LookAtReturned) -> None:
+    async def ask(at: Endpoint) -> None:
+        await execution.admin.look_at_returned(at, sorted(action.bookie_ids))
+
+    try:
+        await execution.ask_speakers(ask)
+    except AdminUnknown:
+        facts = execution.world.facts
+        if facts is not None and facts.unchecked is not None:  # some pod is of this release: it is asked the next time
+            raise
 
 
 async def set_recovery_delay(execution: Execution, action: SetRecoveryDelay) -> None:
@@ -187,7 +222,7 @@ async def update_task(execution: Execution, action: UpdateTask) -> None:
         patch = {"metadata": {"ownerReferences": [*owners, owner]}}
         # Where a Role of an earlier release does not allow it the age of the task has to tell whose it is.
         with contextlib.suppress(Forbidden):
-            await execution.kubernetes.merge_exactly(TASK, execution.namespace, action.name, action.uid, patch)
+            live = await execution.kubernetes.merge_exactly(TASK, execution.namespace, action.name, action.uid, patch)
     status = _task_status(live, action, written(execution.world.now))
     if status == live.get("status"):
         return
@@ -195,7 +230,7 @@ async def update_task(execution: Execution, action: UpdateTask) -> None:
         {
             "apiVersion": TASK.api_version,
             "kind": TASK.kind,
-            "metadata": {"name": action.name, "namespace": execution.namespace},
+            "metadata": {key: live["metadata"][key] for key in ("name", "namespace", "resourceVersion")},
             "status": status,
         }
     )
@@ -230,9 +265,11 @@ _FUNCTIONS: Final[dict[type[Any], Callable[[Execution, Any], Awaitable[None]]]] 
     actions.OrphanStatefulSet: workloads.orphan_stateful_set,
     actions.EvictPod: workloads.evict_pod,
     actions.DeletePod: workloads.delete_pod,
+    actions.TellLocation: workloads.tell_location,
     actions.DestroyMetadata: workloads.destroy_metadata,
     actions.ExpandClaim: expand_claim,
     actions.ModifyClaim: modify_claim,
+    actions.AdoptClaim: adopt_claim,
     actions.DeleteClaim: delete_claim,
     actions.RetireClaim: retire_claim,
     actions.DeleteCookie: delete_cookie,
@@ -241,6 +278,8 @@ _FUNCTIONS: Final[dict[type[Any], Callable[[Execution, Any], Awaitable[None]]]] 
     actions.BeginDrain: begin_drain,
     actions.UndoDrain: undo_drain,
     actions.TriggerAudit: trigger_audit,
+    actions.CheckReplicas: check_replicas,
+    actions.LookAtReturned: look_at_returned,
     actions.SetRecoveryDelay: set_recovery_delay,
     actions.ReleaseFinalizer: release_finalizer,
     actions.RecordState: record_state,
@@ -252,7 +291,7 @@ async def carry_out(execution: Execution, action: actions.Action) -> None:
     """Do it.
 
     Raises Outdated and RefusedNow (look again), `executor.execution.Prohibited` (it must not be done), KubernetesError
-    and AdminError (it could not be done, or nobody knows).
+    and AdminError (it could not be done, or that is unknown).
     """
     try:
         await _FUNCTIONS[type(action)](execution, action)

@@ -1,4 +1,4 @@
-"""What an action is carried out with, and how it may end without being done.
+"""The means of an action, and the ways in which it may end without being done.
 
 Threads: values; `ask_speakers` on the event loop.
 """
@@ -20,15 +20,15 @@ _SPEAKERS: Final = 3
 
 
 class Outdated(Exception):
-    """What the action relied on is no longer so: no error, the next pass looks again."""
+    """The action relied on something that is no longer so: not an error, the next pass looks again."""
 
 
 class RefusedNow(Exception):
-    """What is refused now, such as an eviction that the PodDisruptionBudget forbids, is tried again."""
+    """The action is refused now, such as an eviction that the PodDisruptionBudget forbids, and is tried again."""
 
 
 class Prohibited(Exception):
-    """The action breaks an invariant: it is not carried out, whoever planned it."""
+    """The action breaks an invariant: it is not carried out, whatever planned it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Execution:
     admin: Admin
     world: World
     endpoints: Mapping[str, Endpoint]
-    """By pod name."""
+    """Endpoints by pod name."""
     tellers: Sequence[Endpoint]
     """Pods that speak for the cluster, the one that did so in this pass first."""
     objects: DesiredObjects

@@ -1,6 +1,6 @@
 """Objects, StatefulSets and pods. Each function may be repeated; see `executor.carrying_out` for how they may end.
 
-Invariant: what is not the cluster's own is never applied to, whoever made it since the pass looked.
+Invariant: an object that is not the cluster's own is never applied to, even if it was made since the pass looked.
 
 Threads: one event loop.
 """
@@ -26,6 +26,7 @@ from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders import beside, common, metadata, naming
 from bookie_operator.builders.inputs import record
 from bookie_operator.crds import names
+from bookie_operator.crds.validation import is_older, is_version
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
 from bookie_operator.planner.actions import (
     ApplyObjects,
@@ -39,6 +40,7 @@ from bookie_operator.planner.actions import (
     RecordInputs,
     RestoreTemplate,
     ScaleStatefulSet,
+    TellLocation,
 )
 from bookie_operator.world.model import ClusterView
 
@@ -48,7 +50,7 @@ _NEVER_DELETED: Final = frozenset({CLAIM.kind, POD.kind, CLUSTER.kind})
 async def apply_own(kubernetes: Kubernetes, cluster: ClusterView, manifest: KubernetesObject) -> None:
     """Apply it, if what has its name is the cluster's own, or nothing has it yet.
 
-    Raises Conflict: it is, or has become meanwhile, somebody else's.
+    Raises Conflict: it has, or has got meanwhile, another owner.
     """
     metadata = manifest["metadata"]
     live = await kubernetes.find(resource_of(manifest), metadata["namespace"], metadata["name"])
@@ -125,7 +127,7 @@ async def restore_template(execution: Execution, action: RestoreTemplate) -> Non
 
 
 async def record_inputs(execution: Execution, action: RecordInputs) -> None:
-    """Nothing else of it changes: its template may be another release's."""
+    """Note the inputs, and change nothing else: its template may be another release's."""
     annotations = {names.TEMPLATE_INPUTS: record(action.template_hash, action.inputs_hash)}
     patch = {"metadata": {"annotations": annotations, "resourceVersion": action.resource_version}}
     await execution.kubernetes.merge(STATEFUL_SET, execution.namespace, action.name, patch)
@@ -149,15 +151,32 @@ async def delete_pod(execution: Execution, action: DeletePod) -> None:
     await execution.kubernetes.delete(POD, execution.namespace, action.name, uid=action.uid)
 
 
+async def tell_location(execution: Execution, action: TellLocation) -> None:
+    patch = {"metadata": {"annotations": {names.NETWORK_LOCATION: action.location}}}
+    await execution.kubernetes.merge_exactly(POD, execution.namespace, action.name, action.uid, patch)
+
+
 async def destroy_metadata(execution: Execution, action: DestroyMetadata) -> None:
-    job = execution.objects.destroy_job
-    for one in execution.world.stateful_sets:
-        live = await execution.kubernetes.find(STATEFUL_SET, execution.namespace, one.name)
-        if live is not None:
-            job = metadata.as_bookies_are(job, live["spec"]["template"]["spec"])
-            await apply_own(execution.kubernetes, execution.cluster, job)
-            return
-    for manifest in execution.objects.support:
-        if manifest["kind"] == CONFIG_MAP.kind:
-            await apply_own(execution.kubernetes, execution.cluster, manifest)
+    """Remove the metadata by the image that the bookies have.
+
+    The operator's own is used if that of the bookies is of an older release, which may not know the options that keep
+    it from removing another cluster's metadata.
+    """
+    job, objects = execution.objects.destroy_job, execution.objects
+    found = [
+        live
+        for one in execution.world.stateful_sets
+        if (live := await execution.kubernetes.find(STATEFUL_SET, execution.namespace, one.name)) is not None
+    ]
+    if found:
+        job = metadata.as_bookies_are(job, found[0]["spec"]["template"]["spec"])
+    else:
+        for manifest in objects.support:
+            if manifest["kind"] == CONFIG_MAP.kind:
+                await apply_own(execution.kubernetes, execution.cluster, manifest)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    tag = container["image"].rpartition(":")[2]
+    version = tag if is_version(tag) else execution.cluster.spec.version
+    if objects.own_image and is_older(version, objects.release):
+        job = metadata.run_by(job, objects.own_image)
     await apply_own(execution.kubernetes, execution.cluster, job)

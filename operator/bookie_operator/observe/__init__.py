@@ -1,1 +1,1 @@
-"""What is: everything that a decision may depend on, read anew in every pass."""
+"""The observed state: everything that a decision may depend on, read again in every pass."""

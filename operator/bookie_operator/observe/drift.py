@@ -1,10 +1,10 @@
-"""Whether an object still is as the operator applied it, judged by the fields themselves.
+"""Drift: whether an object still is as the operator applied it, judged by the fields themselves.
 
 Server-side apply writes down in `metadata.managedFields` which fields each writer answers for. Who changes a field in
 any other way than by applying it with the same value takes it over, and who removes it takes it from everybody. So what
 the operator applied and does not answer for any more was changed: by hand, by another controller, or by a webhook on
-its way in. Values need not be compared, so metadata are enough, and what an API server writes in another way than it
-was told (quantities, defaults) counts for nothing.
+its way in. Values need not be compared, so metadata are enough, and a field that the API server writes in another way
+than it got it (quantities, defaults) does not count.
 
 Threads: pure functions, any thread.
 """
@@ -22,15 +22,15 @@ _SHOWN: Final = 3
 _MANAGERS: Final = 3
 _HEADER: Final = ("labels", "annotations", "ownerReferences")
 _SCALED: Final = ("replicas", "volumeClaimTemplates")
-"""Of a StatefulSet: the one is scaled, the others are kept as they are."""
+"""Fields of a StatefulSet: the one is scaled, the others are kept as they are."""
 
 Fields = Mapping[str, Any]
 """A node of the tree of fields: names with `f:`, items of lists with `k:` or `v:`; empty: the whole value."""
 
 
 def drift(manifest: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
-    """Which fields of `manifest`, as it was applied, are not the operator's any more, and whose; empty: none is, or
-    nobody can tell."""
+    """Return which fields of `manifest`, as it was applied, are not the operator's any more, and whose; empty: none is,
+    or that is unknown."""
     entries = metadata.get("managedFields") or ()
     applied = any(_is_own(each) and each.get("operation") == "Apply" for each in entries)
     if not applied or manifest["kind"] == JOB.kind:
@@ -60,7 +60,7 @@ def _judged(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lost(value: Any, nodes: Sequence[Fields], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Paths below `value` that none of `nodes` has. What is empty nobody has to answer for."""
+    """Paths below `value` that none of `nodes` has. An empty value needs no owner."""
     for step, child in _children(value, nodes):
         if child is None or child == {} or child == []:
             continue
@@ -82,7 +82,7 @@ def _children(value: Any, nodes: Sequence[Fields]) -> Iterator[tuple[str, Any]]:
 
 
 def _names(step: str, item: Any) -> bool:
-    """Whether this step leads to the item. A key may have a default that nobody wrote into the manifest."""
+    """Return whether this step leads to the item. A key may have a default that is not in the manifest."""
     try:
         key = json.loads(step[2:])
     except ValueError:
@@ -99,7 +99,7 @@ def _step_of(item: Any) -> str:
 
 
 def _reaches(entry: Mapping[str, Any], path: tuple[str, ...]) -> bool:
-    """Whether this writer answers for the field, or for something that it is a part of."""
+    """Return whether this writer answers for the field, or for something that it is a part of."""
     node: Fields = entry.get("fieldsV1") or {}
     for step in path:
         if step not in node:

@@ -1,10 +1,14 @@
-"""Why a pod does not become ready, read from its status; why its volumes are not there, as the events of kubelet and
-attach controller tell; and why a pod is not made at all, as the events of its maker tell.
+"""The reason why a pod does not become ready, or is not made at all.
+
+It is read from the pod's status; why its volumes are not there, from the events of kubelet and attach controller; and
+why it is not made, from the events of its maker.
 
 Invariants
 - Only the volume of a claim can be lost: what a ConfigMap or a Secret lacks is a fault of the configuration.
-- What was overcome is not told: the newest event counts, and none that is older than a sign that all is mounted.
-- What passes by itself is no fault: caches of a kubelet that fill, a volume that another node does not let go of yet.
+- A fault that was overcome is not reported: the newest event counts, and none that is older than a sign that all is
+  mounted.
+- A state that passes by itself is not a fault: caches of a kubelet that fill, a volume that another node does not let
+  go of yet.
 
 Threads: pure functions for any thread, but for `refusals`, which belongs to the event loop.
 """
@@ -39,11 +43,12 @@ _ELSEWHERE: Final = re.compile(
     r"(\d+) node\(s\) (?:had volume node affinity conflict|didn't match persistentvolume's node affinity)"
 )
 """The second is how Kubernetes 1.34 says it."""
+_CORDONED: Final = re.compile(r"(\d+) node\(s\) were unschedulable")
 _FAILED: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _MOUNTED: Final = frozenset(
     {"Pulling", "Pulled", "BackOff", "Created", "Started", "FailedCreatePodSandBox", "SandboxChanged"}
 )
-"""Of what the kubelet does only when every volume is mounted."""
+"""Reasons of events that the kubelet sends only when every volume is mounted."""
 _PASSES: Final = ("failed to sync secret cache", "failed to sync configmap cache", "multi-attach error")
 _NAMED: Final = ('secret "', 'configmap "', 'object "')
 _VOLUME: Final = re.compile(r'for volume "([^"]+)"')
@@ -63,14 +68,37 @@ def fault_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -
     return fault_of_mounts(pod, events)
 
 
+def bookie_runs(pod: Mapping[str, Any]) -> bool:
+    """Return whether the container of the bookie itself runs."""
+    return any(one.get("name") == NAME and "running" in (one.get("state") or {}) for one in _container_statuses(pod))
+
+
 def elsewhere(pod: Mapping[str, Any]) -> bool:
-    """Whether some nodes do not fit its volumes, and others were not asked: those may be cordoned, tainted or full."""
+    """Return whether some nodes do not fit its volumes, and others were not asked: those may be cordoned, tainted or
+    full."""
     fault, message = fault_of(pod)
     return fault is PodFault.UNSCHEDULABLE and _ELSEWHERE.search(message.lower()) is not None
 
 
+def fits_nowhere(pod: Mapping[str, Any]) -> bool:
+    """Return whether no node at all fits its volumes, as the scheduler says."""
+    fault, message = fault_of(pod)
+    return fault is PodFault.VOLUME and _ELSEWHERE.search(message.lower()) is not None
+
+
+def kept_by_cordon(pod: Mapping[str, Any]) -> bool:
+    """Return whether the only nodes that fit its volumes are cordoned: another template cannot help it."""
+    fault, message = fault_of(pod)
+    if fault is not PodFault.UNSCHEDULABLE:
+        return False
+    lowered = message.lower()
+    nodes, cordoned = _NODES.search(lowered), [int(each) for each in _CORDONED.findall(lowered)]
+    elsewhere = sum(map(int, _ELSEWHERE.findall(lowered)))
+    return nodes is not None and sum(cordoned) > 0 and elsewhere > 0 and sum(cordoned) + elsewhere >= int(nodes[1])
+
+
 def starts_slowly(pod: Mapping[str, Any], now: float) -> bool:
-    """Whether its events may tell more: it is on a node, and none of its containers has begun for a while."""
+    """Return whether its events may tell more: it is on a node, and none of its containers has begun for a while."""
     if (pod.get("status") or {}).get("phase") != "Pending" or not pod["spec"].get("nodeName"):
         return False
     since = seconds(condition(pod, "PodScheduled").get("lastTransitionTime"))
@@ -105,10 +133,18 @@ def _words(status: Mapping[str, Any], reason: str, message: str) -> str:
     return f"container {status.get('name', '')}: {': '.join(part for part in (reason, message) if part)}"[:500]
 
 
+_PREEMPTION: Final = re.compile("preemption:", re.IGNORECASE)
+"""The scheduler says for each node once more why nothing makes room there."""
+
+
 def _of_scheduler(message: str) -> tuple[PodFault, str]:
-    """Only if no node at all fits its volumes is one of them lost: a node that is cordoned, tainted or full is passed
-    over before anybody looks whether the volumes are there."""
-    lowered = message.lower().partition("preemption:")[0]
+    """Return the fault in a message of the scheduler.
+
+    A volume is lost only if no node at all fits the pod's volumes: a node that is cordoned, tainted or full is passed
+    over before the scheduler looks whether the volumes are there.
+    """
+    message = _PREEMPTION.split(message)[0].strip()
+    lowered = message.lower()
     nodes, conflicts = _NODES.search(lowered), _ELSEWHERE.findall(lowered)
     everywhere = nodes is not None and sum(map(int, conflicts)) >= int(nodes[1]) > 0
     lost = everywhere or _GONE.search(lowered) is not None
@@ -141,7 +177,7 @@ def _meaning(message: str, plain: frozenset[str]) -> PodFault:
         return PodFault.CONFIG
     waiting = _UNMOUNTED.search(message)
     if waiting is not None and waiting[1] and set(waiting[1].replace(",", " ").split()) <= plain:
-        return PodFault.NONE  # the reason stands in another event
+        return PodFault.NONE  # the reason is in another event
     volume = _VOLUME.search(message)
     return PodFault.CONFIG if volume is not None and volume[1] in plain else PodFault.VOLUME
 
@@ -158,7 +194,7 @@ Events = Callable[[Mapping[str, Any]], Awaitable[list[KubernetesObject]]]
 async def refusals(
     makers: Iterable[KubernetesObject], pods: Iterable[KubernetesObject], events_of: Events, now: float
 ) -> dict[str, str]:
-    """What was refused, by `Kind/name`."""
+    """Return what was refused, by `Kind/name`."""
     made: dict[str, list[KubernetesObject]] = {}
     for pod in pods:
         for owner in pod["metadata"].get("ownerReferences") or ():

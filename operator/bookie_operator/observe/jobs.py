@@ -184,7 +184,7 @@ _WORDS: Final = {
     "PodFailurePolicy": "",
     "DeadlineExceeded": "it took longer than spec.activeDeadlineSeconds",
 }
-"""What Kubernetes calls an end, in words; empty: the job itself has better ones."""
+"""Words for the names that Kubernetes gives to an end; empty: the job itself has better ones."""
 
 
 def _last_end(drivers: list[Mapping[str, Any]]) -> tuple[int | None, str]:
@@ -198,7 +198,7 @@ def _last_end(drivers: list[Mapping[str, Any]]) -> tuple[int | None, str]:
 
 
 def _no_pod(events: list[KubernetesObject]) -> str:
-    """Why the Job has none, by the last warning about it: an account that is missing, a quota, a policy."""
+    """Return why the Job has no pod, by the last warning about it: an account that is missing, a quota, a policy."""
     warnings = [str(each.get("message") or "") for each in events if each.get("type") == "Warning"]
     return f"no pod can be made: {warnings[-1][:500]}" if warnings else ""
 
@@ -208,7 +208,7 @@ def _trouble(
     executors: list[Mapping[str, Any]],
     events: Mapping[str, list[KubernetesObject]],
 ) -> str:
-    """Why the newest driver, or an executor, does not begin."""
+    """Return why the newest driver, or an executor, does not begin."""
     for pod in (*drivers[-1:], *executors):
         fault, message = fault_of(pod, events.get(pod["metadata"]["uid"], ()))
         if fault not in (PodFault.NONE, PodFault.CRASHING, PodFault.COOKIE):

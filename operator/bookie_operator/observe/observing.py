@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from bookie_operator.api.admin import Admin, Endpoint
@@ -41,7 +41,8 @@ from bookie_operator.api.kinds import (
     resource_of_kind,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.builders import common, naming
+from bookie_operator.builders import common, in_place, naming
+from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.builders.common import Manifest
 from bookie_operator.builders.config import FILE, changed_keys
 from bookie_operator.builders.desired_objects import DesiredObjects
@@ -50,12 +51,12 @@ from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
 from bookie_operator.observe.drift import drift
-from bookie_operator.observe.faults import elsewhere, refusals, starts_slowly
+from bookie_operator.observe.faults import elsewhere, fits_nowhere, refusals, starts_slowly
 from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
 from bookie_operator.observe.times import condition
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, PodFault, PodView, World
+from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, NodeView, PodFault, PodView, World
 
 _T = TypeVar("_T")
 _METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)
@@ -67,15 +68,17 @@ _EXPLAINED: Final = 3
 
 @dataclass(frozen=True)
 class Sources:
-    """Who is asked."""
+    """The services that are asked."""
 
     kubernetes: Kubernetes
     admin: Admin
-    """With the token of this cluster."""
+    """Admin API of the pods, with the token of this cluster."""
     api_groups: frozenset[str] = frozenset()
     admin_port: int = 8000
     surroundings: Surroundings | None = None
     """None: nodes and storage classes are not asked for at all; a namespaced operator may not."""
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """Secrets with tokens that have another owner, as `World.taken` names them."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ class Observed:
 
     world: World
     endpoints: Mapping[str, Endpoint]
-    """By pod name."""
+    """Endpoints by pod name."""
     tellers: tuple[Endpoint, ...]
-    """Who speaks for the cluster; who told the facts of the snapshot comes first."""
+    """Pods that answer for the cluster; the one that gave the facts of the snapshot comes first."""
     expired_tasks: tuple[tuple[str, str], ...] = ()
     """Name and UID of the cluster's tasks that were to be deleted by now."""
 
@@ -118,7 +121,7 @@ async def observe(
     objects: DesiredObjects | None = None,
 ) -> Observed:
     """`identity`: name of the Secret that keeps who the cluster is; `cleanup_job`: `Job/name` of what removes its
-    metadata; `objects`: by which it is judged whether somebody changed what was applied.
+    metadata; `objects`: with these it is judged whether applied objects were changed.
 
     Raises the errors of `api.errors`.
     """
@@ -156,7 +159,7 @@ async def observe(
         },
         object_uids={_key(each): each["metadata"]["uid"] for each in owned},
         drift=changed,
-        taken=taken,
+        taken={**taken, **sources.taken},
         outlived=outlived,
         refused=refused,
         metadata_job=job.state,
@@ -168,9 +171,11 @@ async def observe(
         check_job_finished_at=check.finished_at,
         check_instance_id=check.told if check.state == "Complete" else "",
         cleanup_job=cleanup.state,
+        cleanup_job_message=cleanup.message,
+        cleanup_job_finished_at=cleanup.finished_at,
         identity=identity_texts,
         expandable=volumes.growing_classes(read.classes) if read.classes is not None else None,
-        nodes=None if read.nodes is None else {node["metadata"]["name"]: others.node_view(node) for node in read.nodes},
+        nodes=_nodes(read, cluster),
         facts=facts,
         facts_error=problem,
         bookies=bookie_facts,
@@ -184,8 +189,16 @@ async def observe(
     return Observed(world, reachable, tuple(ordered), others.expired_tasks(read.tasks, cluster.name, now))
 
 
+def _nodes(read: _Read, cluster: ClusterView) -> dict[str, NodeView] | None:
+    if read.nodes is None:
+        return None
+    key = cluster.spec.placement.zone_topology_key
+    return {node["metadata"]["name"]: others.node_view(node, key) for node in read.nodes}
+
+
 async def with_needs(sources: Sources, observed: Observed, needs: Needs) -> Observed:
-    """The world with what the planner wants to know beside: proofs, drains and safety, told by who told the facts."""
+    """The world with what the planner wants to know beside: proofs, drains and safety, from the pod that gave the
+    facts."""
     if not (needs.proofs or needs.drains or needs.outlooks or needs.safety):
         return observed
     teller = observed.tellers[0] if observed.world.facts is not None and observed.tellers else None
@@ -198,6 +211,7 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
     kubernetes, namespace = sources.kubernetes, cluster.namespace
     ours = {names.NAME: "podkeeper", names.INSTANCE: cluster.name}
     managed = {names.INSTANCE: cluster.name, names.MANAGED_BY: "podkeeper-operator"}
+    wanted_claims = _claim_names(cluster, desired)
     optional = [each for each, sign in _OPTIONAL.items() if sign in sources.api_groups]
     rules = PROMETHEUS_RULE.group_kind in sources.api_groups
 
@@ -206,11 +220,24 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
         return [{**each, "kind": resource.kind} for each in found]
 
     async def alerts() -> list[KubernetesObject]:
-        """A Role that somebody wrote for an earlier release does not name them: only who wants some needs it."""
+        """List the alerts. A Role of an earlier release does not name them: only a cluster that wants some needs it."""
         return (await _allowed(headers(PROMETHEUS_RULE)) or []) if rules else []
 
     async def full(resource: Resource, labels: Mapping[str, str | None] | None) -> list[KubernetesObject]:
         return [{**each, "kind": resource.kind} for each in await kubernetes.list(resource, namespace, labels)]
+
+    async def claims_by_name() -> list[KubernetesObject]:
+        """List claims by label, and where a bookie's claim is not among them by name: Kubernetes mounts what has the
+        name."""
+        labelled = await full(CLAIM, ours)
+        if wanted_claims <= {each["metadata"]["name"] for each in labelled}:
+            return labelled
+        return [
+            each
+            for each in await full(CLAIM, None)
+            if each["metadata"]["name"] in wanted_claims
+            or ours.items() <= (each["metadata"].get("labels") or {}).items()
+        ]
 
     secrets = [key.partition("/")[2] for key in desired.support if key.startswith(f"{SECRET.kind}/")]
     secrets += desired.issued
@@ -218,7 +245,7 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
         asyncio.gather(
             full(STATEFUL_SET, managed),
             full(POD, {**ours, names.JOB: None}),
-            full(CLAIM, ours),
+            claims_by_name(),
             full(DEPLOYMENT, managed),
             full(JOB, managed),
         ),
@@ -263,7 +290,7 @@ def _as_applied(obj: KubernetesObject, objects: DesiredObjects | None) -> Mappin
 
 
 def _drift(owned: Iterable[KubernetesObject], objects: DesiredObjects | None) -> dict[str, str]:
-    """What of the cluster's own is not as it was applied."""
+    """Return which of the cluster's own objects are not as they were applied."""
     found: dict[str, str] = {}
     for each in owned:
         manifest = _as_applied(each, objects)
@@ -275,8 +302,8 @@ def _drift(owned: Iterable[KubernetesObject], objects: DesiredObjects | None) ->
 def _of_their_templates(
     views: list[PodView], read: _Read, changed: Mapping[str, str], objects: DesiredObjects | None
 ) -> list[PodView]:
-    """Pods that were made while somebody had changed the template of their StatefulSet have no template of ours. Told
-    only where that template is known to be ours by now: of an earlier release's, which waits, nobody can say so."""
+    """Clear the template of pods that were made while the template of their StatefulSet was changed by others. That is
+    known only where that template is ours by now: of an earlier release's, which waits, it is unknown."""
     sets = {
         each["metadata"]["name"]: each
         for each in read.stateful_sets
@@ -302,20 +329,41 @@ async def _around(
     return await sources.surroundings.nodes(age), await sources.surroundings.storage_classes()
 
 
+def _claim_names(cluster: ClusterView, desired: Desired) -> frozenset[str]:
+    """Names of the claims of all bookies that are to be, or were recorded."""
+    replicas = dict(cluster.status.recorded_replicas)
+    for each in desired.stateful_sets:
+        replicas[each.name] = max(each.replicas, replicas.get(each.name, 0))
+    return frozenset(
+        naming.claim(template, naming.pod(name, ordinal))
+        for name, number in replicas.items()
+        for ordinal in range(number)
+        for template in _claim_templates(cluster)
+    )
+
+
+def _claim_templates(cluster: ClusterView) -> list[str]:
+    return [
+        in_place.claim_template(cluster.spec, kind, index)
+        for kind, volume in volume_kinds(cluster.spec.storage).items()
+        for index in range(volume.volumes)
+    ]
+
+
 def _claims(
     read: _Read, cluster: ClusterView, desired: Desired, identity: Mapping[str, str] | None
 ) -> Iterator[ClaimView]:
-    """The claims of bookies that there are, are to be, or were recorded: a copy that somebody restored under another
+    """Yield the claims of bookies that there are, are to be, or were recorded: a copy that was restored under another
     name bears the same labels, and is none of the cluster's."""
     sets = {each.name for each in desired.stateful_sets} | set(cluster.status.recorded_replicas)
     sets |= {each["metadata"]["name"] for each in read.stateful_sets}
     sets |= {pod.rpartition("-")[0] for pod in recorded_bookies(identity)}
-    taken_over = cluster.spec.bootstrap.in_place
-    templates = [taken_over.journal.claim, taken_over.ledger.claim] if taken_over is not None else []
+    wanted, templates = {each.name for each in desired.stateful_sets}, _claim_templates(cluster)
     for each in read.claims:
-        view = volumes.claim_view(each, templates)
-        if view is not None and view.bookie.rpartition("-")[0] in sets:
-            yield view
+        view = volumes.claim_view(each, cluster)
+        if view is not None and (owner := view.bookie.rpartition("-")[0]) in sets:
+            named = view.name in {naming.claim(template, view.bookie) for template in templates}
+            yield replace(view, mounted=named and owner in wanted)
 
 
 async def _by_owner(
@@ -351,7 +399,7 @@ async def _by_owner(
 
 
 async def _named_so(sources: Sources, cluster: ClusterView, key: str) -> KubernetesObject | None:
-    """What has this name, whatever its labels say."""
+    """Return the object that has this name, whatever its labels say."""
     kind, _, name = key.partition("/")
     found = await _allowed(sources.kubernetes.find(resource_of_kind(kind), cluster.namespace, name))
     return {**found, "kind": kind} if found is not None else None
@@ -374,23 +422,39 @@ async def _pod_views(
             continue
         if elsewhere(pod) and (why := await _out_of_reach(kubernetes, view.name, read)):
             view = replace(view, fault=PodFault.VOLUME, fault_message=why)
+        elif fits_nowhere(pod) and await _on_the_network(kubernetes, view.name, read):
+            view = replace(view, fault=PodFault.UNSCHEDULABLE)
         views.append(view)
     return views
 
 
+async def _volumes(kubernetes: Kubernetes, pod: str, read: _Read) -> dict[str, KubernetesObject | None]:
+    """The PersistentVolumes of its bound claims, by claim; None: the operator may not read it."""
+    bound = {
+        claim["metadata"]["name"]: claim["spec"]["volumeName"]
+        for claim in read.claims
+        if claim["spec"].get("volumeName") and claim["metadata"]["name"].endswith(f"-{pod}")
+    }
+    return {claim: await _allowed(kubernetes.find(VOLUME, "", name)) for claim, name in bound.items()}
+
+
 async def _out_of_reach(kubernetes: Kubernetes, pod: str, read: _Read) -> str:
-    """Which volume of it no node can use that there is, and that may run again; empty: none, or nobody can tell."""
+    """Return which of its volumes went with a node that is gone; empty: none, or unknown."""
     if read.nodes is None:
         return ""
     nodes = [node for node in read.nodes if not others.node_view(node).out_of_service]
-    for claim in read.claims:
-        name, bound = claim["metadata"]["name"], claim["spec"].get("volumeName")
-        if not bound or not name.endswith(f"-{pod}"):
+    for claim, volume in (await _volumes(kubernetes, pod, read)).items():
+        if volume is None or not volumes.of_one_node(volume):
             continue
-        volume = await _allowed(kubernetes.find(VOLUME, "", bound))
-        if volume is not None and not any(volumes.fits(volume, node) for node in nodes):
-            return f"volume {bound} of claim {name} can be used on no node that there is"
+        if not any(volumes.fits(volume, node) for node in nodes):
+            return f"volume {volume['metadata']['name']} of claim {claim} can be used on no node that there is"
     return ""
+
+
+async def _on_the_network(kubernetes: Kubernetes, pod: str, read: _Read) -> bool:
+    """Return whether no volume of it is a disk of a node: a zone that has no nodes now has lost nothing."""
+    found = await _volumes(kubernetes, pod, read)
+    return bool(found) and all(each is not None and not volumes.of_one_node(each) for each in found.values())
 
 
 async def _events_of(kubernetes: Kubernetes, namespace: str, obj: Mapping[str, Any]) -> list[KubernetesObject]:
@@ -451,7 +515,8 @@ def _annotation(obj: Mapping[str, Any], name: str) -> str:
 async def with_config_changes(
     kubernetes: Kubernetes, observed: Observed, objects: DesiredObjects, held: frozenset[str]
 ) -> Observed:
-    """With what of the bookies' configuration a rollout is going to change: which keys, and never their values.
+    """Return the world with the keys of the bookies' configuration that a rollout is going to change, never their
+    values.
 
     The file that StatefulSets have is in a ConfigMap of its own (see `builders.config`). Its content is read only while
     they are to get another one and no operation runs: it tells why a rollout begins, and nothing depends on it.

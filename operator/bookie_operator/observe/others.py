@@ -23,8 +23,11 @@ _OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
 
 def cluster_view(obj: Mapping[str, Any], spec: BookieClusterSpec | None = None) -> ClusterView:
-    """What a newer release wrote beside what counts is left out. `spec`: as somebody has read it already. Raises
-    ValidationError for a spec or a status that cannot be read all the same."""
+    """Return the cluster, without what a newer release wrote beside what counts.
+
+    `spec`: the spec, if it has been read already. Raises ValidationError for a spec or a status that cannot be read all
+    the same.
+    """
     metadata = obj["metadata"]
     deleting = "deletionTimestamp" in metadata
     status, _ = readable_status(obj.get("status") or {}, deleting=deleting)
@@ -42,7 +45,8 @@ def cluster_view(obj: Mapping[str, Any], spec: BookieClusterSpec | None = None) 
     )
 
 
-def node_view(obj: Mapping[str, Any]) -> NodeView:
+def node_view(obj: Mapping[str, Any], zone_key: str = "") -> NodeView:
+    """`zone_key`: label that tells the zone."""
     spec = obj.get("spec") or {}
     taints = spec.get("taints") or ()
     return NodeView(
@@ -50,6 +54,7 @@ def node_view(obj: Mapping[str, Any]) -> NodeView:
         ready=condition(obj, "Ready").get("status") == "True",
         out_of_service=any(taint.get("key") == _OUT_OF_SERVICE for taint in taints),
         unschedulable=spec.get("unschedulable") is True,
+        zone=str((obj["metadata"].get("labels") or {}).get(zone_key, "")),
     )
 
 
@@ -78,7 +83,7 @@ def task_views(
 
 
 def _outlived(metadata: Mapping[str, Any], cluster: ClusterView) -> bool:
-    """Whether the task is an earlier cluster's: by the UID of the cluster that owns it, which it gets when it is
+    """Return whether the task is an earlier cluster's: by the UID of the cluster that owns it, which it gets when it is
     taken up; else by its age."""
     owners = [each["uid"] for each in metadata.get("ownerReferences") or () if each.get("kind") == CLUSTER.kind]
     if owners:
@@ -87,7 +92,7 @@ def _outlived(metadata: Mapping[str, Any], cluster: ClusterView) -> bool:
 
 
 def expired_tasks(tasks: Iterable[Mapping[str, Any]], cluster: str, now: float) -> tuple[tuple[str, str], ...]:
-    """Name and UID of those that have been over for longer than they were to be kept."""
+    """Return name and UID of those that have been over for longer than they were to be kept."""
     found = []
     for metadata, spec, status in _readable(tasks, cluster):
         over = seconds(status.finished_at) if status.finished else None

@@ -1,8 +1,8 @@
-"""What the cluster's pods tell over their admin API, asked at once and with a bound.
+"""Facts from the cluster's pods over their admin API, asked at once and with a bound.
 
 Invariants
 - Facts about the cluster come from one pod: what a pass decides by is one view.
-- Nobody is asked twice for the same in a pass.
+- No pod is asked twice for the same in a pass.
 
 Threads: one event loop.
 """
@@ -23,15 +23,13 @@ from bookie_operator.planner.decision import Needs
 from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Outlook, Proof, SafetyFacts
 
 _AT_ONCE: Final = 32
-_ONE_BY_ONE: Final = 2
-"""Pods that are asked for the cluster's facts one after the other, before all others are asked at once."""
 _ASKED: Final = 12
 AUTORECOVERY: Final = "autorecovery"
 
 
 @dataclass(frozen=True)
 class Told:
-    """What was asked for the planner's needs."""
+    """The answers to the planner's needs."""
 
     proofs: Mapping[str, Proof | None]
     drains: Mapping[str, DrainFacts | None]
@@ -41,7 +39,7 @@ class Told:
 
 def endpoints(pods: Sequence[Mapping[str, Any]], port: int) -> dict[str, Endpoint]:
     """The endpoints by pod name, of the pods that may answer: they have an address, and are not over. Those that were
-    taken over and not restarted yet are somebody else's programs, which are shown no token."""
+    taken over and not restarted yet are other programs, which get no token."""
     found = {}
     for pod in pods:
         status = pod.get("status") or {}
@@ -63,7 +61,8 @@ def _secret(pod: Mapping[str, Any]) -> str:
 
 
 def tellers(pods: Sequence[Mapping[str, Any]], reachable: Mapping[str, Endpoint]) -> list[Endpoint]:
-    """Who may speak for the cluster: bookies before auto-recovery, those that are ready before the others."""
+    """Return the pods that may answer for the cluster: bookies before auto-recovery, those that are ready before the
+    others."""
 
     def rank(pod: Mapping[str, Any]) -> tuple[bool, bool, str]:
         not_ready = condition(pod, "Ready").get("status") != "True" or "deletionTimestamp" in pod["metadata"]
@@ -76,16 +75,14 @@ def tellers(pods: Sequence[Mapping[str, Any]], reachable: Mapping[str, Endpoint]
 async def cluster_facts(
     admin: Admin, candidates: Sequence[Endpoint]
 ) -> tuple[ClusterFacts | None, Endpoint | None, str]:
-    """The facts, and who told them; or why nobody did."""
+    """Return the facts, and the pod that gave them; or why no pod did."""
     if not candidates:
         return None, None, "no bookie and no auto-recovery pod has an address"
-    first, others = candidates[:_ONE_BY_ONE], candidates[_ONE_BY_ONE:_ASKED]
-    problem = ""
-    for at in first:
-        try:
-            return await admin.cluster_facts(at), at, ""
-        except AdminError as exc:
-            problem = problem or f"{at.pod}: {exc}"
+    first, others = candidates[0], candidates[1:_ASKED]
+    try:
+        return await admin.cluster_facts(first), first, ""
+    except AdminError as exc:
+        problem = f"{first.pod}: {exc}"
     answers = await asyncio.gather(*(admin.cluster_facts(at) for at in others), return_exceptions=True)
     for at, answer in zip(others, answers, strict=True):
         if isinstance(answer, ClusterFacts):

@@ -23,7 +23,7 @@ from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.observe.times import condition
 
 AT_REST_S: Final = 20.0
-"""Of this age they may be while every bookie serves."""
+"""Age in seconds that they may have while every bookie serves."""
 IN_TROUBLE_S: Final = 1.0
 _PAGE: Final = 50
 """Nodes of one answer, each of which takes some 10 KB."""

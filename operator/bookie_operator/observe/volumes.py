@@ -9,25 +9,30 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bookie_operator.builders import naming
+from bookie_operator.builders import common, naming
 from bookie_operator.crds import names
 from bookie_operator.observe.times import condition, seconds
-from bookie_operator.world.model import AttributesView, ClaimView, ModifyState, ResizeState
+from bookie_operator.world.model import AttributesView, ClaimView, ClusterView, ModifyState, ResizeState
 
-_NAME: Final = re.compile(r"(?:(?P<volume>journal|ledger|index)-\d+|data)-(?P<pod>.+-(?P<ordinal>\d+))")
+_NAME: Final = re.compile(r"(?:(?P<volume>journal|ledger|index)-\d+|data)-(?P<pod>.+-\d+)")
+VOLUME_KINDS: Final = frozenset({naming.JOURNAL, naming.LEDGER, naming.INDEX})
+_HOST_NAME: Final = "kubernetes.io/hostname"
+_PROTECTION: Final = "kubernetes.io/pvc-protection"
+"""Kubernetes' own finalizer, which ends with the pods that use the claim."""
 
 
-def claim_view(obj: Mapping[str, Any], templates: Iterable[str] = ()) -> ClaimView | None:
-    """None for a claim that is no volume of a bookie or of the embedded metadata service. `templates`: names of those
-    of bookies that were taken over in place."""
+def claim_view(obj: Mapping[str, Any], cluster: ClusterView) -> ClaimView | None:
+    """Return what the claim is to the cluster, or None if its name is not that of a bookie's claim or of the embedded
+    metadata service's. Its name makes it what it is, since Kubernetes mounts it by name, and its labels say whose."""
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    named = _NAME.fullmatch(metadata["name"]) or _taken_over(
-        metadata["name"], labels.get(names.INSTANCE, ""), templates
-    )
-    if not named:
+    named, taken_over = _NAME.fullmatch(metadata["name"]), _taken_over(metadata["name"], cluster)
+    if named is None and taken_over is None:
         return None
-    volume = named.groupdict().get("volume") or labels.get(names.VOLUME, "")
+    if taken_over is not None:  # also where the name of its template is one of the operator's own
+        pod, volume = taken_over
+    elif named is not None:
+        pod, volume = named["pod"], named["volume"] or labels.get(names.VOLUME, "")
     if not volume:
         return None
     phase = status.get("phase", "")
@@ -35,8 +40,8 @@ def claim_view(obj: Mapping[str, Any], templates: Iterable[str] = ()) -> ClaimVi
     return ClaimView(
         name=metadata["name"],
         uid=metadata["uid"],
-        bookie=named["pod"],
-        ordinal=int(named["ordinal"]),
+        bookie=pod,
+        ordinal=int(pod.rpartition("-")[2]),
         volume=volume,
         requested=spec["resources"]["requests"]["storage"],
         actual=(status.get("capacity") or {}).get("storage", "") if phase != "Pending" else "",
@@ -44,22 +49,40 @@ def claim_view(obj: Mapping[str, Any], templates: Iterable[str] = ()) -> ClaimVi
         lost=phase == "Lost",
         deleting="deletionTimestamp" in metadata,
         instance_id=labels.get(names.INSTANCE_ID, ""),
+        foreign=_is_foreign(labels, volume, cluster),
+        adoption=annotations.get(names.ADOPT) == cluster.name,
         retired=names.RETIRED in labels,
         retired_proof=annotations.get(names.RETIRED, ""),
         storage_class=spec.get("storageClassName") or "",
         resize=resize,
         resize_since=since,
         message=message,
+        deleting_since=seconds(metadata.get("deletionTimestamp")),
+        finalizers=tuple(each for each in metadata.get("finalizers") or () if each != _PROTECTION),
         zone=labels.get(names.ZONE, ""),
         attributes=_attributes(obj),
     )
 
 
-def _taken_over(name: str, cluster: str, templates: Iterable[str]) -> re.Match[str] | None:
-    """With the whole name of a template in front: a restored copy has something else there, and the same labels."""
-    known = "|".join(map(re.escape, templates))
-    pod = rf"(?P<pod>{re.escape(naming.bookies(cluster))}-(?P<ordinal>\d+))"
-    return re.fullmatch(rf"(?:{known})-{pod}", name) if known else None
+def _taken_over(name: str, cluster: ClusterView) -> tuple[str, str] | None:
+    """Return the pod and the kind of volume of a bookie that was taken over in place, or None."""
+    in_place = cluster.spec.bootstrap.in_place
+    if in_place is None:
+        return None
+    pod = re.escape(naming.bookies(cluster.name))
+    for kind, template in ((naming.JOURNAL, in_place.journal.claim), (naming.LEDGER, in_place.ledger.claim)):
+        # The whole name of the template comes first: a restored copy has another name there, and the same labels.
+        if found := re.fullmatch(rf"{re.escape(template)}-({pod}-\d+)", name):
+            return found[1], kind
+    return None
+
+
+def _is_foreign(labels: Mapping[str, str], volume: str, cluster: ClusterView) -> bool:
+    own = cluster.status.instance_id
+    ours = labels.get(names.NAME) == common.APP and labels.get(names.INSTANCE) == cluster.name
+    if volume not in VOLUME_KINDS or not own:
+        return not ours
+    return not ours or labels.get(names.INSTANCE_ID) != own
 
 
 def _resize(obj: Mapping[str, Any]) -> tuple[ResizeState, float | None, str]:
@@ -82,7 +105,7 @@ def _resize(obj: Mapping[str, Any]) -> tuple[ResizeState, float | None, str]:
 
 
 def _attributes(obj: Mapping[str, Any]) -> AttributesView:
-    """What is told about a class that is not asked for any more is left out."""
+    """Return the class of a volume, without news of a class that is not asked for any more."""
     spec, status = obj["spec"], obj.get("status") or {}
     requested = str(spec.get("volumeAttributesClassName") or "")
     current = str(status.get("currentVolumeAttributesClassName") or "")
@@ -97,8 +120,19 @@ def _attributes(obj: Mapping[str, Any]) -> AttributesView:
     return AttributesView(requested, current, ModifyState.FAILED if failed else ModifyState.IN_PROGRESS, message)
 
 
+def of_one_node(volume: Mapping[str, Any]) -> bool:
+    """Return whether a PersistentVolume is on the disk of a node: it goes with that."""
+    spec = volume["spec"]
+    if "local" in spec or "hostPath" in spec:
+        return True
+    terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    keys = {each.get("key") for term in terms for each in term.get("matchExpressions") or ()}
+    return _HOST_NAME in keys or any(term.get("matchFields") for term in terms)
+
+
 def fits(volume: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Whether a PersistentVolume may be used on this node. What nobody understands fits: it is no sign of a loss."""
+    """Return whether a PersistentVolume may be used on this node. A rule that is not understood fits: it is not a sign
+    of a loss."""
     required = (volume["spec"].get("nodeAffinity") or {}).get("required")
     if not required:
         return True

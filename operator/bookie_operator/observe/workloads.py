@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bookie_operator.builders import location
 from bookie_operator.builders.inputs import recorded
 from bookie_operator.crds import names
-from bookie_operator.observe.faults import fault_of
+from bookie_operator.observe.faults import bookie_runs, fault_of, kept_by_cordon
 from bookie_operator.observe.times import condition, created_at, seconds
 from bookie_operator.world.model import PodFault, PodView, StatefulSetView
 
@@ -43,7 +44,8 @@ def stateful_set_view(obj: Mapping[str, Any]) -> StatefulSetView:
         observed_generation=status.get("observedGeneration", 0),
         template_hash=annotations.get(names.TEMPLATE_HASH, ""),
         volume_sizes=_template_sizes(spec.get("volumeClaimTemplates") or ()),
-        volume_attributes=_template_attributes(spec.get("volumeClaimTemplates") or ()),
+        volume_attributes=_named_in(spec.get("volumeClaimTemplates") or (), "volumeAttributesClassName"),
+        volume_classes=_named_in(spec.get("volumeClaimTemplates") or (), "storageClassName"),
         deleting="deletionTimestamp" in metadata,
         config_maps=config_maps(template.get("spec") or {}),
         inputs_hash=recorded(annotations),
@@ -74,19 +76,23 @@ def _template_sizes(templates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return sizes
 
 
-def _template_attributes(templates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    named = ((_kind_of(each), each["spec"].get("volumeAttributesClassName")) for each in templates)
-    return {kind: name for kind, name in named if kind and name}
+def _named_in(templates: Iterable[Mapping[str, Any]], field: str) -> dict[str, str]:
+    """Return what a field of claim templates names, by kind of volume. An empty storage class is a name too."""
+    named = ((_kind_of(each), each["spec"].get(field)) for each in templates)
+    return {kind: name for kind, name in named if kind and name is not None}
 
 
 def _kind_of(template: Mapping[str, Any]) -> str:
-    """Of volume; the name tells it unless the bookies were taken over in place. Empty: it is for no bookie's data."""
+    """Return the kind of volume; the name shows it unless the bookies were taken over in place.
+
+    Empty: it is for no bookie's data.
+    """
     found = _TEMPLATE.fullmatch(template["metadata"]["name"])
     return found["kind"] if found else str((template["metadata"].get("labels") or {}).get(names.VOLUME, ""))
 
 
 def pod_view(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> PodView | None:
-    """None for a pod that is none of a StatefulSet: its name has no ordinal."""
+    """Return the pod; None if it is not of a StatefulSet: its name has no ordinal."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     numbered = _ORDINAL.fullmatch(metadata["name"])
     if not numbered:
@@ -104,20 +110,28 @@ def pod_view(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -
         node=(obj.get("spec") or {}).get("nodeName", ""),
         ready=is_ready,
         running=status.get("phase") == "Running" and "deletionTimestamp" not in metadata,
+        bookie_runs=bookie_runs(obj),
         deleting="deletionTimestamp" in metadata,
         template_hash=(metadata.get("annotations") or {}).get(names.TEMPLATE_HASH, ""),
         fault=fault,
         fault_message=message,
+        kept_by_cordon=kept_by_cordon(obj),
         created_at=created_at(obj),
         ready_since=seconds(ready.get("lastTransitionTime")) if is_ready else None,
         unready_since=None if is_ready else seconds(ready.get("lastTransitionTime")),
         owner_uid=owner.get("uid", ""),
         config_maps=config_maps(obj.get("spec") or {}),
+        awaits_location=_awaits_location(obj),
     )
 
 
+def _awaits_location(pod: Mapping[str, Any]) -> bool:
+    learns = any(each["name"] == location.NAME for each in (pod.get("spec") or {}).get("initContainers") or ())
+    return learns and names.NETWORK_LOCATION not in (pod["metadata"].get("annotations") or {})
+
+
 def is_made_of(pod: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
-    """Whether it was made of the template that its StatefulSet has, as far as that can be told.
+    """Return whether it was made of the template that its StatefulSet has, as far as that is known.
 
     The revision alone would be too much: whatever people add to a template makes another one. The containers alone
     would be too: webhooks change pods, each time that they are made.
@@ -136,8 +150,10 @@ def is_made_of(pod: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
 
 
 def _alike(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """What a pod has beside what it was to have counts for nothing: Kubernetes gives it requests where there are limits
-    alone, and what a LimitRange says."""
+    """Return whether a pod is as it was to be; what it has besides does not count.
+
+    Kubernetes gives it requests where there are limits alone, and what a LimitRange says.
+    """
     if any(made.get(key) != wanted.get(key) for key in ("image", "command", "args")):
         return False
     has, asked = made.get("resources") or {}, wanted.get("resources") or {}
@@ -166,7 +182,7 @@ class JobView:
 
 
 def pods_of_job(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of `pods` that are the job's own."""
+    """Return those of `pods` that are the job's own."""
     uid = job["metadata"]["uid"] if job is not None else None
     return [
         pod for pod in pods if any(owner.get("uid") == uid for owner in pod["metadata"].get("ownerReferences") or ())
@@ -192,7 +208,7 @@ def job_view(
 
 
 def _ends(pods: Iterable[Mapping[str, Any]], events: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[str, str]:
-    """What the pod that succeeded told in the end, and what the last failure of any was."""
+    """Return the last message of the pod that succeeded, and the last failure of any pod."""
     told, problem = "", ""
     for pod in pods:
         for status in (pod.get("status") or {}).get("containerStatuses") or ():

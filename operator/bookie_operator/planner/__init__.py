@@ -1,1 +1,1 @@
-"""What next: pure functions from a snapshot of the world to one decision."""
+"""The planner: pure functions from a snapshot of the world to one decision."""

@@ -33,7 +33,7 @@ class DeleteObject:
 
 @dataclass(frozen=True)
 class CreateStatefulSet:
-    """As desired, with so many replicas; orphaned pods and claims of its name are adopted."""
+    """Make a StatefulSet as desired, with so many replicas; orphaned pods and claims of its name are adopted."""
 
     name: str
     replicas: int
@@ -63,7 +63,7 @@ class ApplyTemplate:
 
 @dataclass(frozen=True)
 class RestoreTemplate:
-    """Give the StatefulSet the template back that it was given, and that somebody changed since."""
+    """Give the StatefulSet the template back that it was given, and that was changed since."""
 
     name: str
     resource_version: str
@@ -106,6 +106,14 @@ class ModifyClaim:
 
 
 @dataclass(frozen=True)
+class AdoptClaim:
+    """Give the claim the labels that the claims of its bookie have, as a person asked."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
 class DeleteClaim:
     name: str
     uid: str
@@ -124,7 +132,7 @@ class RetireClaim:
 
 @dataclass(frozen=True)
 class EvictPod:
-    """Through the Eviction API, which honours the PodDisruptionBudget."""
+    """Evict a pod through the Eviction API, which honours the PodDisruptionBudget."""
 
     name: str
     uid: str
@@ -132,10 +140,20 @@ class EvictPod:
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Of a pod that serves nobody; never forced."""
+    """Delete a pod that serves no client; never forced."""
 
     name: str
     uid: str
+
+
+@dataclass(frozen=True)
+class TellLocation:
+    """Write the location of its node into an annotation of the pod, which waits for it."""
+
+    name: str
+    uid: str
+    location: str
+    """`/ZONE`; empty: its node has no zone."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +164,13 @@ class SetReadOnly:
 
 @dataclass(frozen=True)
 class BeginDrain:
-    """Begin, or resume; the cookie is kept."""
+    """Begin, or resume."""
 
     bookie_id: str
     stopped: bool
     accepted_losses: tuple[int, ...] = ()
+    removes_cookie: bool = False
+    """Its coordinator deletes the cookie in the end, on its own proof. Otherwise the cookie is kept."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +181,18 @@ class UndoDrain:
 @dataclass(frozen=True)
 class TriggerAudit:
     pass
+
+
+@dataclass(frozen=True)
+class CheckReplicas:
+    """Have the auditor look now whether bookies store what ledgers name them for; nothing waits for it."""
+
+
+@dataclass(frozen=True)
+class LookAtReturned:
+    """Have the auditor look whether these bookies, which were away, store what ledgers name them for."""
+
+    bookie_ids: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -202,7 +234,7 @@ class RecordState:
     instance_id: str = ""
     """Empty: as it was. It is written once."""
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """Of StatefulSets, added to `recorded_replicas`."""
+    """Replicas of StatefulSets, added to `recorded_replicas`."""
     metadata_service_uri: str = ""
     """Empty: as it was."""
 
@@ -227,14 +259,18 @@ Action = (
     | OrphanStatefulSet
     | ExpandClaim
     | ModifyClaim
+    | AdoptClaim
     | DeleteClaim
     | RetireClaim
     | EvictPod
     | DeletePod
+    | TellLocation
     | SetReadOnly
     | BeginDrain
     | UndoDrain
     | TriggerAudit
+    | CheckReplicas
+    | LookAtReturned
     | SetRecoveryDelay
     | DeleteCookie
     | SetDynamicConfig

@@ -1,4 +1,4 @@
-"""What a pass decides: at most one side effect, and why.
+"""The decision of a pass: at most one side effect, and why.
 
 Invariants
 - An operation is recorded in `status` by a decision of its own, before the decision with its first side effect.
@@ -24,7 +24,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """What `kubectl describe` shows: a stable reason in camel case, and one line."""
+    """An event that `kubectl describe` shows: a stable reason in camel case, and one line."""
 
     reason: str
     message: str
@@ -63,14 +63,14 @@ class Finish:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do at the moment but to look again."""
+    """The decision to do nothing at the moment but to look again."""
 
     reason: str
-    """In camel case: a condition's reason."""
+    """Reason of a condition, in camel case."""
     message: str
     seconds: float = 5.0
     operation: Operation | None = None
-    """With progress or message changed; None: as it was."""
+    """Operation with progress or message changed; None: as it was."""
     stalled: bool = False
     """It goes on only when a person does something; `message` says what."""
     event: Event | None = None
@@ -78,7 +78,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Rest:
-    """Everything is as it should be."""
+    """The decision that all is as it should be."""
 
 
 Decision = Act | Record | Finish | Wait | Rest
@@ -90,20 +90,20 @@ class Plan:
 
     decision: Decision
     notes: tuple[Wait, ...] = ()
-    """What would have been done but cannot be (blocked by its gates): the rest of the pass went on."""
+    """Decisions that their gates block: the rest of the pass went on."""
     evictions: Evictions = ONE_BOOKIE
-    """What the PodDisruptionBudget allows from now on."""
+    """Evictions that the PodDisruptionBudget allows from now on."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What the next pass has to know beside what it always reads."""
+    """Facts that the next pass has to know beside what it always reads."""
 
     proofs: frozenset[str] = frozenset()
-    """Bookie ids."""
+    """Bookie ids whose proofs are needed."""
     drains: frozenset[str] = frozenset()
     outlooks: frozenset[str] = frozenset()
-    """Bookie ids: what a drain would have to do."""
+    """Bookie ids for which a drain's work is needed."""
     safety: frozenset[frozenset[str]] = field(default_factory=frozenset)
     accepted_losses: tuple[int, ...] = ()
     """Ledgers that do not count in these proofs: people gave up what is lost of them."""

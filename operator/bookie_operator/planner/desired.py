@@ -1,4 +1,4 @@
-"""What should be, as far as a plan depends on it: names and hashes of the objects that the builders make of `spec`.
+"""The desired state, as far as a plan depends on it: names and hashes of the objects that the builders make of `spec`.
 
 Threads: values without I/O, for any thread.
 """
@@ -12,12 +12,12 @@ from typing import Final
 
 @dataclass(frozen=True, order=True)
 class Evictions:
-    """What the PodDisruptionBudget allows."""
+    """The evictions that the PodDisruptionBudget allows."""
 
     count: int
     """Bookies that may be evicted at a time."""
     zone: str = ""
-    """All bookies of this zone may be evicted as well, at once; empty: of none."""
+    """Zone of which all bookies may be evicted as well, at once; empty: of none."""
 
 
 ONE_BOOKIE: Final = Evictions(1)
@@ -30,14 +30,16 @@ class DesiredStatefulSet:
     """Empty: the cluster has no zones."""
     replicas: int
     template_hash: str
-    """Of the pod template that this release makes; after `holding.hold` of the one that is to be now."""
+    """Hash of the pod template that this release makes; after `holding.hold` of the one that is to be now."""
     volume_sizes: Mapping[str, str]
-    """By kind of volume."""
+    """Sizes by kind of volume."""
     config_hash: str = ""
     inputs_hash: str = ""
-    """Of what people asked for, as far as the template depends on it; see `holding`."""
+    """Hash of what people asked for, as far as the template depends on it; see `holding`."""
     volume_attributes: Mapping[str, str] | None = None
     """VolumeAttributesClass by kind of volume, of those that have one; None: this Kubernetes knows no such classes."""
+    volume_classes: Mapping[str, str] = field(default_factory=dict)
+    """Storage class by kind of volume, of those that name one."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,11 @@ class DesiredDeployment:
     key: str = ""
     """`Deployment/name`; empty: there is none."""
     object_hash: str = ""
-    """After `holding.hold` that of the Deployment that there is, if it has to wait."""
+    """Hash of the template; after `holding.hold` that of the Deployment that there is, if it has to wait."""
     inputs: str = ""
-    """Of what people asked for, as far as it depends on it, a slash, and the number of its pods; see `holding`."""
+    """Inputs from people, as far as it depends on them, a slash, and the number of its pods; see `holding`."""
     keeps_template: bool = False
-    """After `holding.hold`: the bookies come first, so nothing of it changes but the number of its pods."""
+    """True after `holding.hold` if the bookies come first, so that nothing of it changes but the number of its pods."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Desired:
     autorecovery: DesiredDeployment = DesiredDeployment()
     gateway: DesiredDeployment = DesiredDeployment()
     monitoring: Mapping[str, str] = field(default_factory=dict)
-    """As `support`; applied last."""
+    """Objects like those of `support`; applied last."""
     dynamic_config: Mapping[str, str] = field(default_factory=dict)
     """Keys that a running bookie takes without a restart; not counted in `template_hash`. Those that `spec.config`
     does not name have their defaults here, so that a key that was taken out is put back."""
@@ -95,7 +97,8 @@ class Desired:
     """Names of Secrets that pods mount and cert-manager fills, each by a Certificate of the same name in `support`,
     unless this Kubernetes has no cert-manager."""
     missing: tuple[str, ...] = ()
-    """What `spec` asks for and this Kubernetes does not know, each with its remedy: everything else goes on without."""
+    """Kinds that `spec` asks for and this Kubernetes does not know, each with its remedy: everything else goes on
+    without."""
 
     @property
     def deployments(self) -> Mapping[str, str]:

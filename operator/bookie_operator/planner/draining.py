@@ -9,6 +9,7 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
@@ -20,7 +21,7 @@ from bookie_operator.planner.run import Run
 from bookie_operator.world.facts import DrainFacts, DrainPhase
 
 SINCE: Final = "drainedSince"
-"""When the drain was begun; RFC 3339. Audits have to be newer."""
+"""Key for the time at which the drain was begun; RFC 3339. Audits have to be newer."""
 ACCEPTED: Final = "acceptedLosses"
 """Ids of the ledgers whose loss was accepted, in pieces."""
 _LEDGERS: Final = "ledgersLeft"
@@ -37,12 +38,14 @@ def accepted_by(operation: Operation) -> tuple[int, ...]:
 
 
 def accepting(ledgers: Iterable[int]) -> dict[str, str]:
-    """What is saved of ledgers whose loss is accepted."""
+    """Return what is saved of ledgers whose loss is accepted."""
     return operations.in_pieces(ACCEPTED, map(str, sorted(ledgers)))
 
 
-def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
-    """None: it is drained. `stopped`: the bookie is down, and has to stay so."""
+def drain(run: Run, *, stopped: bool, stall_s: float, removes_cookie: bool = False) -> Decision | None:
+    """Return the next step of a drain; None: it is drained. `stopped`: the bookie is down, and has to stay so.
+    `removes_cookie`: see `BeginDrain`."""
+    begin = partial(_begin, run, stopped, removes_cookie)
     if not run.saved(SINCE):
         if _unheard_of(run):
             return None
@@ -51,25 +54,27 @@ def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
             return run.blocked(nowhere, stall_s)
     given_up = frozenset(accepted_by(run.operation)) | frozenset(view.accepted_losses(run.world))
     if not run.saved(SINCE) or given_up != frozenset(accepted_by(run.operation)):
-        return _begin(run, given_up, stopped, "nobody drains it yet")
+        return begin(given_up, "it is not being drained yet")
     facts = run.world.drains.get(run.bookie_id)
     if facts is None:
         return run.wait_at_most(
-            stall_s, gates.METADATA_UNREACHABLE, f"nobody could tell how far the drain of {run.bookie} is"
+            stall_s, gates.METADATA_UNREACHABLE, f"the progress of the drain of {run.bookie} is unknown"
         )
     match facts.phase:
         case DrainPhase.DRAINED:
             return None
         case DrainPhase.ABSENT | DrainPhase.INTERRUPTED:
-            return _begin(run, given_up, stopped, "nobody works on its drain any more")
+            return begin(given_up, "no process works on its drain any more")
         case DrainPhase.REFUSED:
-            return _refused(run, facts, given_up, stopped)
+            if run.saved(_REFUSED) and run.world.now - run.saved_time(_REFUSED) >= RETRY_S:
+                return begin(given_up, "it was refused, and is tried again")
+            return _refused(run, facts)
         case _:
             return _watch(run, facts, stall_s)
 
 
 def stays_drained(run: Run) -> str:
-    """What a person has to do where nobody takes the drain back, which is refused."""
+    """Return what a person has to do where the drain was not taken back, because that was refused."""
     why = f" ({run.operation.message})" if run.operation.message else ""
     return (
         f"But what was done to it could not be taken back{why}: see the operator's log, and take its drain back with"
@@ -78,7 +83,8 @@ def stays_drained(run: Run) -> str:
 
 
 def _unheard_of(run: Run) -> bool:
-    """Neither ledgers nor a cookie tell of it, so nobody would drain it: it never served, or all was done already."""
+    """Return whether neither ledgers nor a cookie name it, so that a drain would be refused: it never served, or all
+    was done already."""
     outlook, facts = run.world.outlooks.get(run.bookie_id), run.world.facts
     if outlook is None or facts is None:
         return False
@@ -86,26 +92,24 @@ def _unheard_of(run: Run) -> bool:
 
 
 def asks(operation: Operation) -> bool:
-    """Whether `drain` wants to know the outlook of its bookie."""
-    return operation.step == "Drain" and SINCE not in operation.saved
+    """Return whether `drain` wants to know the outlook of its bookie."""
+    return operation.step in ("Drain", "DrainServing") and SINCE not in operation.saved
 
 
-def _begin(run: Run, given_up: frozenset[int], stopped: bool, why: str) -> Decision:
+def _begin(run: Run, stopped: bool, removes_cookie: bool, given_up: frozenset[int], why: str) -> Decision:
     losses = tuple(sorted(given_up))
     saved = accepting(losses)
     if not run.saved(SINCE):
         saved[SINCE] = operations.written(run.world.now)
     return run.forget(_REFUSED).act(
-        BeginDrain(run.bookie_id, stopped, losses),
+        BeginDrain(run.bookie_id, stopped, losses, removes_cookie),
         f"{run.bookie} is drained: its ledgers get their copies elsewhere; {why}",
         saved=saved,
         event=Event("DrainBegun", f"copies of what {run.bookie} stores are made on other bookies"),
     )
 
 
-def _refused(run: Run, facts: DrainFacts, given_up: frozenset[int], stopped: bool) -> Decision:
-    if run.saved(_REFUSED) and run.world.now - run.saved_time(_REFUSED) >= RETRY_S:
-        return _begin(run, given_up, stopped, "it was refused, and is tried again")
+def _refused(run: Run, facts: DrainFacts) -> Decision:
     if not run.saved(_REFUSED):
         run = run.keep(**{_REFUSED: operations.written(run.world.now)})
     return run.wait("DecommissionBlocked", f"the drain of {run.bookie} was refused: {facts.message}", stalled=True)

@@ -1,58 +1,60 @@
-"""The questions that flows ask before a bookie is stopped, taken out or started anew.
+"""The questions that flows ask before a bookie is stopped, taken out or started again.
 
 Invariants
 - A gate that cannot tell does not open: unknown, unreachable and never asked are obstacles with a reason of their own.
-- Every obstacle says in one line what stands in the way and what to do about it.
+- Every obstacle says in one line what is wrong and what to do about it.
 - Ordinals are compared as integers.
 
 Threads: pure functions, any thread.
 
-Source: reference auto-recovery, section 13.
+Source: docs/internals/auto-recovery.md, section 13.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bookie_operator.crds.quantity import readable
 from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.view import remedy, stuck_on_node
-from bookie_operator.world.facts import SafetyFacts
+from bookie_operator.world.facts import BookieFacts, SafetyFacts
 from bookie_operator.world.model import PodFault, StatefulSetView, World
 
 METADATA_UNREACHABLE: Final = "MetadataUnreachable"
+SILENT_S: Final = 60.0
+"""An auditor of this release tells within seconds of its election that it looks at returned bookies."""
 ROOM_SECONDS: Final = 60.0
 """Kubernetes may need as much to find a node for a pod."""
 _QUOTA: Final = "exceeded quota"
-"""In Kubernetes' words for a pod that is not made because of one."""
+"""Words of Kubernetes for a pod that is not made because of a quota."""
 _LISTED: Final = 5
 _LISTING_SECONDS: Final = 60.0
-"""Between two listings of every ledger for what only people change."""
+"""Seconds between two listings of every ledger for what only people change."""
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why not: a condition's reason, and one line for people."""
+    """An obstacle: a condition's reason, and one line for people."""
 
     reason: str
     message: str
     needs_person: bool = False
     """It does not go away by itself."""
     seconds: float = 5.0
-    """Until it is looked at again."""
+    """Seconds until it is looked at again."""
 
 
 def first(*answers: Obstacle | None) -> Obstacle | None:
-    """The first thing that stands in the way; None: nothing does."""
+    """Return the first obstacle; None: there is none."""
     return next((one for one in answers if one is not None), None)
 
 
 def told(world: World) -> Obstacle | None:
-    """Somebody told what the metadata service says."""
+    """Return an obstacle unless it is known what the metadata service says."""
     if world.facts is not None:
         return None
     why = f": {world.facts_error}" if world.facts_error else ""
@@ -74,7 +76,8 @@ def others_serve(world: World, desired: Desired, but: Collection[str], *, writab
 
 
 def members_serve(world: World, desired: Desired, but: Collection[str], *, writable: bool = True) -> Obstacle | None:
-    """As `others_serve`, of all that ever served: nothing is on the others, so nobody has to wait for them."""
+    """Return what `others_serve` returns, for all bookies that ever served: nothing is on the others, so no step waits
+    for them."""
     return others_serve(world, desired, {*but, *newcomers(world, desired)}, writable=writable)
 
 
@@ -96,7 +99,7 @@ def _why_not_serving(world: World, desired: Desired, name: str, writable: bool) 
 
 
 def _given_up(desired: Desired, name: str) -> bool:
-    """`spec` does not ask for it any more: then nobody needs it to take new data."""
+    """Return whether `spec` does not ask for it any more: then it need not take new data."""
     wanted = {one.name: one.replicas for one in desired.stateful_sets}
     return bool(wanted) and view.ordinal_of(name) >= wanted.get(view.set_of(name), 0)
 
@@ -106,7 +109,7 @@ def is_writable(world: World, desired: Desired, name: str) -> bool:
 
 
 def is_registered(world: World, desired: Desired, name: str) -> bool:
-    """False if nobody could tell: ask `told` first."""
+    """Return whether it is registered. False if unknown: ask `told` first."""
     return world.facts is not None and desired.bookie_id(name) in world.facts.registered
 
 
@@ -116,20 +119,29 @@ def claims_stay(world: World, desired: Desired, names: Collection[str]) -> Obsta
         claim = view.going_claim(world, name)
         if claim is None:
             continue
-        remedy = (
-            f"While it has its data run `bookie cluster decommission {desired.bookie_id(name)}`; then delete the pod,"
-            f" and replace the bookie with a BookieTask of type Replace that names {name}"
-            if is_registered(world, desired, name)
-            else f"It does not serve: replace it with a BookieTask of type Replace that names {name}, which looks first"
-            " whether others have copies of all that it stored"
-        )
         return Obstacle(
             "ClaimBeingDeleted",
-            f"somebody deleted claim {claim.name}, which is there only until {name} ends, so nothing stops that. "
-            + remedy,
+            f"claim {claim.name} was deleted, and is there only until {name} ends, so nothing stops that."
+            f" Replace it with a BookieTask of type Replace that names {name}: others get copies of all that it stored"
+            " first",
             needs_person=True,
         )
     return None
+
+
+def claims_own(world: World, name: str) -> Obstacle | None:
+    """Every claim that its pod mounts has the labels of this cluster; those that are being deleted do not count."""
+    foreign = sorted(
+        one.name for one in view.claims_of(world, name) if one.foreign and one.mounted and not one.deleting
+    )
+    if not foreign:
+        return None
+    return Obstacle(
+        "AdoptRequired",
+        f"claim {foreign[0]} has the name of a claim of {name}, but not the labels of this cluster: if its volume is"
+        f" this bookie's, run `kubectl bookie adopt {world.cluster.name} {foreign[0]}`; otherwise delete the claim",
+        needs_person=True,
+    )
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -152,12 +164,12 @@ def copies_can_be_made(world: World) -> Obstacle | None:
             if world.cluster.spec.autorecovery.enabled
             else "set spec.autorecovery.enabled, or run `bookie autorecovery`"
         )
-        return Obstacle("NoAuditor", f"no auditor is elected, so nobody looks for missing copies: {remedy}", True)
+        return Obstacle("NoAuditor", f"no auditor is elected, so nothing looks for missing copies: {remedy}", True)
     return None
 
 
 def replicated(world: World) -> Obstacle | None:
-    """No ledger is known to lack a copy, and there is somebody who would know."""
+    """Return an obstacle unless no ledger is known to lack a copy, and an auditor would know."""
     obstacle = copies_can_be_made(world)
     if obstacle is not None:
         return obstacle
@@ -168,10 +180,50 @@ def replicated(world: World) -> Obstacle | None:
         return Obstacle(
             "WaitingForReplication",
             f"{count} {noun} under-replicated: auto-recovery makes the copies;"
-            " `bookie cluster list-under-replicated` shows which. One that nobody can repair, because its loss was"
+            " `bookie cluster list-under-replicated` shows which. One that cannot be repaired, because its loss was"
             " accepted, keeps its mark until it is deleted: `bookie ledger delete`",
         )
     return None
+
+
+def returned_checked(world: World, but: Collection[str] = ()) -> Obstacle | None:
+    """The auditor has looked which entries every bookie that was away lacks. `but`: bookie ids that may lack some.
+
+    An auditor that does not tell whether it looks holds nothing up here: see `auditor_tells`.
+    """
+    facts = world.facts
+    if facts is None:
+        return told(world)
+    waiting = sorted((facts.unchecked or frozenset()).difference(but))
+    if not waiting:
+        return None
+    who = ", ".join(waiting[:_LISTED]) + (f" and {len(waiting) - _LISTED} more" if len(waiting) > _LISTED else "")
+    if facts.autorecovery_enabled:
+        return Obstacle("CopiesUnchecked", f"{facts.auditor} looks which entries {who} lacks since it was away")
+    disabled = copies_can_be_made(world)
+    assert disabled is not None
+    return replace(disabled, message=f"which entries {who} lacks since it was away is unknown: {disabled.message}")
+
+
+def auditor_tells(world: World) -> Obstacle | None:
+    """A new auditor lists the bookies that it looks at. One of Java's, or of an earlier release, never does: it holds
+    nothing up for longer than `SILENT_S`."""
+    facts = world.facts
+    if facts is None or facts.auditor is None or facts.unchecked is not None:
+        return None
+    if facts.silent_since is not None and world.now - facts.silent_since >= SILENT_S:
+        return None
+    return Obstacle("CopiesUnchecked", f"{facts.auditor} does not list yet the bookies that it looks at")
+
+
+def looked_at(world: World, but: Collection[str] = ()) -> Obstacle | None:
+    """The auditor lists the bookies that it looks at, and every one that was away was looked at."""
+    return first(returned_checked(world, but), auditor_tells(world))
+
+
+def copies_whole(world: World, but: Collection[str] = ()) -> Obstacle | None:
+    """Return what keeps a bookie that serves from being stopped: a ledger that lacks a copy, marked or not."""
+    return first(replicated(world), looked_at(world, but))
 
 
 def audited_after(world: World, moment: float) -> bool:
@@ -183,7 +235,8 @@ def audited_after(world: World, moment: float) -> bool:
 
 
 def stoppable(world: World, bookie_ids: frozenset[str], *, last_copies: bool = True) -> Obstacle | None:
-    """For a while: no ledger falls below its ack quorum that need not.
+    """Return an obstacle unless, with these bookies stopped for a while, no ledger falls below its ack quorum that need
+    not.
 
     Of a ledger whose ack quorum is as large as its write quorum no bookie could ever be stopped: then it is enough
     that all other copies stay. With a write quorum of one nothing can be asked for; but for `last_copies`, of a bookie
@@ -192,9 +245,9 @@ def stoppable(world: World, bookie_ids: frozenset[str], *, last_copies: bool = T
     safety = world.safety.get(bookie_ids)
     who = ", ".join(sorted(bookie_ids))
     if safety is None:
-        return Obstacle("SafetyUnknown", f"nobody could tell yet which ledgers need {who} at this moment")
+        return Obstacle("SafetyUnknown", f"it is not known yet which ledgers need {who} at this moment")
     if safety.unknown:
-        return Obstacle("SafetyUnknown", f"of {safety.unknown} ledgers nobody can tell what they need{_shown(safety)}")
+        return Obstacle("SafetyUnknown", f"of {safety.unknown} ledgers it is unknown what they need{_shown(safety)}")
     if safety.without_copy and (world.cluster.spec.durability.write_quorum > 1 or not last_copies):
         return Obstacle(
             "LastCopy", f"{safety.without_copy} ledgers could not be read without {who}{_shown(safety)}", True
@@ -236,7 +289,7 @@ class Victim:
 
 
 def surplus(world: World, desired: Desired) -> dict[str, int]:
-    """By StatefulSet, how many bookies it has too many; one that is not wanted any more has all of them too many."""
+    """Return the number of surplus bookies by StatefulSet; one that is not wanted any more has all of them too many."""
     if not desired.stateful_sets:
         return {}
     wanted = {one.name: one.replicas for one in desired.stateful_sets}
@@ -281,7 +334,7 @@ def _finds_no_room(world: World, name: str) -> bool:
 
 
 def is_down(world: World, desired: Desired, name: str) -> bool:
-    """It does not serve, and something keeps it from coming up. False if nobody could tell."""
+    """Return whether it does not serve, and something keeps it from coming up. False if unknown."""
     pod = view.pod(world, name)
     if world.facts is None or is_registered(world, desired, name):
         return False
@@ -291,7 +344,8 @@ def is_down(world: World, desired: Desired, name: str) -> bool:
 
 
 def never_served(world: World, desired: Desired, name: str) -> bool:
-    """A new bookie that has not come up: without a cookie it has never taken an entry. False if nobody could tell."""
+    """Return whether it is a new bookie that has not come up: without a cookie it has never taken an entry. False if
+    unknown."""
     facts, pod = world.facts, view.pod(world, name)
     if facts is None or (pod is not None and pod.ready):
         return False
@@ -304,8 +358,11 @@ def withdrawn(world: World, desired: Desired, name: str) -> bool:
 
 
 def renamed(world: World, desired: Desired, name: str) -> Obstacle | None:
-    """Of the id that its pod has nobody knows, and some bookie that has no pod is away: what is on its volumes may be
-    what ledgers need of that one, and no proof about this id says so."""
+    """Return an obstacle if its volumes may belong to another bookie.
+
+    The id that its pod has is unknown in the cluster, and some bookie that has no pod is away: ledgers may need from
+    that one what is on these volumes, and no proof about this id says so.
+    """
     facts, pod, bookie_id = world.facts, view.pod(world, name), desired.bookie_id(name)
     if facts is None or (pod is not None and pod.ready) or bookie_id in facts.cookies | facts.registered:
         return None
@@ -326,7 +383,7 @@ def renamed(world: World, desired: Desired, name: str) -> Obstacle | None:
 
 
 def newcomers(world: World, desired: Desired) -> frozenset[str]:
-    """Bookies that there are to be, and that never served. Empty if nobody could tell."""
+    """Return the bookies that there are to be, and that never served. Empty if unknown."""
     return frozenset(name for name in view.expected_pods(world) if never_served(world, desired, name))
 
 
@@ -361,43 +418,64 @@ def enough_without(world: World, desired: Desired, victim: Victim) -> Obstacle |
 
 
 def room_for(world: World, victim: str) -> Obstacle | None:
-    """What it stores fits on the others, with headroom. What other programs keep on its file systems counts as stored:
-    rather too much than too little."""
+    """Return an obstacle unless its data fit on the others, with headroom.
+
+    A file system that several bookies share has its free space once; where a bookie does not report what it stores,
+    everything that is used counts.
+    """
     stored = world.bookies.get(victim)
     if stored is None:
         return Obstacle("DecommissionBlocked", f"{victim} does not tell how much it stores: is its admin API up?", True)
     headroom = world.cluster.spec.decommission.headroom_percent
-    free = 0
-    for name in view.expected_pods(world):
-        other = world.bookies.get(name)
-        if name != victim and other is not None and not other.read_only:
-            free += other.free_bytes
+    others = [
+        other
+        for name in view.expected_pods(world)
+        if name != victim and (other := world.bookies.get(name)) is not None and not other.read_only
+    ]
+    free, sharing = _free_bytes(others)
     usable = free * (100 - headroom) // 100
-    if stored.used_bytes > usable:
+    if stored.stored_bytes > usable:
+        shared = ", counting a shared file system once" if sharing else ""
         return Obstacle(
             "NotEnoughSpace",
-            f"{victim} stores {readable(stored.used_bytes)}, and the other bookies have room for {readable(usable)}"
-            f" ({readable(free)} free, of which decommission.headroomPercent={headroom} is left alone):"
+            f"{victim} stores {readable(stored.stored_bytes)}, and the other bookies have room for {readable(usable)}"
+            f" ({readable(free)} free{shared}, of which decommission.headroomPercent={headroom} is left alone):"
             " grow spec.storage.ledger.size, or delete ledgers",
             needs_person=True,
         )
     return None
 
 
+def _free_bytes(bookies: list[BookieFacts]) -> tuple[int, bool]:
+    """Return what is free on their file systems, and whether some of them share one. Of bookies that have one in common
+    only the one with the most free space counts."""
+    counted: set[str] = set()
+    free, sharing = 0, False
+    for one in sorted(bookies, key=lambda each: -each.free_bytes):
+        if one.file_systems & counted:
+            sharing = True
+        else:
+            counted |= one.file_systems
+            free += one.free_bytes
+    return free, sharing
+
+
 def elsewhere(world: World, bookie_id: str) -> Obstacle | None:
-    """What a bookie stores has somewhere to go, by what its ledgers are, whatever `spec` says now: what a drain would
-    refuse is refused before anything is done to the bookie."""
+    """Return an obstacle unless a bookie's data have somewhere to go, by its ledgers, whatever `spec` says now.
+
+    So a request that a drain would refuse is refused before anything is done to the bookie.
+    """
     outlook = world.outlooks.get(bookie_id)
     if outlook is None:
         return Obstacle(
-            "SafetyUnknown", f"nobody could tell yet whether what {bookie_id} stores has another bookie to go to"
+            "SafetyUnknown", f"it is not known yet whether what {bookie_id} stores has another bookie to go to"
         )
     if not outlook.ledgers or not outlook.refusals:
         return None
     return Obstacle(
         "NoSpareBookie",
         f"what {bookie_id} stores has nowhere to go: {'; '.join(outlook.refusals)}. Raise spec.replicas, or delete"
-        " these ledgers if nobody needs them",
+        " these ledgers if they are not needed",
         needs_person=True,
         seconds=_LISTING_SECONDS,
     )

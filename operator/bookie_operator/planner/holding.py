@@ -1,14 +1,14 @@
-"""Templates that differ because another release of the operator builds them: they wait until somebody asks for them.
+"""Templates that differ because another release of the operator builds them: they wait until they are asked for.
 
 An upgrade of the operator restarts no bookie. So a StatefulSet keeps the template that it has, and pods are compared
 with that one, while the inputs are those that it got the template for. The newest template comes with the next change
-of an input, with a task that restarts all bookies, and with a StatefulSet that is made anew because it vanished.
+of an input, with a task that restarts all bookies, and with a StatefulSet that is made again because it vanished.
 
 Auto-recovery and gateways wait with them: the newest configuration may have keys that the image of the bookies refuses.
 When people ask for something else meanwhile, such as more of their pods, the Deployment is applied as the bookies are:
 see `builders.beside.as_bookies_are`. They also wait for a rollout, under way or held back, because they come after the
 bookies; unless a rollout may wait for them: while none of their pods works, and auto-recovery also while there are
-copies to make, or nobody knows whether there are.
+copies to make, or it is unknown whether there are.
 
 StatefulSets that an earlier release made have no record of their inputs. They are taken over as they are where that
 release had seen this generation of `spec` and found every bookie up to date; else what differs may be what people asked
@@ -16,7 +16,7 @@ for, and counts.
 
 Invariants
 - What people change is never held back: without a record that says the contrary a template that differs counts.
-- `hold` is applied once in a pass, to the snapshot that everything else in it is decided and told by.
+- `hold` is applied once in a pass, to the snapshot by which everything else in it is decided and reported.
 
 Threads: pure functions, any thread.
 """
@@ -35,8 +35,10 @@ from bookie_operator.world.model import DeploymentView, StatefulSetView, World
 
 
 def hold(world: World, desired: Desired) -> Desired:
-    """With the template that a StatefulSet has, where the newest one has to wait, and with what runs beside the bookies
-    as it is, where that has to wait for them."""
+    """Keep the template that a StatefulSet has, where the newest one has to wait.
+
+    What runs beside the bookies is kept as it is, where it has to wait for them.
+    """
     staged = {one.name: one for one in world.stateful_sets}
     held = {
         wanted.name: one.template_hash
@@ -90,7 +92,7 @@ def _waits(world: World, one: StatefulSetView, wanted: DesiredStatefulSet) -> bo
 
 
 def _was_up_to_date(world: World, one: StatefulSetView) -> bool:
-    """By what the release said that looked at the cluster last."""
+    """Return whether it was up to date, by the words of the release that looked at the cluster last."""
     status, cluster = world.cluster.status, world.cluster
     refused = any(each.type == "SpecValid" and each.status == "False" for each in status.conditions)
     return (

@@ -1,4 +1,4 @@
-"""What no plan may do, whatever its flows think: checked before anything is carried out.
+"""Invariants that no plan may break, whatever its flows think: checked before anything is carried out.
 
     I1   a claim or a cookie goes only with a proof of this very pass
     I2   who cannot tell does not stop a bookie
@@ -8,7 +8,7 @@
     I7   what a StatefulSet stops is the bookie that was drained
     I8   a pod that serves is evicted, never deleted
     I10  a StatefulSet is left alone until its controller has caught up
-    I11  what somebody scaled away is put back before anything else
+    I11  replicas that others took away are put back before anything else
     I12  no pod that is all that keeps a deleted claim is stopped, unless its bookie is replaced
 
 I6 (no sleeping), and that no pod is deleted by force, follow from the actions that there are; I9 (claims are retained
@@ -26,6 +26,7 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import (
     Action,
+    AdoptClaim,
     ApplyObjects,
     ApplyTemplate,
     BeginDrain,
@@ -43,6 +44,7 @@ from bookie_operator.planner.actions import (
     RetireClaim,
     ScaleStatefulSet,
     SetReadOnly,
+    TellLocation,
     UpdateTask,
 )
 from bookie_operator.planner.decision import Act, Finish, Plan, Record, Wait
@@ -53,7 +55,7 @@ from bookie_operator.world.model import World
 
 _OF_OPERATIONS: Final = (ApplyTemplate, EvictPod, BeginDrain, DeleteCookie, ExpandClaim, ModifyClaim, SetReadOnly)
 _ON_SETS: Final = (ScaleStatefulSet, ApplyTemplate, RestoreTemplate, OrphanStatefulSet)
-_HARMLESS: Final = (ApplyObjects, CreateStatefulSet, RecordState, DeleteObject, UpdateTask)
+_HARMLESS: Final = (ApplyObjects, CreateStatefulSet, RecordState, DeleteObject, UpdateTask, AdoptClaim, TellLocation)
 
 
 def check(world: World, desired: Desired, plan: Plan) -> list[str]:
@@ -106,8 +108,10 @@ def _proven(world: World, desired: Desired, action: Action) -> Iterator[str]:
     if isinstance(action, DeleteClaim | RetireClaim):
         claim = next((one for one in world.claims if one.name == action.name), None)
         if claim is None:
-            yield f"I1: nobody saw claim {action.name}"
+            yield f"I1: claim {action.name} was not observed"
             return
+        if claim.foreign:
+            yield f"I1: claim {claim.name} does not have the labels of this cluster"
         if action.proof is None and not delete.own(world, claim):
             yield f"I1: claim {claim.name} is of another cluster: {claim.instance_id or 'unknown'}"
         bookie_id = desired.bookie_id(claim.bookie)
@@ -144,15 +148,15 @@ def _known(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I2."""
     shrinks = isinstance(action, ScaleStatefulSet) and action.after < action.before
     if world.facts is None and not world.cluster.deleting and (shrinks or isinstance(action, EvictPod)):
-        yield f"I2: {action} while nobody can tell the state of the cluster"
+        yield f"I2: {action} while the state of the cluster is unknown"
 
 
 def _seen(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I4."""
     match action:
-        case DeleteClaim() | RetireClaim() | ExpandClaim() | ModifyClaim():
+        case DeleteClaim() | RetireClaim() | ExpandClaim() | ModifyClaim() | AdoptClaim():
             seen = {(one.name, one.uid) for one in world.claims}
-        case DeletePod() | EvictPod():
+        case DeletePod() | EvictPod() | TellLocation():
             seen = {(one.name, one.uid) for one in world.pods}
         case OrphanStatefulSet():
             seen = {(one.name, one.uid) for one in world.stateful_sets}
@@ -199,7 +203,7 @@ def _kept(world: World, desired: Desired, action: Action) -> Iterator[str]:
     operation = world.cluster.status.operation
     replaced = operation.bookie if operation is not None and operation.type is OperationType.REPLACE else ""
     if isinstance(action, EvictPod | DeletePod) and action.name != replaced and view.going_claim(world, action.name):
-        yield f"I12: {action} would let a claim go that somebody deleted"
+        yield f"I12: {action} would let a deleted claim go"
 
 
 def _caught_up(world: World, desired: Desired, action: Action) -> Iterator[str]:

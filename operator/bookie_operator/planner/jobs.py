@@ -1,16 +1,18 @@
-"""From what there is of a BookieJob to what is to be done about it: beside, and never inside, the one operation at a
-time of its cluster. A job is a client of its cluster and holds up none of its operations.
+"""The plan for a BookieJob, made from what there is of it.
+
+It is beside, and never inside, the one operation at a time of its cluster. A job is a client of its cluster and holds
+up none of its operations.
 
 Kubernetes makes the runs of a schedule; the operator makes the CronJob, records what came of each run by the UID of its
-Job, and removes a Job only after that stands in the status. A job says in two ways what came of its run: the exit code
-of its container (0; 2: it did its work and found something; else it failed), and the result row, one line of JSON, the
+Job, and removes a Job only after that is in the status. A job says in two ways what came of its run: the exit code of
+its container (0; 2: it did its work and found something; else it failed), and the result row, one line of JSON, the
 last line of its termination message.
 
 Invariants
 - What runs once is made once: not while the Job that was recorded is gone, and never again after it ended.
 - No run begins for a cluster that is not there, goes, or is paused. One that runs is left alone.
 - An object that is not the BookieJob's own is neither changed nor removed.
-- A Job is removed only after its outcome stands in the status that was read.
+- A Job is removed only after its outcome is in the status that was read.
 
 Golden files of four BookieJobs: `python -m tests.support.operator_jobs`. The kinds of jobs are those of
 `pyspark_bookie.jobs`; a test compares them.
@@ -34,6 +36,17 @@ FINDINGS_EXIT: Final = 2
 _MOST_KEYS: Final = 64
 _MESSAGE: Final = 1000
 _SILENT: Final = "its pod was deleted, and with it what it told"
+REST_S: Final = 30.0
+_BLOCKED_S: Final = 5.0
+_SOON_S: Final = 1.0
+_SURPLUS: Final = frozenset({"Service", "NetworkPolicy"})
+"""Kinds that a change of `spec` may make superfluous."""
+_EVENTS: Final = {
+    RunOutcome.SUCCEEDED: ("RunSucceeded", EventType.NORMAL),
+    RunOutcome.FINDINGS: ("RunFoundSomething", EventType.WARNING),
+    RunOutcome.FAILED: ("RunFailed", EventType.WARNING),
+    RunOutcome.UNKNOWN: ("RunLost", EventType.WARNING),
+}
 
 
 def is_over(run: RunView) -> bool:
@@ -53,7 +66,7 @@ def result_row(told: str) -> Mapping[str, Any] | None:
 
 
 def ended(run: RunView) -> Run:
-    """How a run that is over stands in the history."""
+    """Return how a run that is over appears in the history."""
     outcome, message = _outcome(run)
     return Run(
         job=run.name,
@@ -66,7 +79,7 @@ def ended(run: RunView) -> Run:
 
 
 def lost(run: ActiveRun, now: float, message: str) -> Run:
-    """A run whose Job is not there any more, and whose end nobody saw."""
+    """Return a run whose Job is not there any more, and whose end was not seen."""
     return Run(
         job=run.job,
         uid=run.uid,
@@ -100,9 +113,9 @@ class DesiredJob:
     """`CronJob/name`, or `Job/name` of one that runs once."""
     runner_hash: str
     template_hash: str
-    """Of the specification of the runs."""
+    """Hash of the specification of the runs."""
     inputs: str = ""
-    """Of what people asked for, as far as the one run is made of it; empty: there is a schedule."""
+    """Inputs from people, as far as the one run is made of them; empty: there is a schedule."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +129,7 @@ class Suspension:
 
 @dataclass(frozen=True)
 class Removal:
-    """Nobody needs this object any more."""
+    """The removal of an object that is not needed any more."""
 
     key: str
     uid: str
@@ -124,7 +137,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Blocker:
-    """Why no run can begin."""
+    """The reason why no run can begin."""
 
     reason: str
     """One word in camel case."""
@@ -135,7 +148,7 @@ class Blocker:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Everything of it is safe to be done again: names are fixed, deletions and changes name the UID."""
+    """The plan of a pass. All of it is safe to be done again: names are fixed, deletions and changes name the UID."""
 
     apply: tuple[str, ...] = ()
     """Keys of desired objects, in this order."""
@@ -143,25 +156,12 @@ class JobPlan:
     removals: tuple[Removal, ...] = ()
     blocker: Blocker | None = None
     ended: tuple[Run, ...] = ()
-    """Runs that are over, and do not stand in `status.history` yet; the oldest first."""
+    """Runs that are over, and are not in `status.history` yet; the oldest first."""
     result: Mapping[str, object] | None = None
     """The result row of the newest of them that gave one."""
     events: tuple[Event, ...] = ()
     seconds: float = 30.0
-    """Until the next pass, if nothing is heard before."""
-
-
-REST_S: Final = 30.0
-_BLOCKED_S: Final = 5.0
-_SOON_S: Final = 1.0
-_SURPLUS: Final = frozenset({"Service", "NetworkPolicy"})
-"""Kinds that a change of `spec` may make superfluous."""
-_EVENTS: Final = {
-    RunOutcome.SUCCEEDED: ("RunSucceeded", EventType.NORMAL),
-    RunOutcome.FINDINGS: ("RunFoundSomething", EventType.WARNING),
-    RunOutcome.FAILED: ("RunFailed", EventType.WARNING),
-    RunOutcome.UNKNOWN: ("RunLost", EventType.WARNING),
-}
+    """Seconds until the next pass, if nothing is heard before."""
 
 
 def plan_job(world: JobWorld, desired: DesiredJob | None) -> JobPlan:
@@ -276,7 +276,7 @@ def _suspension(world: JobWorld, blocker: Blocker | None, apply: tuple[str, ...]
     return None
 
 
-# --- what stands in the way -------------------------------------------------------------------------------------------
+# --- obstacles -------------------------------------------------------------------------------------------
 
 
 def _blocker(world: JobWorld, desired: DesiredJob | None) -> Blocker | None:
@@ -296,7 +296,8 @@ def _blocker(world: JobWorld, desired: DesiredJob | None) -> Blocker | None:
 
 
 def _changed(world: JobWorld, desired: DesiredJob | None) -> Blocker | None:
-    """What runs once is made of `spec` as it was: whatever is changed afterwards does nothing."""
+    """Report a change of `spec` after the run was made: a job that runs once is made of `spec` as it was, so the change
+    does nothing."""
     wanted = desired.inputs if desired is not None else ""
     for run in world.runs:
         if wanted and run.inputs and run.inputs != wanted:
@@ -327,11 +328,12 @@ def _taken(key: str, live: ObjectView) -> Blocker:
     if live.digest:
         return Blocker("NameTaken", f"{kind} {name} is that of an earlier BookieJob, and has to go first")
     return Blocker(
-        "NameTaken", f"{kind} {name} is somebody else's: delete it, or give the BookieJob another name", stalled=True
+        "NameTaken", f"{kind} {name} has another owner: delete it, or give the BookieJob another name", stalled=True
     )
 
 
-# --- what is told, and when to look again -----------------------------------------------------------------------------
+# --- what is reported, and when to look again
+# -----------------------------------------------------------------------------
 
 
 def _events(world: JobWorld, over: tuple[Run, ...], blocker: Blocker | None) -> Iterator[Event]:

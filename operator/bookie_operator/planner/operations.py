@@ -30,7 +30,7 @@ TASK: Final = "task"
 """Key of `saved`: name of the BookieTask that asked for the operation."""
 BEGUN_AGAIN: Final = "begunAgain"
 AGAIN: Final = {BEGUN_AGAIN: "yes"}
-"""Saved once a step was given its time anew: the operator was away while it passed, or what it asks."""
+"""Saved once a step was given its time again: the operator was away while it passed, or what it asks."""
 _REPLICAS_KEY: Final = "replicas/"
 _PIECE: Final = 12_000
 """Characters of a saved value, of the 16,384 that it may have."""
@@ -78,7 +78,7 @@ def new(
 
 
 def stepped(world: World, operation: Operation, step: str, *, saved: Mapping[str, str] | None = None) -> Operation:
-    """At another step, which begins now; `saved` is added to what was saved."""
+    """Move to another step, which begins now; `saved` is added to what was saved."""
     return operation.model_copy(
         update={
             "step": step,
@@ -94,7 +94,7 @@ def stepped(world: World, operation: Operation, step: str, *, saved: Mapping[str
 def progressed(
     world: World, operation: Operation, message: str = "", *, saved: Mapping[str, str] | None = None
 ) -> Operation:
-    """In the same step, nearer to its end: deadlines count from now."""
+    """Note progress in the same step: deadlines count from now."""
     return operation.model_copy(
         update={
             "last_progress_at": written(world.now),
@@ -106,12 +106,12 @@ def progressed(
 
 
 def said(operation: Operation, message: str, *, stalled: bool = False) -> Operation:
-    """With what it waits for; its deadline goes on."""
+    """Set what it waits for; its deadline goes on."""
     return operation.model_copy(update={"message": message, "stalled": stalled})
 
 
 def forgotten(operation: Operation, *keys: str) -> Operation:
-    """Without these saved values."""
+    """Remove these saved values."""
     return operation.model_copy(update={"saved": {k: v for k, v in operation.saved.items() if k not in keys}})
 
 
@@ -160,13 +160,15 @@ def number(operation: Operation) -> int:
 
 
 def planned_replicas(stateful_set: str, replicas: int) -> dict[str, str]:
-    """To be saved in the operation before it scales: so that its own scaling, whose status was never written, is not
-    taken for somebody else's."""
+    """Return what is saved in the operation before it scales.
+
+    So its own scaling, whose status was never written, is not taken for that of others.
+    """
     return {f"{_REPLICAS_KEY}{stateful_set}": str(replicas)}
 
 
 def least_replicas(status: BookieClusterStatus, stateful_set: str) -> int:
-    """Fewer than this were not asked for by the operator: they are put back (I11)."""
+    """Return the least replicas: fewer than this were not asked for by the operator: they are put back (I11)."""
     recorded = status.recorded_replicas.get(stateful_set, 0)
     planned = status.operation.saved.get(f"{_REPLICAS_KEY}{stateful_set}") if status.operation else None
     return min(recorded, int(planned)) if planned is not None else recorded

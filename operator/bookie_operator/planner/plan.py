@@ -1,4 +1,4 @@
-"""What next: the policy of the operator, from the most to the least urgent.
+"""The policy of the operator: the next decision, from the most to the least urgent.
 
 `plan` reads top-down: what stops everything; what has to be there before anything else; the operation that runs; then
 the first change that is wanted and allowed. What is wanted and not allowed is noted, and the pass goes on.
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import giving_way, holding, operations, view
+from bookie_operator.planner import gates, giving_way, holding, operations, view
 from bookie_operator.planner.actions import ApplyTemplate, OrphanStatefulSet, RestoreTemplate, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
@@ -29,6 +29,7 @@ from bookie_operator.planner.flows import (
     disruption,
     expand,
     garbage,
+    location,
     move,
     repair,
     replicas,
@@ -40,6 +41,7 @@ from bookie_operator.planner.flows import (
     volume_attributes,
 )
 from bookie_operator.planner.giving_way import Rule
+from bookie_operator.planner.run import refused
 from bookie_operator.world.model import World
 
 T = TypeVar("T")
@@ -52,17 +54,19 @@ FLOWS: Final[Mapping[OperationType, Flow]] = {
     OperationType.AUDIT: tasks,
     OperationType.DELETE: delete,
 }
-"""Who goes on with an operation, and tells what its passes have to read."""
+"""Flows that go on with an operation, and say what its passes have to read."""
 
 FIRST: Final[tuple[Rule, ...]] = (
     support.new_names_taken,
     create.adopt,
     support.begin,
+    create.adopted_claims,
     support.certificates,
     create.metadata,
     create.stateful_sets,
     lambda world, _: replicas.begin(world),
     disruption.begin,
+    location.begin,
     support.templates,
     holding.begin,
 )
@@ -81,16 +85,19 @@ CHANGES: Final[tuple[Rule, ...]] = (
     support.gateway,
     settings.begin,
     garbage.begin,
+    create.unadopted,
     support.monitoring,
 )
 """While no operation runs. Space comes before all that needs it; what changes bookies has its order in `giving_way`."""
 
-SAFETY: Final[tuple[Rule, ...]] = (lambda world, _: replicas.begin(world), disruption.begin)
-"""What protects data, whatever else is wrong."""
+SAFETY: Final[tuple[Rule, ...]] = (lambda world, _: replicas.begin(world), disruption.begin, location.begin)
+"""Rules that protect data, whatever else is wrong: copies spread over zones too."""
 
 BESIDE: Final[tuple[Rule, ...]] = (
     lambda world, _: tasks.accept(world),
-    support.missing_deployments,
+    rollout.mend_beside,
+    support.down_deployments,
+    expand.beside,
     support.monitoring,
 )
 """While an operation waits."""
@@ -150,7 +157,7 @@ def _only_safety(world: World, desired: Desired) -> Decision:
 
 
 def _urgent(world: World, desired: Desired, urgent: Decision) -> tuple[Decision, tuple[Wait, ...]]:
-    """Where it was refused, what protects data goes on without it."""
+    """Decide for an urgent decision. If it was refused, the rules that protect data go on without it."""
     refused = _refused(world, urgent)
     if refused is None:
         return urgent, ()
@@ -161,7 +168,7 @@ def _urgent(world: World, desired: Desired, urgent: Decision) -> tuple[Decision,
 
 
 def _refused(world: World, decision: Decision | None) -> Wait | None:
-    """None: nobody refused it, or it may be tried again."""
+    """Return why it was refused; None: it was not, or it may be tried again."""
     if not isinstance(decision, Act):
         return None
     found = next((one for one in world.refused_actions if one.action == decision.action), None)
@@ -199,10 +206,12 @@ def _go_on(world: World, desired: Desired, operation: Operation) -> tuple[Decisi
     other = giving_way.instead(world, desired, operation, decision)
     if other is not None and _refused(world, other) is None:
         return other, (decision,)
-    if decision.operation is not None:
+    if decision.operation is not None and decision.operation.stalled is not operation.stalled:
         return decision, ()
     beside, blocked = _walk(world, desired, BESIDE)
-    return (beside, (decision, *blocked)) if beside is not None else (decision, blocked)
+    if beside is not None:  # progress that the operation would record now is recorded by the next pass
+        return beside, (decision, *blocked)
+    return decision, blocked if decision.operation is None else ()
 
 
 def _change(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]:
@@ -216,7 +225,7 @@ def _change(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]
 
 
 def _settled(world: World, decision: Decision) -> Decision:
-    """No StatefulSet is changed before its controller has seen what it was told last (I10)."""
+    """Let no StatefulSet be changed before its controller has seen its last change (I10)."""
     if not isinstance(decision, Act):
         return decision
     if isinstance(decision.action, ScaleStatefulSet | ApplyTemplate | RestoreTemplate | OrphanStatefulSet):
@@ -228,11 +237,13 @@ def _settled(world: World, decision: Decision) -> Decision:
 
 _SHOWN: Final = 5
 _FULL_PERCENT: Final = 80.0
-"""Of a disk that may be full by the bookie's own measure."""
+"""Use in percent of a disk that may be full by the bookie's own measure."""
 
 
 def unsteady(world: World, desired: Desired) -> Wait | None:
-    """Nothing is left to change: is all well, or what has to come about by itself?
+    """Return the first thing that is not as it should be; None: all is well.
+
+    It is called when nothing is left to change: is all well, or does something still have to come about by itself?
 
     The first thing that is not as it should be; None: all is well.
     """
@@ -276,8 +287,9 @@ def _why(world: World, desired: Desired, closed: list[str]) -> str:
         return "are their disks full?"
     bookie_id = desired.bookie_id(with_room[0])
     return (
-        f"{_listed(with_room)} with room on the disks, so somebody made them read-only, or drains them. Take that back"
-        f" with `bookie cluster decommission {bookie_id} --undo`, or with PUT /api/v1/bookie/state/readonly"
+        f"{_listed(with_room)} with room on the disks, so they were made read-only by hand, or are being drained."
+        f" Take that back with `bookie cluster decommission {bookie_id} --undo`, or"
+        " with PUT /api/v1/bookie/state/readonly"
     )
 
 
@@ -290,7 +302,8 @@ def _replication(world: World) -> Wait | None:
         return Wait("UnderReplicated", f"{world.facts.under_replicated} ledgers are under-replicated", seconds=10.0)
     if replicated is None:
         return Wait("AuditPending", "waits for the first complete audit", seconds=10.0)
-    return None
+    unlooked = gates.looked_at(world)
+    return refused(unlooked) if unlooked is not None else None
 
 
 def _gateways(world: World) -> Wait | None:
@@ -304,7 +317,7 @@ def _listed(some: list[str]) -> str:
 
 
 def needs(world: World, desired: Desired) -> Needs:
-    """What a pass has to read beside what it always reads: proofs, drains and safety answers are dear.
+    """Return what a pass has to read beside what it always reads: proofs, drains and safety answers are dear.
 
     `world`: as always read, with no proofs, drains or safety in it. Called twice in a pass: the snapshot is read
     without any, then what this answers for it is added.

@@ -1,9 +1,10 @@
-"""Whether all copies are elsewhere: an audit of the bookies that began after it was asked for, what a proof says, and
-the claims that may go once it holds.
+"""The proof that all copies are elsewhere, and the claims that may go once it holds.
+
+It needs an audit of the bookies that began after it was asked for.
 
 The clocks of the operator and of the auditor may differ: an audit counts only if it is both newer than the last one
 that was there before and begun after the question by the auditor's clock; while it seems older, another is asked for.
-An audit declares absent bookies lost whatever the delay, so nobody asks while some other bookie is away.
+An audit declares absent bookies lost whatever the delay, so none is asked for while some other bookie is away.
 
 Threads: values and pure functions, any thread.
 """
@@ -23,9 +24,9 @@ from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import ClaimView, World
 
 ASKED: Final = "auditAsked"
-"""When it was asked for; RFC 3339."""
+"""Key for the time at which it was asked for; RFC 3339."""
 BEFORE: Final = "auditBefore"
-"""When the last audit before began."""
+"""Key for the time at which the last audit before began."""
 REPEATED: Final = "auditRepeated"
 AUDIT_KEYS: Final = (ASKED, BEFORE, REPEATED)
 REPEAT_S: Final = 60.0
@@ -64,7 +65,7 @@ _CLAIMS: Final = "claims"
 
 
 def disproof(proof: Proof) -> str | None:
-    """Who needs the bookie still; None: nobody."""
+    """Return what still needs the bookie; None: nothing."""
     if proof.ledgers:
         return f"{proof.ledgers} ledgers name it"
     if proof.marks:
@@ -73,7 +74,7 @@ def disproof(proof: Proof) -> str | None:
 
 
 def unproven(run: Run, proof: Proof, *, registered: bool = False) -> str | None:
-    """What is missing before its cookie and claims may go; None: nothing. `registered`: it may still serve."""
+    """Return what is missing before its cookie and claims may go; None: nothing. `registered`: it may still serve."""
     if (named := disproof(proof)) is not None:
         return f"{named}, so nothing of {run.bookie} is deleted"
     if proof.registered and not registered:
@@ -82,11 +83,11 @@ def unproven(run: Run, proof: Proof, *, registered: bool = False) -> str | None:
     if not instance_id or proof.instance_id != instance_id:
         return f"the metadata service is of cluster {proof.instance_id}, not of {instance_id or 'a known one'}"
     if proof.auditor is None:
-        return "no auditor is elected, so nobody looks for missing copies"
+        return "no auditor is elected, so nothing looks for missing copies"
     if proof.claims:
         return (
             f"{proof.claims} ledgers are being re-replicated or recovered, and may come to name {run.bookie}: waits"
-            " until that is done; one that nobody ends is closed by `bookie ledger recover`"
+            " until that is done; one that does not end is closed by `bookie ledger recover`"
         )
     judged = replace(proof, registered=False) if registered else proof
     if not judged.holds(instance_id=instance_id, drained_since=run.saved_time(draining.SINCE)):
@@ -95,11 +96,11 @@ def unproven(run: Run, proof: Proof, *, registered: bool = False) -> str | None:
 
 
 def told(run: Run, deadline_s: float) -> Proof | Decision:
-    """The proof of this pass, whatever it says; otherwise what to do until somebody can tell."""
+    """Return the proof of this pass, whatever it says; otherwise what to do until it is known."""
     proof = run.world.proofs.get(run.bookie_id)
     if proof is not None:
         return proof
-    return run.wait_at_most(deadline_s, "WaitingForProof", f"nobody could tell yet who needs {run.bookie}")
+    return run.wait_at_most(deadline_s, "WaitingForProof", f"it is not known yet who needs {run.bookie}")
 
 
 def standing(run: Run, deadline_s: float) -> Proof | Decision:
@@ -113,14 +114,15 @@ def standing(run: Run, deadline_s: float) -> Proof | Decision:
 
 @dataclass(frozen=True)
 class Claims:
-    """Names and UIDs of the claims that a bookie had when its operation began: only these are ever deleted."""
+    """Names and UIDs of the claims that a bookie had when its operation began: only these are ever deleted. Claims of
+    another owner are not among them."""
 
     uids: Mapping[str, str]
-    """By name."""
+    """UIDs of the claims by name."""
 
     @classmethod
     def of(cls, world: World, bookie: str) -> Claims:
-        return cls({one.name: one.uid for one in view.claims_of(world, bookie)})
+        return cls({one.name: one.uid for one in view.claims_of(world, bookie) if not one.foreign})
 
     @classmethod
     def read(cls, operation: Operation) -> Claims:
@@ -131,5 +133,5 @@ class Claims:
         return {_CLAIMS: ",".join(f"{name}={uid}" for name, uid in sorted(self.uids.items()))}
 
     def left(self, world: World) -> list[ClaimView]:
-        """Those that are still there."""
+        """Return those that are still there."""
         return [one for one in view.claims(world) if self.uids.get(one.name) == one.uid]

@@ -19,7 +19,7 @@ from bookie_operator.world.model import PodView, World
 
 @dataclass(frozen=True)
 class Run:
-    """What a step is given."""
+    """The input of a step."""
 
     world: World
     desired: Desired
@@ -42,12 +42,12 @@ class Run:
 
     @property
     def patience(self) -> float:
-        """Seconds for which a step that takes a bookie out makes no progress before a person is told."""
+        """Seconds for which a step that takes a bookie out makes no progress before it stalls."""
         return self.world.cluster.spec.decommission.stall_seconds
 
     @property
     def progress_deadline(self) -> float:
-        """Seconds for which a step that changes bookies in place makes no progress before a person is told."""
+        """Seconds for which a step that changes bookies in place makes no progress before it stalls."""
         return self.world.cluster.spec.update.progress_deadline_seconds
 
     def saved(self, key: str) -> str:
@@ -61,8 +61,13 @@ class Run:
     def forget(self, *keys: str) -> Run:
         return replace(self, operation=operations.forgotten(self.operation, *keys))
 
+    def anew(self, *keys: str) -> Run:
+        """Return it as if the step had not been tried: without these saved values, and without failures."""
+        kept = operations.forgotten(self.operation, *keys).model_copy(update={"attempts": 0})
+        return replace(self, operation=kept)
+
     def keep(self, **saved: str) -> Run:
-        """With these values saved; deadlines go on."""
+        """Save these values; deadlines go on."""
         kept = self.operation.model_copy(update={"saved": {**self.operation.saved, **saved}})
         return replace(self, operation=kept)
 
@@ -71,7 +76,7 @@ class Run:
     def go(
         self, step: str, reason: str, *, saved: Mapping[str, str] | None = None, event: Event | None = None
     ) -> Record:
-        """On, or back, to another step."""
+        """Go on, or back, to another step."""
         return Record(operations.stepped(self.world, self.operation, step, saved=saved), reason, event)
 
     def act(
@@ -92,7 +97,7 @@ class Run:
         return Act(action, reason, operation, event)
 
     def wait(self, reason: str, message: str, *, seconds: float = 5.0, stalled: bool = False) -> Wait:
-        """Not to do anything now. That it stalls is an event too, once."""
+        """Wait, and do nothing now. That it stalls is an event too, once."""
         waiting = operations.wait(self.operation, reason, message, seconds=seconds, stalled=stalled)
         if waiting.operation is None and self._changed:
             waiting = replace(waiting, operation=self.operation)
@@ -108,10 +113,13 @@ class Run:
         stalled = obstacle.needs_person or operations.overdue(self.world, self.operation, deadline_s)
         return self.wait(obstacle.reason, obstacle.message, seconds=obstacle.seconds, stalled=stalled)
 
-    def in_time(self, wanted: Decision, why: str) -> Decision | None:
-        """What the step wants; None once its time is over: what is refused again and again must not keep others from
-        their work. But it may be that nobody could be asked until now: then it has its time once more, for `why`."""
-        if not operations.overdue(self.world, self.operation, self.world.cluster.spec.update.progress_deadline_seconds):
+    def in_time(self, wanted: Decision, why: str, deadline_s: float | None = None) -> Decision | None:
+        """Return what the step wants; None once its time is over.
+
+        A request that is refused again and again must not keep others from their work. But it may be that it could not
+        be sent until now: then it has its time once more, for `why`.
+        """
+        if not operations.overdue(self.world, self.operation, deadline_s or self.progress_deadline):
             return wanted
         if self.operation.attempts or self.saved(operations.BEGUN_AGAIN):
             return None
@@ -152,5 +160,5 @@ def unknown_step(run: Run) -> Wait:
 
 
 def refused(obstacle: Obstacle) -> Wait:
-    """For an operation that may not begin."""
+    """Return the wait of an operation that may not begin."""
     return Wait(obstacle.reason, obstacle.message, obstacle.seconds, stalled=obstacle.needs_person)

@@ -1,7 +1,7 @@
-"""What a snapshot says, in the words of the flows; and what people can do about a pod that does not become ready.
+"""Views of a snapshot in the words of the flows; and the remedies for a pod that does not become ready.
 
 Invariants
-- Names of pods and ordinals are told apart as integers, never as text.
+- Names of pods and ordinals are compared as integers, never as text.
 - "Could not tell" is never a yes: each answer here is false then, or None where the caller has to know.
 
 Threads: pure functions, any thread.
@@ -9,7 +9,7 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bookie_operator.crds.cluster_spec import BootstrapMode
@@ -20,7 +20,7 @@ from bookie_operator.world.model import ClaimView, PodFault, PodView, StatefulSe
 
 ACCEPTED_SECONDS: Final = 86_400.0
 MOST_LOSSES: Final = 16_384
-"""Ledgers whose loss is accepted at once: their ids stand in the status, and in requests."""
+"""Ledgers whose loss is accepted at once: their ids are in the status, and in requests."""
 VOLUMES = frozenset({"journal", "ledger", "index"})
 
 
@@ -58,12 +58,13 @@ def claims(world: World) -> tuple[ClaimView, ...]:
 
 
 def live_claims(world: World) -> list[ClaimView]:
-    """Claims of the bookies that there are; what was retired, or goes, or has no volume any more is left alone."""
+    """Claims of the bookies that there are; what is another owner's, was retired, goes or lost its volume is left
+    alone."""
     expected = frozenset(expected_pods(world)) | {pod.name for pod in world.pods}
     return [
         claim
         for claim in claims(world)
-        if claim.bookie in expected and not claim.retired and not claim.deleting and not claim.lost
+        if claim.bookie in expected and not (claim.foreign or claim.retired or claim.deleting or claim.lost)
     ]
 
 
@@ -71,16 +72,35 @@ def claims_of(world: World, bookie: str) -> tuple[ClaimView, ...]:
     return tuple(one for one in world.claims_by_bookie.get(bookie, ()) if one.volume in VOLUMES)
 
 
+def given_back(world: World) -> list[str]:
+    """Names of claims whose bookies were taken over in place and belong to their former owner again.
+
+    A takeover labels all claims before the operator goes on, and only its undo takes the labels off.
+    """
+    if world.cluster.spec.bootstrap.in_place is None:
+        return []
+    return sorted(one.name for one in claims(world) if one.foreign and one.mounted and not one.deleting)
+
+
 def going_claim(world: World, bookie: str) -> ClaimView | None:
-    """A claim of it that somebody deleted, and that Kubernetes keeps only as long as the bookie's pod is there."""
+    """Return a claim of it that was deleted, and that Kubernetes keeps only as long as the bookie's pod is there."""
     found = pod(world, bookie)
     if found is None or found.deleting:
         return None
     return next((one for one in claims_of(world, bookie) if one.deleting), None)
 
 
+def terminating(claims: Iterable[ClaimView]) -> str:
+    """Name the claims that are being deleted, with the finalizers that keep them."""
+    return ", ".join(
+        f"{one.name} (kept by finalizer {', '.join(one.finalizers)})" if one.finalizers else one.name
+        for one in sorted(claims, key=lambda one: one.name)
+        if one.deleting
+    )
+
+
 def to_apply(world: World, key: str, digest: str) -> bool:
-    """Whether the object has another content, and may be given this one now."""
+    """Return whether the object has another content, and may be given this one now."""
     if world.object_hashes.get(key) == digest or key in world.taken:
         return False
     return world.unstable.get(key) != digest
@@ -92,7 +112,7 @@ def unsettled(world: World) -> StatefulSetView | None:
 
 
 def away(world: World, desired: Desired) -> tuple[str, ...]:
-    """Bookies that should serve and do not, or of which nobody can tell; a read-only one serves."""
+    """Return bookies that should serve and do not, or whose state is unknown; a read-only one serves."""
     registered = world.facts.registered if world.facts is not None else frozenset()
     return tuple(name for name in expected_pods(world) if not _serves(world, desired, name, registered))
 
@@ -103,9 +123,9 @@ def _serves(world: World, desired: Desired, name: str, registered: frozenset[str
 
 
 def fully_replicated(world: World) -> bool | None:
-    """Whether every ledger has all its copies, as far as an audit that somebody made can tell; None: nobody knows.
+    """Return whether every ledger has all its copies, as far as an audit shows; None: unknown.
 
-    Without auto-recovery of the operator's own the marks alone count: nobody has to audit then.
+    Without auto-recovery of the operator's own the marks alone count: no audit is needed then.
     """
     facts = world.facts
     if facts is None:
@@ -118,12 +138,13 @@ def fully_replicated(world: World) -> bool | None:
 
 
 def audited(facts: ClusterFacts, since: float = 0.0) -> bool:
-    """Whether an auditor is there and began a complete audit after `since`."""
+    """Return whether an auditor is there and began a complete audit after `since`."""
     return facts.auditor is not None and facts.last_audit is not None and facts.last_audit > since
 
 
 def instance_id(world: World) -> str:
-    """The instance id of this cluster: as recorded, else as a live process or the metadata job told; empty: unknown."""
+    """The instance id of this cluster: as recorded, else as a live process or the metadata job reported; empty:
+    unknown."""
     if world.cluster.status.instance_id:
         return world.cluster.status.instance_id
     if world.facts is not None and world.facts.instance_id:
@@ -132,7 +153,7 @@ def instance_id(world: World) -> str:
 
 
 def is_new(world: World) -> bool:
-    """Nothing of it was ever made: no StatefulSet is there or was recorded."""
+    """Return whether nothing of it was ever made: no StatefulSet is there or was recorded."""
     return not world.stateful_sets and not world.cluster.status.recorded_replicas
 
 
@@ -146,7 +167,7 @@ def lapsed(world: World, task: TaskView) -> bool:
 
 
 def accepted_losses(world: World) -> tuple[int, ...]:
-    """Ledgers whose loss somebody accepted by a `BookieTask` that is not finished, in the last day, sorted. A task
+    """Return ledgers whose loss was accepted by a `BookieTask` that is not finished, in the last day, sorted. A task
     that would make them too many does not count."""
     found: set[int] = set()
     for task in world.tasks:
@@ -181,18 +202,18 @@ _REMEDIES: Final = {
 
 
 def remedy(pod: PodView) -> str:
-    """What is wrong with it, and what to do; empty: nothing shows."""
+    """Return what is wrong with it, and what to do; empty: nothing shows."""
     text = _REMEDIES.get(pod.fault, "")
     return text.format(pod.fault_message or pod.fault.value, pod.name)
 
 
 def stuck_on_node(world: World, pod: PodView | None) -> str:
-    """What to say of a pod that is being stopped on a node that does not answer; empty: nothing."""
+    """Return what to say of a pod that is being stopped on a node that does not answer; empty: nothing."""
     node = (world.nodes or {}).get(pod.node) if pod is not None and pod.deleting else None
     if pod is None or node is None or node.ready or node.out_of_service:
         return ""
     return (
-        f"; node {node.name} does not answer, so nobody knows whether {pod.name} still runs there: if the node is off"
+        f"; node {node.name} does not answer, so it is unknown whether {pod.name} still runs there: if the node is off"
         f" for good delete it, or run `kubectl taint node {node.name}"
         " node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
     )

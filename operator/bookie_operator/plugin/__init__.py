@@ -1,8 +1,8 @@
 """`kubectl bookie`: clusters of bookies for people at a terminal, through Kubernetes' API server alone."""
 
-from bookie_protocol.extras import run_with
+from bookie_protocol.starting import run_with
 
 
 def command() -> None:
     """`kubectl-bookie`, as it is installed."""
-    run_with("operator", "bookie_operator.plugin.main")
+    run_with("kubectl", "bookie_operator.plugin.main")

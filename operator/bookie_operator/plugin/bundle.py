@@ -1,4 +1,4 @@
-"""What a support bundle holds, one part after the other: what cannot be read is told in it, and the rest goes on.
+"""The content of a support bundle, one part after the other: it names what cannot be read, and the rest goes on.
 
 Invariants
 - Everything passes through one `Redactor`, last of all in `files`, which has seen the Secrets that the cluster uses.
@@ -28,9 +28,9 @@ from bookie_operator.plugin.clusters import pods_of
 from bookie_operator.plugin.connection import Api
 from bookie_operator.plugin.forwarding import PORT, Open, read_token, session_to, trust_of
 from bookie_operator.plugin.log_reading import Wanted, read_log
-from bookie_operator.plugin.redaction import Redactor
 from bookie_protocol.admin_api import bookie, cluster, gc
 from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.redaction import Redactor
 
 T = TypeVar("T")
 File = tuple[str, str]
@@ -61,10 +61,10 @@ _OF_A_BOOKIE: Final[Mapping[str, str]] = {
     "gc.json": gc.DETAILS.path,
 }
 _FACTS: Final = {naming.BOOKIE: _OF_A_BOOKIE, naming.AUTORECOVERY: _OF_EVERY_POD}
-"""What a pod of a component is asked for, by file."""
+"""Requests to a pod of a component, by file."""
 _MAX_EVENTS: Final = 2000
 _CLAIM: Final = re.compile(r"^(journal|ledger|index)-\d+-")
-"""What the name of a claim has before that of its pod."""
+"""Part of a claim's name before that of its pod."""
 _SECONDS: Final = 15.0
 _NAMES_A_SECRET: Final = re.compile(r"(?i)secret(key)?(ref)?$|^imagePullSecrets$")
 """Members whose `name` is that of a Secret; `secretName` is one itself."""
@@ -81,7 +81,7 @@ class Bundle:
         self._tail = tail
         self._redactor = Redactor()
         self.missing: list[str] = []
-        """What could not be read, and why."""
+        """Parts that could not be read, and why."""
 
     async def files(self) -> AsyncIterator[File]:
         """All of it; `missing.txt` is the last."""
@@ -197,6 +197,9 @@ class Bundle:
         except (AdminUnreachable, PodkeeperError) as error:
             self.missing.append(f"{path} of pod {at.pod}: {error}")
             return None
+        except Exception as error:
+            self.missing.append(f"{path} of pod {at.pod}: unexpected error: {type(error).__name__}")
+            return None
         return _pretty(body.decode(errors="replace"))
 
     async def _operator(self) -> AsyncIterator[File]:
@@ -233,11 +236,16 @@ class Bundle:
             self.missing.append(f"{what}: {error}".removeprefix(": "))
         except OSError as error:
             self.missing.append(str(error.strerror or error))
+        except Exception as error:  # a fault of one part costs that part alone
+            self.missing.append(f"{what}: unexpected error: {type(error).__name__}".removeprefix(": "))
         return None
 
 
 def _cluster_of(event: Mapping[str, Any], clusters: Iterable[str]) -> str:
-    """By the name of what it is about: `events-eu-bookie-0` is no bookie of `events` where there is an `events-eu`."""
+    """Return the cluster of an event, by the name of what it is about.
+
+    `events-eu-bookie-0` is not a bookie of `events` where there is an `events-eu`.
+    """
     about = event.get("involvedObject") or event.get("regarding") or {}
     name = _CLAIM.sub("", str(about.get("name", "")))
     return max((each for each in clusters if name == each or name.startswith(f"{each}-")), key=len, default="")

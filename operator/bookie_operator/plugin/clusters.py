@@ -54,7 +54,7 @@ def status_of(cluster: KubernetesObject) -> BookieClusterStatus:
 
 
 def domain_of(cluster: KubernetesObject) -> str:
-    """What the ids of its bookies end with, of those that were taken over in place."""
+    """Return the end of the ids of bookies that were taken over in place."""
     found = ((cluster.get("spec") or {}).get("bootstrap") or {}).get("inPlace")
     return str(found.get("domain", "cluster.local")) if isinstance(found, dict) else ""
 

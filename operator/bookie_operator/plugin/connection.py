@@ -1,4 +1,4 @@
-"""How a command reaches the API server: `-n`, `--context`, `--kubeconfig`, as kubectl does.
+"""The connection of a command to the API server: `-n`, `--context`, `--kubeconfig`, as kubectl does.
 
 `connects` gives a command a `Connection` in place of these options. Nothing heavy is loaded before `run`, so that
 `--help` answers at once.
@@ -44,7 +44,7 @@ class Api:
 
 
 class Connection:
-    """Where the API server is, and whose objects are meant."""
+    """The address of the API server, and the namespace that is meant."""
 
     def __init__(self, namespace: str | None, context: str | None, kubeconfig: str | None) -> None:
         self._namespace = namespace
@@ -111,7 +111,7 @@ class Connection:
 
 
 def _silence() -> None:
-    """The operator's code logs; here its words would stand among the answer."""
+    """The operator's code logs; here its lines would be among the answer."""
     import logging
 
     import structlog
@@ -119,16 +119,34 @@ def _silence() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-def connects(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options, and passes the command a `Connection` as its first argument."""
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where the API server is, as kubectl has them."""
+    for option in (
+        click.option("--kubeconfig", metavar="FILE", help="Kubeconfig. [environment: KUBECONFIG]"),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "-n", "--namespace", metavar="NAMESPACE", help="Namespace of the cluster. [default: of the context]"
+        ),
+    ):
+        command = option(command)
+    return command
 
-    @click.option("-n", "--namespace", metavar="NAMESPACE", help="Namespace of the cluster. [default: of the context]")
-    @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-    @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig. [environment: KUBECONFIG]")
+
+def connects(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options, and pass the command a `Connection` as its first argument. An option before the command, as
+    kubectl's users write it, counts unless the command has it too."""
+
+    @connection_options
     @functools.wraps(command)
     def connected(
         *arguments: Any, namespace: str | None, context: str | None, kubeconfig: str | None, **others: Any
     ) -> Any:
-        return command(Connection(namespace, context, kubeconfig), *arguments, **others)
+        before = click.get_current_context().find_root().params
+        connection = Connection(
+            namespace or before.get("namespace"),
+            context or before.get("context"),
+            kubeconfig or before.get("kubeconfig"),
+        )
+        return command(connection, *arguments, **others)
 
     return connected

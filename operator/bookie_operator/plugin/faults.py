@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     NOT_THERE = 11
     """There is no such cluster, bookie or namespace."""
     COULD_NOT_TELL = 12
-    """Nobody answered: try again."""
+    """The pods or the server did not answer: try again."""
     INTERRUPTED = 130
 
 
@@ -44,7 +44,7 @@ class NotThereFault(Fault):
 
 
 def explained(error: KubernetesError, server: str) -> Fault:
-    """What an error of the API server means to a person."""
+    """Return the meaning of an error of the API server for a person."""
     text = one_line(error)
     match error:
         case Forbidden():
@@ -54,7 +54,7 @@ def explained(error: KubernetesError, server: str) -> Fault:
         case Absent():
             return NotThereFault(text)
         case Conflict():
-            return RefusedFault(f"{text}; somebody was faster: try again")
+            return RefusedFault(f"{text}; it was changed meanwhile: try again")
         case TooManyRequests():
             return Fault(f"{text}; try again in a moment")
     return Fault(f"the API server {server} could not be asked: {text}; does it run, and is the context right?")

@@ -59,7 +59,7 @@ class ForwardingConnector(aiohttp.TCPConnector):
 
 
 def opener(api: Api) -> Open:
-    """What opens real connections, through the API server."""
+    """Return a function that opens real connections, through the API server."""
 
     def open_socket(pod: str) -> socket.socket:
         core: Any = client.CoreV1Api(client.ApiClient(api.configuration))
@@ -87,7 +87,7 @@ async def session_to(pods: list[dict[str, Any]], open_socket: Open) -> AsyncIter
 
 
 def trust_of(api: Api, cluster: str) -> Trust:
-    """What the cluster's pods that serve HTTPS are trusted by."""
+    """Return the authorities by which the cluster's pods that serve HTTPS are trusted."""
     from bookie_operator.api.trust import Trust
     from bookie_operator.builders import naming
 

@@ -1,5 +1,6 @@
-"""`kubectl bookie migrate ... --in-place`: the bookies of a StatefulSet of somebody else's become a cluster's, on their
-own volumes and with their own ids. What is done, and when, `takeover` says.
+"""`kubectl bookie migrate ... --in-place`: a cluster takes over the bookies of an earlier StatefulSet.
+
+They keep their volumes and their ids. `takeover` says what is done, and when.
 
 Threads: one event loop.
 """
@@ -64,6 +65,7 @@ _FAILURES: Final = 60
 _HELD_BY: Final = f"{names.GROUP}/held-by"
 _HELD_UNTIL: Final = f"{names.GROUP}/held-until"
 _INSTEAD: Final = "without --in-place they are moved beside: see docs/migrate.md"
+_DEFAULT_STORAGE: Final = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class _Work:
 
     async def _hand_over(self, sight: Sight) -> bool:
         if sight.phase is Phase.GIVING_BACK:
-            raise RefusedFault("somebody gives them back: this run ends")
+            raise RefusedFault("another run gives them back: this run ends")
         if sight.phase is Phase.TAKEN_OVER:
             return True
         if sight.foreign is not None and "deletionTimestamp" not in sight.foreign["metadata"]:
@@ -200,9 +202,9 @@ class _Work:
         return False
 
     async def _followed(self, sight: Sight) -> bool:
-        """Only looks: the operator works by itself."""
+        """Follow the work of the operator; this only looks."""
         if sight.phase is not Phase.TAKEN_OVER:
-            raise RefusedFault("somebody gives them back: this run ends")
+            raise RefusedFault("another run gives them back: this run ends")
         left = sorted(name for name, pod in sight.pods.items() if not runs_ours(pod))
         cluster = sight.seen.world.cluster
         operation = cluster.status.operation
@@ -220,7 +222,7 @@ class _Work:
             try:
                 await step.act(self._api)
             except (Conflict, Absent):
-                return  # somebody was faster, or it is going: the next look tells
+                return  # it was changed meanwhile, or it is going: the next look shows
         self._tell(step.words)
 
     def _tell(self, words: str) -> None:
@@ -231,7 +233,7 @@ class _Work:
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     async def _holding(self, round_: Any) -> None:
-        """Nobody else does the same meanwhile, nor the opposite."""
+        """Keep other runs from doing the same meanwhile, or the opposite."""
 
         async def held(sight: Sight) -> bool:
             await self._hold(sight)
@@ -244,7 +246,7 @@ class _Work:
                 await self._release()
 
     async def _repeated(self, round_: Any) -> None:
-        """Until it says that it is done."""
+        """Repeat a round until it says that it is done."""
         while True:
             told = self._told
             try:
@@ -279,7 +281,7 @@ class _Work:
             await self._merge_record(record, {"metadata": {"annotations": {_HELD_BY: None, _HELD_UNTIL: None}}})
 
     async def _merge_record(self, record: KubernetesObject, patch: KubernetesObject) -> None:
-        """Conflict: somebody changed it since."""
+        """Merge a patch into the record. Conflict: it was changed since."""
         metadata = {**patch["metadata"], "resourceVersion": record["metadata"]["resourceVersion"]}
         name = record["metadata"]["name"]
         await self._api.kubernetes.merge(CONFIG_MAP, self._api.namespace, name, {**patch, "metadata": metadata})
@@ -288,7 +290,7 @@ class _Work:
         await self._change_record(sight, {"phase": phase.value})
 
     async def _change_record(self, sight: Sight, data: dict[str, str]) -> None:
-        """By who holds it."""
+        """Change the data of the record, which this run holds."""
         assert sight.record is not None
         uid = sight.record["metadata"]["uid"]
         await self._api.kubernetes.merge_exactly(
@@ -309,7 +311,7 @@ async def _look(api: Api, name: str) -> Sight:
     own = {each["metadata"]["name"]: each for each in pods if of_pod_set(naming.bookies(name), each)}
 
     def asks(_: World, desired: Desired) -> Needs:
-        """What would become of ledgers without the next pod that is given back."""
+        """Ask what would happen to ledgers without the next pod that is given back."""
         if record is None or record["data"]["phase"] != Phase.GIVING_BACK:
             return Needs()
         found = next_to_return(own, sorted(own, key=_number))
@@ -379,9 +381,6 @@ async def _against(api: Api, sight: Sight) -> tuple[list[str], list[str]]:
             " nettyMaxFrameSizeBytes, TLS and authentication with yours by hand"
         )
     return found, list(dict.fromkeys(notes))
-
-
-_DEFAULT_STORAGE: Final = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 
 
 # --- showing ------------------------------------------------------------------------------------------------------

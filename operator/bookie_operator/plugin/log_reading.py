@@ -27,7 +27,7 @@ from bookie_operator.plugin.connection import Api
 
 MAX_LINE: Final = 64 * 1024
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of one pod's log that is not followed."""
+"""Bytes of one pod's log that is not followed."""
 _QUEUE: Final = 1000
 _LOOK_EVERY_S: Final = 3.0
 _STOP_WITHIN_S: Final = 0.5
@@ -48,10 +48,10 @@ class Wanted:
     """Which lines."""
 
     tail: int | None = 100
-    """Of each pod, from the end; None: all there are."""
+    """Lines of each pod, from the end; None: all there are."""
     since_seconds: int | None = None
     previous: bool = False
-    """Of the container before its last restart."""
+    """True for the log of the container before its last restart."""
 
 
 def container_of(pod: KubernetesObject) -> str:
@@ -61,7 +61,10 @@ def container_of(pod: KubernetesObject) -> str:
 
 
 async def read_log(api: Api, pod: KubernetesObject, wanted: Wanted) -> list[Line]:
-    """What there is now, with a last line that says so where it was cut; raises OSError when it cannot be read."""
+    """Return the lines that there are now, with a last line that says so where it was cut.
+
+    Raises OSError when it cannot be read.
+    """
     return await asyncio.to_thread(lambda: _cut(list(_lines(api, pod, wanted, None))))
 
 
@@ -89,7 +92,7 @@ class Follower:
         self._stopped = threading.Event()
 
     async def lines(self) -> AsyncIterator[Line]:
-        """Until it is closed."""
+        """Yield lines until it is closed."""
         looking = asyncio.create_task(self._look())
         try:
             while True:
@@ -116,7 +119,7 @@ class Follower:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _read(self, pod: KubernetesObject, name: str) -> None:
-        """In a thread that nobody waits for: a log in which nothing is written cannot be interrupted."""
+        """Read in a thread that is not waited for: a log in which nothing is written cannot be interrupted."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
 

@@ -1,6 +1,6 @@
 """The `kubectl-bookie` command: installed on the path, kubectl runs it as `kubectl bookie`.
 
-An error that a person can act on is exactly one line on standard error; exit codes stand in `faults`. Commands import
+An error that a person can act on is exactly one line on standard error; exit codes are in `faults`. Commands import
 what they need when they run, so that `--help` answers at once.
 """
 
@@ -11,18 +11,31 @@ from collections.abc import Sequence
 
 import click
 
+from bookie_operator.plugin.connection import connection_options
 from bookie_operator.plugin.faults import ExitCode, Fault
 from bookie_operator.plugin.logs import logs
 from bookie_operator.plugin.migrate import migrate
 from bookie_operator.plugin.plan import plan
 from bookie_operator.plugin.status import status
 from bookie_operator.plugin.support_bundle import support_bundle
-from bookie_operator.plugin.tasks import accept_loss, audit, decommission, pause, replace, restart, resume
+from bookie_operator.plugin.tasks import (
+    accept_loss,
+    adopt,
+    audit,
+    decommission,
+    move,
+    pause,
+    replace,
+    restart,
+    resume,
+)
 from bookie_protocol.shown import one_line, take_any_text
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-def cli() -> None:
+@click.version_option(package_name="podkeeper", prog_name="kubectl-bookie", message="%(prog)s %(version)s")
+@connection_options
+def cli(namespace: str | None, context: str | None, kubeconfig: str | None) -> None:
     """Clusters of bookies that the Podkeeper operator runs.
 
     Everything goes through Kubernetes' API server, with your rights. Documentation: docs/kubectl-bookie.md.
@@ -41,10 +54,12 @@ for _command in (
     status,
     plan,
     decommission,
+    move,
     replace,
     restart,
     audit,
     accept_loss,
+    adopt,
     pause,
     resume,
     logs,

@@ -1,4 +1,4 @@
-"""`kubectl bookie migrate`: bookies of somebody else leave the metadata root that a cluster has joined.
+"""`kubectl bookie migrate`: other bookies leave the metadata root that a cluster has joined.
 
 Threads: one event loop.
 """
@@ -25,7 +25,7 @@ _EVERY_S: Final = 5.0
 _TELL_S: Final = 10.0
 """Seconds between two lines about one bookie that differ in numbers only."""
 _FAILURES: Final = 60
-"""Looks in a row at which nobody tells, before a run is given up."""
+"""Looks in a row without an answer, before a run is given up."""
 
 _output = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 _in_place = click.option(
@@ -40,7 +40,7 @@ _bookies = click.option(
 
 @click.group()
 def migrate() -> None:
-    """Move the bookies of somebody else to a cluster: beside, or in place.
+    """Move other bookies to a cluster: beside, or in place.
 
     Beside, the cluster has joined their metadata root, and they leave it: each is decommissioned by the bookies of the
     cluster. What it holds is copied to others while it serves, and nothing of it is deleted but its cookie, once it is
@@ -55,7 +55,7 @@ def migrate() -> None:
 @_output
 @connects
 def plan(connection: Connection, name: str, in_place: bool, output: str) -> int:
-    """What is to be moved to the bookies of cluster NAME, and what speaks against it. Changes nothing."""
+    """Show what is to be moved to the bookies of cluster NAME, and any blockers. Changes nothing."""
     if in_place:
         from bookie_operator.plugin import in_place as command
 
@@ -82,7 +82,7 @@ def plan(connection: Connection, name: str, in_place: bool, output: str) -> int:
 @_output
 @connects
 def status(connection: Connection, name: str, in_place: bool, output: str) -> None:
-    """Who is still there beside the bookies of cluster NAME, how far each is, and what is next."""
+    """Show the bookies that are still there beside those of cluster NAME, the progress of each, and the next step."""
     if in_place:
         from bookie_operator.plugin import in_place as command
 
@@ -169,7 +169,7 @@ class _Run:
         try:
             while True:
                 try:
-                    # Anew each time: pods come and go, and with them where they are.
+                    # Again each time: pods come and go, and their addresses change.
                     async with migration(self._api, self._name) as work:
                         if await self._step(work):
                             return
@@ -213,7 +213,7 @@ class _Run:
         return False
 
     async def _check(self, work: Migration, view: View, chosen: Sequence[Stranger]) -> None:
-        """Once, and again when somebody has come meanwhile, such as a bookie of another resource."""
+        """Check once, and again when a bookie has come meanwhile, such as a bookie of another resource."""
         from bookie_operator.plugin.strangers import Stage, out_of_turn
 
         waiting = {each.bookie_id for each in chosen if each.stage is Stage.TO_DRAIN}
@@ -242,14 +242,14 @@ class _Run:
         bookie_id, drain = stranger.bookie_id, stranger.drain
         match stranger.stage:
             case None:
-                raise Fault(f"nobody can tell how far {bookie_id} is")
+                raise Fault(f"the progress of {bookie_id} is unknown: repeat the command")
             case Stage.UNDOING:
                 raise RefusedFault(f"{bookie_id} is being taken back: this run ends")
             case Stage.TO_DRAIN if bookie_id in self._under_way and not _keeps_cookie(stranger):
                 raise RefusedFault(_given_up(stranger))
             case Stage.STOPPED:
                 await work.begin(bookie_id)
-                self._tell(bookie_id, Stage.STOPPED, "goes on, since nobody worked on it")
+                self._tell(bookie_id, Stage.STOPPED, "goes on, since no process worked on it")
             case Stage.DRAINING:
                 self._tell(bookie_id, _blocked(stranger), _progress(stranger))
             case Stage.TO_REMOVE:
@@ -273,7 +273,7 @@ class _Run:
 
 
 def _obstacle(view: View) -> str:
-    """Why the next one is not begun now; empty: it may be."""
+    """Return why the next one is not begun now; empty: it may be."""
     if (operation := view.status.operation) is not None:
         return f"the operator is at work on {view.cluster} ({operation.type.value} {operation.bookie}".rstrip() + ")"
     away = sorted(each.name for each in view.status.bookies if each.bookie_id and each.bookie_id not in view.ready)
@@ -283,7 +283,7 @@ def _obstacle(view: View) -> str:
 
 
 def _keeps_cookie(stranger: Stranger) -> bool:
-    """It was drained by somebody who left its cookie: what is missing is soon done."""
+    """Return whether it was drained and its cookie left: the rest is soon done."""
     from bookie_operator.world.facts import DrainPhase
 
     return stranger.drain is not None and stranger.drain.phase is DrainPhase.DRAINED and stranger.mode != "writable"
@@ -297,7 +297,7 @@ def _given_up(stranger: Stranger) -> str:
         return f"{stranger.bookie_id} has come back since it was taken out: remove its pod for good, then run it again"
     if drain is not None and drain.message:
         return f"{stranger.bookie_id}: {drain.message}"
-    return f"somebody took the decommission of {stranger.bookie_id} back: this run ends"
+    return f"the decommission of {stranger.bookie_id} was taken back: this run ends"
 
 
 async def _chosen(work: Migration, view: View, only: frozenset[str]) -> list[Stranger]:
@@ -306,7 +306,7 @@ async def _chosen(work: Migration, view: View, only: frozenset[str]) -> list[Str
     for bookie_id in sorted(only - there):
         if not await work.is_taken_out(bookie_id):
             listed = ", ".join(sorted(there)) or "none"
-            raise NotThereFault(f"there is no bookie {bookie_id} of somebody else; there are: {listed}")
+            raise NotThereFault(f"there is no bookie {bookie_id} beside those of the cluster; there are: {listed}")
     return [each for each in view.strangers if not only or each.bookie_id in only]
 
 
@@ -328,7 +328,7 @@ async def _undone(api: Api, name: str, bookies: Sequence[str]) -> None:
             if each.stage is Stage.TO_REMOVE:
                 click.echo(f"{each.bookie_id}: is taken out already, and has no cookie any more")
             elif each.stage is None:
-                faults.append(Fault(f"nobody can tell how far {each.bookie_id} is: repeat the command"))
+                faults.append(Fault(f"the progress of {each.bookie_id} is unknown: repeat the command"))
     if faults:
         raise faults[0]
     if not begun:
@@ -402,7 +402,7 @@ def _stage(stranger: Stranger) -> str:
 
 
 def _blocked(stranger: Stranger) -> tuple[str, ...]:
-    """What distinguishes one state of a drain from another, for who tells each change: why it does not go on."""
+    """Return what distinguishes one state of a drain from another, to report each change: why it does not go on."""
     return ("draining", *stranger.drain.blockers[:1]) if stranger.drain is not None else ("draining",)
 
 

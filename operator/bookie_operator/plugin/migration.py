@@ -1,8 +1,9 @@
-"""What `kubectl bookie migrate` knows and asks for: a cluster has joined a metadata root, and the other bookies there
-are to be taken out, one after the other.
+"""Facts and requests of `kubectl bookie migrate`.
 
-Everything that has to outlive a command stands in the records of the decommissions, which bookies of the cluster carry
-out: whoever looks finds out where it is.
+A cluster has joined a metadata root, and the other bookies there are to be taken out, one after the other.
+
+Everything that has to outlive a command is in the records of the decommissions, which bookies of the cluster carry out:
+any later command finds out where it is.
 
 Threads: one event loop.
 """
@@ -53,12 +54,12 @@ class View:
 
 @dataclass(frozen=True)
 class Outlooks:
-    """What is to be moved, and what speaks against it."""
+    """The bookies that are to be moved, and any blockers."""
 
     by_bookie: Mapping[str, Outlook | None] = field(default_factory=dict)
-    """None: it could not be told."""
+    """Outlooks by bookie; None: unknown."""
     free_bytes: int = 0
-    """That the cluster's bookies may fill."""
+    """Bytes that the cluster's bookies may fill."""
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -89,7 +90,7 @@ class Migration:
         if facts.instance_id != status.instance_id:
             raise RefusedFault(
                 f"{name} is of instance id {status.instance_id}, and its bookies find {facts.instance_id}: see"
-                " InstanceMismatch in docs/operator.md"
+                " InstanceMismatch in docs/operator-reasons.md"
             )
         suffix = naming.bookie_id_suffix(name, self._api.namespace, domain_of(self._cluster))
         known = {each.bookie_id for each in status.bookies if each.bookie_id}
@@ -137,7 +138,8 @@ class Migration:
         return drain is not None and drain.phase is DrainPhase.DRAINED
 
     async def begin(self, bookie_id: str) -> None:
-        """By the first bookie of the cluster that will. Raises `RefusedFault` with its words, `Fault`: none answers."""
+        """Begin the drain, by the first bookie of the cluster that accepts. Raises `RefusedFault` with its words,
+        `Fault`: none answers."""
         refused: AdminRefused | None = None
         problem = ""
         for at in self._bookies:
@@ -164,7 +166,7 @@ class Migration:
 
 @asynccontextmanager
 async def migration(api: Api, name: str) -> AsyncIterator[Migration]:
-    """Of the cluster as it is now; a pod that comes later is not asked."""
+    """Open the migration of the cluster as it is now; a pod that comes later is not asked."""
     cluster = await find_cluster(api, name)
     pods = await pods_of(api, name)
     async with session_to(pods, opener(api)) as session:

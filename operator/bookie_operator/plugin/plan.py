@@ -24,7 +24,7 @@ _WORDS = 300
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @connects
 def plan(connection: Connection, name: str | None, output: str) -> None:
-    """What the operator would do next with cluster NAME, and why.
+    """Show what the operator would do next with cluster NAME, and why.
 
     Nothing is changed. It looks with your rights: what you may not read is missing in the plan, which says so.
     """

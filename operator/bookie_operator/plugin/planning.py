@@ -1,7 +1,7 @@
 """The operator's own look and decision, without its hands: what `kubectl bookie plan` shows.
 
-The code is the operator's. What it is told beside the cluster (image, namespace) is read from its Deployment; where
-that cannot be read it is guessed from the bookies, and the plan says so.
+The code is the operator's. Its settings beside the cluster (image, namespace) are read from its Deployment; where that
+cannot be read it is guessed from the bookies, and the plan says so.
 
 Threads: one event loop.
 """
@@ -46,14 +46,14 @@ class Planned:
     """None: the spec cannot be read."""
     spec_errors: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
-    """Of the operator's invariants: it would refuse the plan itself."""
+    """Violations of the operator's invariants: it would refuse the plan itself."""
     doubts: tuple[str, ...] = field(default=())
-    """What could not be read, and makes the plan less certain."""
+    """Parts that could not be read, and make the plan less certain."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the operator sees, and what it would make of the cluster."""
+    """The cluster as the operator sees it, and the objects that it would make."""
 
     cluster: ClusterView
     world: World
@@ -79,7 +79,7 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
 async def see(
     api: Api, cluster: KubernetesObject, open_socket: Open, asks: Callable[[World, Desired], Needs]
 ) -> Seen | tuple[str, ...]:
-    """Or why the spec cannot be read. `asks`: what is asked for beside. Raises as `planned`."""
+    """Return what was seen, or why the spec cannot be read. `asks`: what is asked for beside. Raises as `planned`."""
     status = status_of(cluster)
     asked, ignored = known_spec(cluster.get("spec") or {})
     spec, errors = parse_spec(asked)
@@ -137,6 +137,7 @@ async def _build_context(api: Api, cluster: str, doubts: list[str]) -> BuildCont
             context,
             image_repository=image or context.image_repository,
             operator_namespace=str(found[0]["metadata"]["namespace"]),
+            reads_nodes=not any("--no-nodes" in (each.get("args") or ()) for each in _containers(found[0])),
         )
     doubts.append("the operator's Deployment was not found, so its settings are guessed: does it run?")
     sets = await api.kubernetes.list(STATEFUL_SET, api.namespace, {names.INSTANCE: cluster})
@@ -145,7 +146,7 @@ async def _build_context(api: Api, cluster: str, doubts: list[str]) -> BuildCont
 
 
 def _repository(image: str) -> str:
-    """Without tag and digest; a port of the registry stays."""
+    """Return the image without tag and digest; a port of the registry stays."""
     name = image.partition("@")[0]
     head, colon, tag = name.rpartition(":")
     return head if colon and "/" not in tag else name

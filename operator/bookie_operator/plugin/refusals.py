@@ -1,4 +1,4 @@
-"""What speaks against taking bookies over in place, each with what to do about it, in one line.
+"""Obstacles to taking bookies over in place, each with what to do about it, in one line.
 
 Threads: values and pure functions, any thread.
 """
@@ -17,7 +17,8 @@ from bookie_operator.plugin.takeover import Sight, is_ready
 
 
 def refusals(sight: Sight, told: Mapping[str, Mapping[str, str]], ours: Mapping[str, str]) -> list[str]:
-    """Before the StatefulSet is taken away. `told`: the configuration of pods that tell it; `ours`: of the cluster."""
+    """Return the refusals before the StatefulSet is taken away. `told`: the configuration of pods that tell it; `ours`:
+    of the cluster."""
     owner, spec = sight.foreign, sight.seen.cluster.spec
     if owner is None:
         return [f"there is no StatefulSet {sight.set_name} in this namespace: is the BookieCluster named after it?"]
@@ -26,7 +27,7 @@ def refusals(sight: Sight, told: Mapping[str, Mapping[str, str]], ours: Mapping[
         if not is_own(each, sight.seen.cluster) and controller_of(each):
             found.append(f"{key}: {owner_of(each)}, which would make it again: stop that operator first")
     others = sight.seen.world.taken.keys() - {*sight.named, key_of(owner)}
-    found += [f"{key} is somebody else's, and is not handed over: give it another name" for key in sorted(others)]
+    found += [f"{key} has another owner, and is not handed over: give it another name" for key in sorted(others)]
     if owner["spec"].get("serviceName") != sight.set_name:
         found.append(
             f"the Service of StatefulSet {sight.set_name} is {owner['spec'].get('serviceName')}, and the host names of"
@@ -97,7 +98,7 @@ def _owner_refusals(sight: Sight, claim: KubernetesObject) -> Iterator[str]:
 
 
 def _mounts(pod: KubernetesObject, volume: str) -> list[str]:
-    """Where it is mounted as a whole."""
+    """Return where it is mounted as a whole."""
     return [
         each["mountPath"].rstrip("/")
         for container in pod["spec"]["containers"]

@@ -40,7 +40,7 @@ def status(connection: Connection, name: str | None, everywhere: bool, watch: bo
 
 
 async def _content(api: Api, name: str | None, everywhere: bool) -> list[dict[str, Any]]:
-    """Each cluster; one alone with its tasks and jobs."""
+    """Return each cluster; one alone with its tasks and jobs."""
     from bookie_operator.plugin.clusters import find_cluster, jobs_of, list_clusters, tasks_of
 
     if name is None:
@@ -59,7 +59,7 @@ def _as_json(content: list[dict[str, Any]]) -> str:
 
 def _without_secrets(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Whole objects are shown, and a spec may hold passwords."""
-    from bookie_operator.plugin.redaction import Redactor
+    from bookie_protocol.redaction import Redactor
 
     redactor = Redactor()
     return [

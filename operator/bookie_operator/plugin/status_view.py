@@ -1,4 +1,4 @@
-"""What `kubectl bookie status` shows: the cluster, its conditions and bookies, and what the operator waits for and why.
+"""The output of `kubectl bookie status`: the cluster, its conditions and bookies, what the operator waits for and why.
 
 Threads: pure functions, any thread.
 """
@@ -50,7 +50,7 @@ def details(
     jobs: Sequence[KubernetesObject] = (),
     now: datetime | None = None,
 ) -> RenderableType:
-    """Everything about one cluster."""
+    """Return all details of one cluster."""
     now = now or datetime.now(UTC)
     status = status_of(cluster)
     parts: list[RenderableType] = [_heading(cluster, status), ""]
@@ -87,9 +87,11 @@ def _heading(cluster: KubernetesObject, status: BookieClusterStatus) -> Table:
     facts.add_row("Ready", Text(f"{ready.status}: {ready.reason}", style=_colour(ready)))
     target = f", to become {version.target}" if version.target and version.target != version.current else ""
     facts.add_row("Version", (version.current or "different ones") + target)
+    told = condition(status, "Available").status != "Unknown"  # else the number is that of an earlier time
     facts.add_row(
         "Bookies",
-        f"{status.ready_replicas} of {spec.get('replicas', '?')} serve, {status.writable_replicas} writable, "
+        f"{status.ready_replicas} of {spec.get('replicas', '?')} serve, "
+        f"{status.writable_replicas if told else '?'} writable, "
         f"{status.updated_replicas} up to date",
     )
     audit = f", last audit {age(ledgers.last_audit)} ago" if ledgers.last_audit else ", no complete audit yet"

@@ -1,5 +1,7 @@
-"""Bookies of somebody else in the metadata root of a cluster: who they are, how far their drains are, which pods they
-have, and where their configuration and the cluster's do not go together.
+"""Bookies in the metadata root of a cluster that are not the cluster's own.
+
+It says which they are, how far their drains are, which pods they have, and where their configuration and the cluster's
+do not go together.
 
 Their pods are found by what is in a bookie's id: `POD.SERVICE.NAMESPACE...`, or a pod's address in the cluster's own
 namespace. They are asked over forwarded ports, by plain HTTP, and never shown the cluster's token.
@@ -33,11 +35,11 @@ _ASK_S: Final = 15.0
 
 
 class Stage(StrEnum):
-    """What is to be done with a bookie of somebody else; the first two are to do, the next two are under way."""
+    """The next step for a bookie that is not the cluster's own; the first two are to do, the next two are under way."""
 
     TO_DRAIN = "to drain"
     STOPPED = "interrupted"
-    """It was begun, and nobody works on it."""
+    """The drain was begun, and no process works on it."""
     DRAINING = "draining"
     UNDOING = "being taken back"
     TO_REMOVE = "to remove"
@@ -66,7 +68,7 @@ class Stranger:
     """writable, read-only or down."""
     has_cookie: bool
     drain: DrainFacts | None
-    """None: nobody could tell."""
+    """Drain; None: unknown."""
     place: Place | None = None
     """None: its pod was not found."""
     owner: str = ""
@@ -74,7 +76,7 @@ class Stranger:
 
     @property
     def stage(self) -> Stage | None:
-        """None: nobody could tell."""
+        """The next step; None: unknown."""
         if self.drain is None:
             return None
         match self.drain.phase:
@@ -90,8 +92,11 @@ class Stranger:
 async def find_strangers(
     api: Api, facts: ClusterFacts, own: frozenset[str], drains: Mapping[str, DrainFacts | None]
 ) -> list[Stranger]:
-    """In the order in which they are to go: of a StatefulSet the highest number first, as it removes that one first.
-    `facts` are newer than `drains`: whoever is drained has no cookie any more."""
+    """Return the bookies in the order in which they are to go: of a StatefulSet the highest number first, as it removes
+    that one first.
+
+    `facts` are newer than `drains`: a bookie that was drained has no cookie any more.
+    """
     ids = sorted((facts.registered | facts.cookies) - own)
     owners, places = await _owners(api, ids), await _places(api, ids)
     found = [
@@ -114,8 +119,10 @@ def _turn(stranger: Stranger) -> tuple[str, str, int, str]:
 
 
 def out_of_turn(chosen: Sequence[Stranger], everybody: Sequence[Stranger]) -> str:
-    """Why these may not be the next ones to go; empty: they may. Whoever scales a StatefulSet down removes its highest
-    number, whichever bookie was drained."""
+    """Return why these may not be the next ones to go; empty: they may.
+
+    A StatefulSet that is scaled down removes its highest number, whichever bookie was drained.
+    """
     ids = {each.bookie_id for each in chosen}
     left = [each for each in everybody if each.bookie_id not in ids and each.stage is not Stage.TO_REMOVE]
     for each in chosen:
@@ -133,7 +140,7 @@ def out_of_turn(chosen: Sequence[Stranger], everybody: Sequence[Stranger]) -> st
 
 
 def removal(stranger: Stranger) -> str:
-    """What its owner does with the pod of one that is taken out."""
+    """Return what its owner does with the pod of one that is taken out."""
     place = stranger.place
     if place is None:
         return f"stop {stranger.bookie_id} for good, and remove its volumes"
@@ -224,7 +231,7 @@ async def settings_of(api: Api, strangers: Sequence[Stranger]) -> dict[str, Mapp
 
 
 def differences(whose: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """What has to be mended first, and what to think of: clients speak to both kinds of bookie in one way."""
+    """Return what has to be mended first, and what to think of: clients speak to both kinds of bookie in one way."""
     refusals, notes = [], []
     their_frame, our_frame = (_whole(each.get(_FRAME) or _DEFAULT_FRAME) for each in (theirs, ours))
     if their_frame > our_frame:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import os
-import tarfile
 import time
 
 import click
 
 from bookie_operator.plugin.connection import Api, Connection, connects
+from bookie_protocol.private_archive import PrivateArchive
 
 
 @click.command("support-bundle")
@@ -18,7 +16,7 @@ from bookie_operator.plugin.connection import Api, Connection, connects
 @click.option("--tail", type=click.IntRange(0, 1_000_000), default=20_000, show_default=True, help="Lines of each log.")
 @connects
 def support_bundle(connection: Connection, name: str, output: str | None, tail: int) -> None:
-    """Everything that helps to understand cluster NAME, in one file.
+    """Collect all that helps to understand cluster NAME, in one file.
 
     Resources, events, logs of the cluster and the operator, and what the pods say of themselves. Secrets, and values
     that sound like them, are left out; look at it all the same before you give it away.
@@ -36,18 +34,7 @@ async def _written(api: Api, name: str, path: str, tail: int) -> tuple[int, list
     from bookie_operator.plugin.forwarding import opener
 
     bundle = Bundle(api, await find_cluster(api, name), opener(api), tail)
-    unfinished, count, top = f"{path}.part", 0, f"{name}-support"
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            async for part, text in bundle.files():
-                content = text.encode()
-                info = tarfile.TarInfo(f"{top}/{part}")
-                info.size, info.mtime, info.mode = len(content), int(time.time()), 0o600
-                archive.addfile(info, io.BytesIO(content))
-                count += 1
-        os.replace(unfinished, path)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
-    return count, bundle.missing
+    with PrivateArchive(path, f"{name}-support") as archive:
+        async for part, text in bundle.files():
+            archive.add(part, text)
+    return archive.files, [*bundle.missing, *archive.cut]

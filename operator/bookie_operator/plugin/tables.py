@@ -44,7 +44,7 @@ def facts_table() -> Table:
 
 
 def age(time: str, now: datetime | None = None) -> str:
-    """How long ago an RFC 3339 time was, in two units at most; empty for none, or one that cannot be read."""
+    """Return the age of an RFC 3339 time, in two units at most; empty for none, or one that cannot be read."""
     try:
         seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(time)).total_seconds()
     except (ValueError, TypeError):

@@ -1,12 +1,13 @@
-"""A StatefulSet of somebody else's and what belongs to it becomes a cluster's, in place, and back: what is there, and
-the next thing to do. What speaks against it is in `refusals`.
+"""The way by which an earlier StatefulSet, and what belongs to it, becomes a cluster's, in place, and back.
+
+It says what is there, and the next thing to do. What speaks against it is in `refusals`.
 
 There, the StatefulSet is deleted without its pods, which get the cluster's labels; the operator then makes its own of
 the same name, and rolls the pods as it rolls any new template: one after the other, each behind its gates. Back, it is
 the same with the StatefulSet that was kept in the record.
 
 Invariants
-- The next thing follows from what is there: who dies between two of them is followed by anybody.
+- The next thing follows from what is there: if a run dies between two of them, any other run can go on.
 - The operator is paused before anything is changed, and has said so.
 - No pod and no claim is made or deleted here but the pods on the way back, one at a time, each by its UID. As a pod has
   the same name and claims either way, Kubernetes never runs two of them.
@@ -47,7 +48,7 @@ from bookie_operator.plugin.planning import Seen
 _KEPT_KINDS: Final = frozenset({"Service", "ServiceAccount"})
 """Pods depend on them: they are handed over."""
 _MADE_ANEW: Final = frozenset({"PodDisruptionBudget", "NetworkPolicy", "PodMonitor"})
-"""Nothing is lost while they are away: the operator makes its own."""
+"""Kinds that may be away for a while without a loss: the operator makes its own."""
 _SERVER_SIDE: Final = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "ownerReferences")
 _ASK_S: Final = 30.0
 _OWN_LABELS: Final = (names.NAME, names.INSTANCE, names.COMPONENT, names.PART_OF, names.MANAGED_BY)
@@ -74,15 +75,15 @@ class Sight:
     """The BookieCluster."""
     record: KubernetesObject | None
     stateful_set: KubernetesObject | None
-    """Of the cluster's name, whoever made it."""
+    """StatefulSet of the cluster's name, whichever owner made it."""
     named: Mapping[str, KubernetesObject]
-    """By `Kind/name`: what has the name of something that the cluster needs, and may be handed over."""
+    """Objects by `Kind/name` that have the name of something that the cluster needs, and may be handed over."""
     pods: Mapping[str, KubernetesObject]
-    """By name, those of the StatefulSet's name."""
+    """Pods by name, those of the StatefulSet's name."""
     others: tuple[KubernetesObject, ...]
     """The other pods of the namespace."""
     claims: dict[str, KubernetesObject]
-    """By name, those of these pods."""
+    """Claims by name, those of these pods."""
 
     @property
     def phase(self) -> Phase:
@@ -95,7 +96,7 @@ class Sight:
 
     @property
     def kept(self) -> dict[str, KubernetesObject]:
-        """What the record keeps, by `Kind/name`."""
+        """Return what the record keeps, by `Kind/name`."""
         return json.loads(self.record["data"]["originals"]) if self.record is not None else {}
 
     @property
@@ -104,7 +105,7 @@ class Sight:
 
     @property
     def foreign(self) -> KubernetesObject | None:
-        """The StatefulSet, if it is somebody else's."""
+        """The StatefulSet, if it has another owner."""
         found = self.stateful_set
         return found if found is not None and not is_own(found, self.seen.cluster) else None
 
@@ -190,7 +191,7 @@ def _orphaned(sight: Sight, owner: KubernetesObject | None, then: str) -> Step |
 
 def _names_held(sight: Sight, *, theirs: bool) -> Step | None:
     """Before labels of pods change: a Service that selects nothing keeps the addresses that it has, so the bookies are
-    found by their names all the time. Whoever owns it next selects again."""
+    found by their names all the time. Its next owner selects again."""
     service = sight.named.get(f"Service/{sight.set_name}")
     if service is None or is_own(service, sight.seen.cluster) is theirs or not _selector(service):
         return None
@@ -305,7 +306,8 @@ def _claims_back(sight: Sight) -> Step | None:
 
 
 def _rolled_back(sight: Sight) -> Step | None:
-    """The next pod that the cluster made is made anew by the old StatefulSet, the highest number first."""
+    """Return the next pod that the old StatefulSet has to make again in place of the cluster's, the highest number
+    first."""
     owner = sight.stateful_set
     assert owner is not None  # it was made before
     wanted = [naming.pod(sight.set_name, ordinal) for ordinal in range(int(owner["spec"].get("replicas", 1)))]
@@ -318,7 +320,7 @@ def _rolled_back(sight: Sight) -> Step | None:
     name = str(pod["metadata"]["name"])
     if (words := _not_now(sight, name, wanted)) is not None:
         return words
-    return Step(f"pod {name} is made anew by the old StatefulSet", lambda api: _delete(api, pod))
+    return Step(f"pod {name} is made again by the old StatefulSet", lambda api: _delete(api, pod))
 
 
 def next_to_return(pods: Mapping[str, KubernetesObject], wanted: list[str]) -> KubernetesObject | None:
@@ -326,18 +328,18 @@ def next_to_return(pods: Mapping[str, KubernetesObject], wanted: list[str]) -> K
 
 
 def _not_now(sight: Sight, name: str, wanted: list[str]) -> Step | None:
-    """What the proof before a stop lacks."""
+    """Return what the proof before a stop lacks."""
     world, desired = sight.seen.world, sight.seen.desired
     facts = world.facts
     if facts is None:
-        return Step(f"waits until somebody tells about the cluster: {world.facts_error or 'nobody is reachable'}")
+        return Step(f"waits for facts about the cluster: {world.facts_error or 'no pod is reachable'}")
     if facts.instance_id != world.cluster.status.instance_id:
         return Step(f"waits: the metadata service has instance id {facts.instance_id}, which is another cluster's")
     away = [each for each in wanted if desired.bookie_id(each) not in facts.writable]
     if away:
         return Step(f"waits until {', '.join(away)} takes new data")
     began = max(seconds(condition(sight.pods[each], "Ready").get("lastTransitionTime")) or 0.0 for each in wanted)
-    obstacle = gates.replicated(world)
+    obstacle = gates.first(gates.replicated(world), gates.returned_checked(world))
     if obstacle is None and not gates.audited_after(world, began):
         return Step("waits for an audit that began after the last restart", _audit(sight))
     obstacle = obstacle or gates.stoppable(world, frozenset({desired.bookie_id(name)}))
@@ -360,7 +362,8 @@ def _strategy_back(sight: Sight) -> Step | None:
 
 
 def new_record(sight: Sight) -> KubernetesObject:
-    """Of what is somebody else's now; what the operator made in an earlier run is not. The phase is `TakingOver`."""
+    """Return the record of what others own now, but not of what the operator made in an earlier run. The phase is
+    `TakingOver`."""
     cluster = sight.seen.cluster
     kept = {key: original(each) for key, each in sight.named.items() if not is_own(each, cluster)}
     assert sight.foreign is not None
@@ -375,8 +378,11 @@ def new_record(sight: Sight) -> KubernetesObject:
 
 
 def kept_anew(sight: Sight) -> dict[str, str] | None:
-    """What the record is to keep instead, where somebody changed since what is still to be handed over; None: all is as
-    it was. Once the StatefulSet is gone those that pods depend on are changed here, and are kept as they were."""
+    """Return what the record is to keep instead, where an object was changed that is still to be handed over; None: all
+    is as it was.
+
+    Once the StatefulSet is gone those that pods depend on are changed here, and are kept as they were.
+    """
     cluster, owner = sight.seen.cluster, sight.foreign
     candidates = dict(sight.named) if owner is None else {**sight.named, key_of(owner): owner}
     live = {
@@ -392,7 +398,7 @@ def kept_anew(sight: Sight) -> dict[str, str] | None:
 
 
 def original(obj: KubernetesObject) -> KubernetesObject:
-    """As it may be made again."""
+    """Return the object as it may be made again."""
     metadata = {key: each for key, each in obj["metadata"].items() if key not in _SERVER_SIDE}
     return {key: each for key, each in obj.items() if key != "status"} | {"metadata": metadata}
 
@@ -405,7 +411,7 @@ def may_be_handed_over(key: str) -> bool:
 
 
 def _audit(sight: Sight) -> Callable[[Api], Awaitable[object]]:
-    """By the pod that told the facts."""
+    """Return a request for an audit to the pod that gave the facts."""
     cluster, at = sight.seen.cluster.name, sight.seen.tellers[0]
 
     async def act(api: Api) -> None:
@@ -429,7 +435,7 @@ async def _merge(api: Api, obj: KubernetesObject, patch: KubernetesObject) -> No
 
 
 async def _delete_as_seen(api: Api, obj: KubernetesObject, propagation: str = "Background") -> None:
-    """Not what somebody has changed since: that is to be kept first."""
+    """Delete the object unless it was changed since: a change is to be kept first."""
     await _delete(api, obj, propagation, obj["metadata"]["resourceVersion"])
 
 
@@ -446,7 +452,7 @@ async def _delete(api: Api, obj: KubernetesObject, propagation: str = "Backgroun
 
 
 async def _restore(api: Api, live: KubernetesObject, old: KubernetesObject) -> None:
-    """As it was, whatever was added."""
+    """Restore the object as it was, whatever was added."""
     metadata = {**old["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]}
     await api.kubernetes.replace({**old, "metadata": metadata})
 

@@ -1,5 +1,6 @@
-"""Commands that ask the operator for work: each makes a BookieTask, and the operator's gates and proofs hold as ever;
-and those that let it rest, `pause` and `resume`.
+"""Commands that ask the operator for work: each makes a BookieTask.
+
+The operator's gates and proofs hold as ever. `pause` and `resume` let it rest.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import click
 
 from bookie_operator.crds import names
 from bookie_operator.plugin.connection import Api, Connection, connects
-from bookie_operator.plugin.faults import Fault, RefusedFault, UsageFault
+from bookie_operator.plugin.faults import Fault, NotThereFault, RefusedFault, UsageFault
 
 _EVERY_S: Final = 2.0
 _FAILURES: Final = 30
-"""Questions in a row that nobody answers, before waiting is given up."""
+"""Questions in a row without an answer, before waiting is given up."""
 
 
 def _waits(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,9 +45,22 @@ def decommission(connection: Connection, name: str, bookie: str, wait: bool, tim
 @_waits
 @connects
 def replace(connection: Connection, name: str, bookie: str, wait: bool, timeout: float) -> None:
-    """Start BOOKIE of cluster NAME anew with empty disks, once its copies are elsewhere.
+    """Start BOOKIE of cluster NAME again with empty disks, once its copies are elsewhere.
 
-    For a bookie whose disk or node is lost, or is to be changed.
+    For a bookie whose disk or node is lost. One that serves is drained first, while it serves.
+    """
+    _ask(connection, name, "Replace", [bookie], (), wait, timeout)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("bookie")
+@_waits
+@connects
+def move(connection: Connection, name: str, bookie: str, wait: bool, timeout: float) -> None:
+    """Give BOOKIE of cluster NAME new volumes, once its copies are elsewhere. It serves until then.
+
+    For a bookie whose disk or node is to be changed. To keep it off its node, run `kubectl cordon` for the node first.
     """
     _ask(connection, name, "Replace", [bookie], (), wait, timeout)
 
@@ -172,7 +186,7 @@ async def _followed(api: Api, name: str, task: str) -> None:
 
 
 async def _operation(api: Api, name: str) -> str:
-    """What the operator does at the moment."""
+    """Return what the operator does at the moment."""
     from bookie_operator.api.kinds import CLUSTER
     from bookie_operator.plugin.clusters import status_of
 
@@ -209,8 +223,34 @@ def resume(connection: Connection, name: str) -> None:
         click.echo(f"{name} was not paused")
 
 
+@click.command()
+@click.argument("name")
+@click.argument("claims", nargs=-1, required=True)
+@connects
+def adopt(connection: Connection, name: str, claims: tuple[str, ...]) -> None:
+    """Make CLAIMS, which have the names of bookies' claims, belong to cluster NAME.
+
+    For a volume that was restored from a snapshot or bound by hand. The operator then labels the claims, and grows and
+    deletes them like its own.
+    """
+    connection.run(lambda api: _adopted(api, name, claims))
+
+
+async def _adopted(api: Api, name: str, claims: Sequence[str]) -> None:
+    from bookie_operator.api.kinds import CLAIM
+    from bookie_operator.plugin.clusters import find_cluster
+
+    await find_cluster(api, name)
+    missing = [each for each in claims if await api.kubernetes.find(CLAIM, api.namespace, each) is None]
+    if missing:
+        raise NotThereFault(f"there is no claim {missing[0]} in namespace {api.namespace}")
+    for each in claims:
+        await api.kubernetes.merge(CLAIM, api.namespace, each, {"metadata": {"annotations": {names.ADOPT: name}}})
+        click.echo(f"claim {each} is to belong to {name}")
+
+
 async def _annotate(api: Api, name: str, value: str | None) -> bool:
-    """Whether that changed anything."""
+    """Set or remove the annotation; return whether that changed anything."""
     from bookie_operator.api.kinds import CLUSTER
     from bookie_operator.plugin.clusters import find_cluster
 

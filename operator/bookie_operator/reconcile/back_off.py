@@ -1,10 +1,12 @@
-"""When an action that failed is tried again (`BackOff`), and an object is applied again that does not stay as it was
-applied (`Repairs`), because a webhook changes it on its way in, or somebody does so for ever.
+"""The times at which a failed action (`BackOff`), or an application that does not last (`Repairs`), is tried again.
 
-What was changed once is put back at once. What has to be put back again and again is left for ever longer, and told:
-nothing else waits for it.
+An object does not stay as it was applied because a webhook changes it on its way in, or another writer changes it again
+and again.
 
-Kept in memory for each cluster, beside `operation.attempts`: it only spaces tries, and an operator that starts anew may
+A change that is made once is undone at once. One that has to be undone again and again is left for ever longer, and
+reported: nothing else waits for it.
+
+Kept in memory for each cluster, beside `operation.attempts`: it only spaces tries, and an operator that restarts may
 try at once.
 
 Threads: one event loop.
@@ -25,9 +27,9 @@ MOST_S: Final = 60.0
 _SPREAD: Final = 1.2
 _LONGEST_S: Final = MOST_S * _SPREAD
 _MOST_KEPT: Final = 16
-"""Of one cluster; the earliest make way."""
+"""Failures kept for one cluster; the earliest make way."""
 _AT_ONCE: Final = 2
-"""So often the same content is applied without waiting."""
+"""Number of times that the same content is applied without waiting."""
 _FIRST_S: Final = 4.0
 _MOST_S: Final = 600.0
 _REMEMBERED_S: Final = 1800.0
@@ -36,13 +38,13 @@ _REMEMBERED_S: Final = 1800.0
 @dataclass
 class Failure:
     action: object
-    """What failed; another action is tried at once."""
+    """The action that failed; another action is tried at once."""
     count: int
     not_before: float
     """Seconds since 1970."""
     message: str
     needs_person: bool
-    """It fails until somebody does something."""
+    """True if it fails until a person does something."""
 
 
 class BackOff:
@@ -53,7 +55,7 @@ class BackOff:
         self._draw = draw or random.Random()
 
     def waiting(self, key: tuple[str, str], action: object, now: float) -> Failure | None:
-        """What this action waits for; None: it may be tried."""
+        """Return the failure that this action waits for; None: it may be tried."""
         failure = self._of(key, action)
         return failure if failure is not None and _waits(failure, now) else None
 
@@ -84,7 +86,7 @@ class BackOff:
             self._failures.pop(key, None)
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Nothing of the cluster is left to be done."""
+        """Forget the cluster: nothing of it is left to be done."""
         self._failures.pop(key, None)
 
     def _of(self, key: tuple[str, str], action: object) -> Failure | None:
@@ -92,7 +94,7 @@ class BackOff:
 
 
 def _waits(failure: Failure, now: float) -> bool:
-    # A clock that was set back makes nobody wait longer than any failure does.
+    # A clock that was set back makes no action wait longer than any failure does.
     return now < failure.not_before <= now + _LONGEST_S
 
 
@@ -104,7 +106,7 @@ class _Applied:
 
     @property
     def until(self) -> float:
-        """When it may be applied again."""
+        """Time at which it may be applied again."""
         later = self.count - _AT_ONCE
         return self.at + (min(_MOST_S, _FIRST_S * 2.0 ** min(later, 10)) if later >= 0 else 0.0)
 
@@ -116,7 +118,7 @@ class Repairs:
         self._applied: dict[tuple[str, str], dict[str, _Applied]] = {}
 
     def applied(self, cluster: tuple[str, str], digests: Mapping[str, str], now: float) -> None:
-        """These objects were, with this content each."""
+        """Note that these objects were applied, with this content each."""
         kept = {key: one for key, one in self._applied.get(cluster, {}).items() if self._remembered(one, now)}
         for key, digest in digests.items():
             before = kept.get(key)
@@ -127,7 +129,7 @@ class Repairs:
     def unstable(self, cluster: tuple[str, str], now: float) -> dict[str, str]:
         """Objects that are not to be applied again yet, with the content that does not stay."""
         kept = self._applied.get(cluster, {})
-        # A clock that was set back makes nobody wait longer.
+        # A clock that was set back makes no object wait longer.
         return {key: one.digest for key, one in kept.items() if one.at <= now < one.until}
 
     def forget(self, cluster: tuple[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""From a plan to what became of it.
+"""The execution of a plan, and its outcome.
 
 Invariants
 - At most one action is carried out, after the invariants were checked, and only while this process may act: what is
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 _SOON_S = 0.2
 _OUTDATED_S = 1.0
 _LOOK_S = 0.25
-"""Between two looks at whether this process may still act; much less than a Lease lasts beyond that."""
+"""Seconds between two looks at whether this process may still act; much less than a Lease lasts beyond that."""
 
 
 class NotLeading(Exception):
@@ -48,7 +48,7 @@ class Outcome:
     shown: Plan
     """The plan as the conditions tell it."""
     seconds: float
-    """Until the next pass."""
+    """Seconds until the next pass."""
     event: Event | None = None
     gone: bool = False
     """The resource is, or will be in a moment: there is no status to write."""
@@ -142,7 +142,7 @@ def _contents(execution: Execution, action: object) -> dict[str, str]:
 def _failed(
     context: OperatorContext, execution: Execution, decision: Act, failure: Failure, *, counted: bool
 ) -> Outcome:
-    """What is shown is the same until the next try fails with other words."""
+    """Return the outcome of a failure. The message stays the same until the next try fails with other words."""
     status, plan = execution.cluster.status, execution.plan
     message = f"{decision.reason}: {failure.message}"
     seconds = max(_SOON_S, failure.not_before - context.now())

@@ -1,4 +1,4 @@
-"""What all passes of one operator share.
+"""The state that all passes of one operator share.
 
 Threads: one event loop.
 """
@@ -25,20 +25,26 @@ from bookie_operator.status.events import Events
 
 _AT_ONCE: Final = 8
 _GROUPS_S: Final = 300.0
-"""How long the list of API groups counts: a PodMonitor's definition may be installed later."""
+"""Seconds for which the list of API groups counts: a PodMonitor's definition may be installed later."""
 
 
 @dataclass(frozen=True)
 class Settings:
     image_repository: str = "podkeeper"
-    """Of the bookies' images, without a tag."""
+    """Image of the bookies, without a tag."""
+    own_image: str = ""
+    """Image of the operator, which has the commands of the bookies too; empty: not known."""
+    release: str = ""
+    """Release of the operator."""
     operator_namespace: str = ""
     admin_port: int = 8000
     admin_timeout_s: float = 5.0
     reads_nodes: bool = True
     """Ask for nodes and storage classes; a 403 is taken as an answer."""
     rest_s: float = 30.0
-    """Between two passes over a cluster at rest of which nothing was heard."""
+    """Seconds between two passes over a cluster at rest of which nothing was heard."""
+    peek_s: float = 10.0
+    """Seconds between two questions whether the metadata service of a cluster still answers, while no pass is due."""
 
 
 async def _nobody_else(namespace: str) -> str:
@@ -53,7 +59,7 @@ class OperatorContext:
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
     settings: Settings = Settings()
     leading: Callable[[], bool] = lambda: True
-    """Whether this process may act; asked again right before every side effect."""
+    """Returns whether this process may act; asked again right before every side effect."""
     now: Callable[[], float] = time.time
     """Seconds since 1970."""
     builds: Builds = field(default_factory=Builds)
@@ -61,10 +67,15 @@ class OperatorContext:
     repairs: Repairs = field(default_factory=Repairs)
     certificates: AdminCertificates = field(default_factory=AdminCertificates)
     other_operator: Callable[[str], Awaitable[str]] = _nobody_else
-    """Who else keeps what is in this namespace; empty: nobody does."""
+    """Returns the other operator that keeps what is in this namespace; empty: there is none."""
     passes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     """Passes that run at once: what each has read is in memory until it ends."""
     surroundings: Surroundings | None = None
+    peeks: dict[tuple[str, str], Callable[[], Awaitable[bool]]] = field(default_factory=dict)
+    """Functions that tell whether a metadata service that answered still does, by namespace and name of the cluster."""
+    silent: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
+    """Auditors that do not list the bookies that they look at, with the time at which this process first saw each. The
+    status does not have it, because an earlier definition would drop it there."""
     _groups: frozenset[str] = frozenset()
     _groups_until: float = 0.0
 
@@ -84,5 +95,8 @@ class OperatorContext:
         return BuildContext(
             image_repository=self.settings.image_repository,
             api_groups=self._groups,
+            own_image=self.settings.own_image,
+            release=self.settings.release,
             operator_namespace=self.settings.operator_namespace,
+            reads_nodes=self.settings.reads_nodes,
         )

@@ -1,9 +1,9 @@
 """One pass over one BookieJob.
 
-It stands beside the passes over clusters: a job is a client of its cluster, and no operation on it.
+It works beside the passes over clusters: a job is a client of its cluster, and no operation on it.
 
 Invariants
-- Everything is read anew; any process may do the next pass.
+- Everything is read again; any process may do the next pass.
 - What came of a run is written before anything of it is removed: a removal is planned by the status that was read.
 
 Threads: one event loop; passes over one BookieJob never overlap.
@@ -112,7 +112,7 @@ async def _objects(context: OperatorContext, world: JobWorld) -> JobObjects | No
 async def _carry_out(
     context: OperatorContext, world: JobWorld, plan: JobPlan, objects: JobObjects | None
 ) -> Blocker | None:
-    """What the API server does not take, as something that a person has to mend."""
+    """Carry the plan out; return what the API server rejects, as something that a person has to mend."""
 
     def may_act() -> None:
         if not context.leading():

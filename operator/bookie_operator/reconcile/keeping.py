@@ -1,5 +1,7 @@
-"""A task for each resource (cluster or BookieJob, each kind with a keeper of its own): passes one after the other,
-woken by what happens, else when the last pass asked for it.
+"""A task for each resource makes passes over it, one after the other.
+
+Resources are clusters and BookieJobs, each kind with a keeper of its own. A task is woken by what happens, else when
+the last pass asked for it.
 
 Invariants
 - Passes over one resource never overlap. A wake-up during a pass makes another one right after it.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,9 +30,9 @@ from bookie_operator.reconcile.passing import run_pass
 
 _log = structlog.get_logger(__name__)
 SPACING_S: Final = 0.2
-"""Between two passes over a cluster, whatever wakes it."""
+"""Seconds between two passes over a cluster, whatever wakes it."""
 FOLLOW_S: Final = 1.0
-"""How often a process that may not act looks whether it may."""
+"""Seconds after which a process that may not act looks again whether it may."""
 _MOST_S: Final = 60.0
 _LONGEST_REST_S: Final = 150.0
 """Shorter than what `lease.Scopes` claims a namespace for."""
@@ -49,7 +51,7 @@ class _Kept:
 
 class Keeper:
     """`what`: of the resources, for the log; `kept`: shows how many there are; `unexpected`: counts a pass that raised
-    what none should."""
+    what none should; `peeks`: as in the context, asked while a resource rests."""
 
     def __init__(
         self,
@@ -59,12 +61,14 @@ class Keeper:
         what: str = "cluster",
         kept: Gauge | None = None,
         unexpected: Callable[[str, str, str], None] | None = None,
+        peeks: Mapping[tuple[str, str], Callable[[], Awaitable[bool]]] | None = None,
     ) -> None:
         self._context = context
         self._one_pass = one_pass
         self._what = what
         self._gauge = kept if kept is not None else context.metrics.clusters
         self._unexpected = unexpected or context.metrics.failed
+        self._peeks = {} if peeks is None else peeks
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._ended_at = time.monotonic()
         self._stopping = False
@@ -108,15 +112,44 @@ class Keeper:
                 seconds = self._paced(seconds)
                 await asyncio.sleep(min(SPACING_S, seconds))
                 if seconds > SPACING_S:
-                    await _woken(kept.woken, seconds - SPACING_S)
+                    await self._rest(key, kept, seconds - SPACING_S)
         finally:
             self._kept.pop(key, None)
             self._gauge.set(len(self._kept))
-            if kept.woken.is_set() and not self._stopping:  # it was made anew while the last pass found it gone
+            if kept.woken.is_set() and not self._stopping:  # it was made again while the last pass found it gone
                 self.wake(*key)
 
+    async def _rest(self, key: tuple[str, str], kept: _Kept, seconds: float) -> None:
+        """Wait until the resource is woken, or its metadata service answers no more, but not for longer."""
+        while seconds > 0 and not kept.woken.is_set():
+            part = min(seconds, self._context.settings.peek_s)
+            await _woken(kept.woken, part)
+            seconds -= part
+            if seconds > 0 and not kept.woken.is_set() and not await self._answers(key, kept.woken):
+                return
+
+    async def _answers(self, key: tuple[str, str], woken: asyncio.Event) -> bool:
+        """Peek, but not beyond a wake-up. A peek that fails is like one that says no: the next pass finds out."""
+        peek = self._peeks.get(key)
+        if peek is None:
+            return True
+        asked, called = asyncio.ensure_future(peek()), asyncio.ensure_future(woken.wait())
+        try:
+            await asyncio.wait((asked, called), return_when=asyncio.FIRST_COMPLETED)
+            return not asked.done() or asked.result()
+        except Exception:
+            _log.exception("peek failed", namespace=key[0], **{self._what: key[1]})
+            return False
+        finally:
+            asked.cancel()
+            called.cancel()
+            await asyncio.gather(asked, called, return_exceptions=True)
+
     def _paced(self, seconds: float) -> float:
-        """When to look again at one of many that rest: one each second; what happens to one wakes it all the same."""
+        """Return after how many seconds to look again at one of many that rest.
+
+        One is looked at each second; what happens to one wakes it all the same.
+        """
         if seconds < self._context.settings.rest_s:
             return seconds
         return max(seconds, min(_LONGEST_REST_S, float(len(self._kept))))

@@ -1,9 +1,10 @@
 """One pass over one cluster.
 
 Invariants
-- Everything is read anew; what is done depends on the resource and the world alone. Any process may do the next pass.
+- Everything is read again; what is done depends on the resource and the world alone. Any process may do the next pass.
 - An operation is in `status` before its first side effect: recording one is a pass of its own.
-- A spec that cannot be understood, in part or as a whole, is told, and stops neither what protects data nor a deletion.
+- A spec that cannot be understood, in part or as a whole, is reported, and stops neither what protects data nor a
+  deletion.
 - The status is written for the resource version that was read: of two operators one fails, and looks again.
 
 Threads: one event loop; passes over one cluster never overlap (`handlers` sees to it), those over several do.
@@ -15,6 +16,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -26,7 +28,7 @@ from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import Builds, build
-from bookie_operator.builders.common import key_of, manifest
+from bookie_operator.builders.common import is_own, key_of, manifest, owner_of
 from bookie_operator.builders.config import TOKEN_KEY, demands_client_token
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
@@ -48,6 +50,7 @@ from bookie_operator.planner.plan import plan as make_plan
 from bookie_operator.reconcile.carrying_out import NotLeading, Outcome, follow
 from bookie_operator.reconcile.context import OperatorContext
 from bookie_operator.status import conditions, reporting
+from bookie_operator.world.facts import ClusterFacts
 from bookie_operator.world.model import ClusterView
 
 _log = structlog.get_logger(__name__)
@@ -59,16 +62,18 @@ _LEAST: Final[Mapping[str, Any]] = {
     "metadataService": {"type": "Embedded"},
     "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi"}},
 }
-"""A spec by which a cluster can be kept from harm, or ended with its volumes kept, when nobody knows its own."""
+"""A spec by which a cluster can be kept from harm, or ended with its volumes kept, when its own is unknown."""
 _BYTES: Final = 32
 
 
 async def run_pass(context: OperatorContext, name: str, namespace: str) -> float | None:
     """Look, decide, do at most one thing, tell. Seconds until the next pass; None: there is no such cluster any more.
 
-    Raises KubernetesError and NotLeading: nothing was done, or what was done is not told yet; the next pass finds out.
+    Raises KubernetesError and NotLeading: nothing was done, or what was done is not reported yet; the next pass finds
+    out.
     """
     begun = time.monotonic()
+    context.peeks.pop((namespace, name), None)  # of the last pass: who answered then is not asked if this one fails
     try:
         seconds = await _pass(context, name, namespace)
     except Conflict as exc:
@@ -82,6 +87,7 @@ async def run_pass(context: OperatorContext, name: str, namespace: str) -> float
         context.repairs.forget((namespace, name))
         context.back_off.forget((namespace, name))
         context.builds.forget(namespace, name)
+        context.silent.pop((namespace, name), None)
     else:
         context.metrics.passed(namespace, name, time.monotonic() - begun, context.now())
     return seconds
@@ -121,8 +127,10 @@ async def _pass(context: OperatorContext, name: str, namespace: str) -> float | 
 def _made(
     builds: Builds, cluster: ClusterView, building: BuildContext
 ) -> tuple[tuple[str, ...], DesiredObjects | None]:
-    """What is wrong with the spec, and what is made of it; None: nothing can be. Parts of Kubernetes' own are handed
-    through, and their shape is as people wrote it."""
+    """Return what is wrong with the spec, and the objects made of it; None: none can be made.
+
+    Parts of Kubernetes' own are handed through, and their shape is as people wrote it.
+    """
     errors: tuple[str, ...] = ()
     try:
         errors = validate(cluster.spec, cluster.status)
@@ -137,8 +145,9 @@ def _made(
 
 
 async def _earlier_spec(context: OperatorContext, resource: KubernetesObject) -> Mapping[str, Any] | None:
-    """What to keep a cluster safe by, and to end it by, while its spec cannot be understood: as the identity has it,
-    else the least that there can be. None: nothing of the cluster was ever made.
+    """Return a spec to keep a cluster safe by, and to end it by, while its own cannot be understood.
+
+    It is the one of the identity, else the least that there can be. None: nothing of the cluster was ever made.
 
     Data go only if the spec that there is, as far as it goes, says so too.
     """
@@ -158,7 +167,7 @@ async def _earlier_spec(context: OperatorContext, resource: KubernetesObject) ->
 
 
 async def _unreadable_status(context: OperatorContext, resource: KubernetesObject, fault: str) -> float:
-    """Nothing is done, and people are told: what an operation did has to be understood."""
+    """Do nothing, and report it: what an operation did has to be understood."""
     metadata = resource["metadata"]
     _log.error("the status cannot be read", cluster=metadata["name"], namespace=metadata["namespace"], reason=fault)
     context.metrics.failed(metadata["namespace"], metadata["name"], "UnreadableStatus")
@@ -168,6 +177,21 @@ async def _unreadable_status(context: OperatorContext, resource: KubernetesObjec
     if await reporting.tell_unreadable_status(context.kubernetes, resource, words, context.now()):
         await context.events.publish_about(metadata, Event("UnreadableStatus", words, EventType.WARNING))
     return _UNREADABLE_S
+
+
+def _with_silence(
+    silent: dict[tuple[str, str], tuple[str, float]], key: tuple[str, str], facts: ClusterFacts | None, now: float
+) -> ClusterFacts | None:
+    """Return the facts with the time since when their auditor has not listed the bookies that it looks at."""
+    if facts is None:
+        return None
+    if facts.auditor is None or facts.unchecked is not None:
+        silent.pop(key, None)
+        return facts
+    auditor, since = silent.get(key, ("", now))
+    since = since if auditor == facts.auditor else now
+    silent[key] = (facts.auditor, since)
+    return replace(facts, silent_since=since)
 
 
 async def _reconcile(
@@ -193,7 +217,9 @@ async def _reconcile(
     )
     key, now = (cluster.namespace, cluster.name), context.now()
     unstable, refused = context.repairs.unstable(key, now), context.back_off.refused(key, now)
-    observed = replace(observed, world=replace(observed.world, unstable=unstable, refused_actions=refused))
+    facts = _with_silence(context.silent, key, observed.world.facts, now)
+    world = replace(observed.world, unstable=unstable, refused_actions=refused, facts=facts)
+    observed = replace(observed, world=world)
     desired = holding.hold(observed.world, desired)
     observed = await with_needs(sources, observed, needs(observed.world, desired))
     observed = await with_config_changes(context.kubernetes, observed, objects, desired.held)
@@ -203,6 +229,8 @@ async def _reconcile(
         context.kubernetes, sources.admin, observed.world, observed.endpoints, observed.tellers, objects, desired, plan
     )
     outcome = await follow(context, execution)
+    if observed.world.facts is not None and observed.tellers and not outcome.gone:
+        context.peeks[key] = partial(sources.admin.tells, observed.tellers[0])
     events = [event for event in (outcome.event, *(note.event for note in plan.notes)) if event is not None]
     if not outcome.gone:
         told, unknown = await _tell(context, resource, observed, execution, outcome)
@@ -218,7 +246,7 @@ async def _reconcile(
 
 
 def _newly_stalled(before: BookieClusterStatus, after: BookieClusterStatus) -> Event | None:
-    """A person is needed, and nobody was told so for this reason: an operation that may not begin has no event else."""
+    """Return an event if a person is needed for a new reason: an operation that may not begin has no event else."""
     earlier, now = (
         next((each for each in status.conditions if each.type == "Stalled" and each.status == conditions.TRUE), None)
         for status in (before, after)
@@ -238,13 +266,21 @@ def _older_definition(unknown: frozenset[str]) -> Event:
 
 
 async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
-    token = await bearer_token(context.kubernetes, cluster, naming.admin_token(cluster.name))
-    if demands_client_token(cluster):
-        await bearer_token(context.kubernetes, cluster, naming.client_token(cluster.name))
-    if is_protected(cluster):
-        await bearer_token(context.kubernetes, cluster, naming.metadata_token(cluster.name))
+    wanted = [naming.admin_token(cluster.name)]
+    wanted += [naming.client_token(cluster.name)] if demands_client_token(cluster) else []
+    wanted += [naming.metadata_token(cluster.name)] if is_protected(cluster) else []
+    secrets = {name: await token_secret(context.kubernetes, cluster, name) for name in wanted}
+    taken = {
+        f"{SECRET.kind}/{name}": owner_of(found)
+        for name, found in secrets.items()
+        if found is not None and not is_own(found, cluster)
+    }
+    # The maker of a Secret that is not the cluster's own would choose the token.
+    shown = secrets[wanted[0]] if f"{SECRET.kind}/{wanted[0]}" not in taken else None
     trust = Trust(context.kubernetes, cluster.namespace, naming.admin_server_name(cluster.name, cluster.namespace))
-    admin = Admin(context.session, token, trust=trust, timeout_s=context.settings.admin_timeout_s, now=context.now)
+    admin = Admin(
+        context.session, token_in(shown), trust=trust, timeout_s=context.settings.admin_timeout_s, now=context.now
+    )
     groups = (await context.building()).api_groups
     return Sources(
         context.kubernetes,
@@ -252,6 +288,7 @@ async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
         groups,
         admin_port=context.settings.admin_port,
         surroundings=context.surroundings,
+        taken=taken,
     )
 
 
@@ -331,20 +368,18 @@ def _count(context: OperatorContext, cluster: ClusterView, plan: Plan) -> None:
     context.metrics.decided(cluster.namespace, cluster.name, type(decision).__name__, reason)
 
 
-async def bearer_token(kubernetes: Kubernetes, cluster: ClusterView, name: str) -> str:
-    """The first token of the Secret, which people may rotate; made if it is not there and the cluster is to be.
+async def token_secret(kubernetes: Kubernetes, cluster: ClusterView, name: str) -> KubernetesObject | None:
+    """Return the Secret with tokens, which people may rotate, and make it if it is not there.
 
-    Empty: there is none, and none is made for a cluster that goes or is paused.
+    None: it is not there, and is not made for a cluster that is being deleted or paused.
     """
     found = await kubernetes.find(SECRET, cluster.namespace, name)
-    if found is None:
-        if cluster.deleting or cluster.paused:
-            return ""
-        try:
-            found = await kubernetes.create(_secret(cluster, name))
-        except Conflict:  # another operator was faster
-            found = await kubernetes.get(SECRET, cluster.namespace, name)
-    return token_in(found)
+    if found is not None or cluster.deleting or cluster.paused:
+        return found
+    try:
+        return await kubernetes.create(_secret(cluster, name))
+    except Conflict:  # another operator was faster
+        return await kubernetes.get(SECRET, cluster.namespace, name)
 
 
 def _secret(cluster: ClusterView, name: str) -> KubernetesObject:

@@ -1,1 +1,1 @@
-"""What is told: the status with its conditions, and events."""
+"""The reports of the operator: the status with its conditions, and events."""

@@ -6,20 +6,24 @@ than these and `observedGeneration`.
 
 Invariants
 - `lastTransitionTime` moves only when `status` of the condition does.
-- What nobody could tell is Unknown, never False.
+- An unknown state is Unknown, never False.
 - A task that is wrong says so itself: no cluster is judged by it.
+- One condition says why something waits: `Stalled` if a person is needed, else `Reconciling`. The message of `Ready` is
+  a short form of it.
 
 Threads: pure functions, any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
-from bookie_operator.planner import view
+from bookie_operator.crds.model import shortened
+from bookie_operator.crds.quantity import known_bytes
+from bookie_operator.planner import gates, view
 from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Finish, Plan, Record, Rest, Wait
 from bookie_operator.planner.desired import Desired
@@ -39,6 +43,12 @@ _VERB: Final = {
     OperationType.AUDIT: "Auditing",
     OperationType.DELETE: "Deleting",
 }
+_SUMMARY: Final = 240
+"""Characters of the message of `Ready`, a column of `kubectl get -o wide`."""
+_NOTHING_RESERVED: Final = (
+    "spec.pod.resources asks for no memory: the kubelet of a node that runs short of it ends such pods first, several "
+    "at once, whatever the disruption budget says; give requests of memory where data count"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ def findings(world: World, desired: Desired, plan: Plan, operation: Operation | 
     plan = _without_vain_tasks(plan)
     stalled = _refused(world, _stalled(world, plan, operation))
     found = [
-        _ready(world, desired, plan, operation, stalled),
+        summary(_ready(world, desired, plan, operation, stalled)),
         _available(world),
         _reconciling(plan, operation, stalled),
         stalled,
@@ -96,7 +106,7 @@ def _dated(found: Finding, before: Condition | None, generation: int, now: str) 
 
 
 def _without_vain_tasks(plan: Plan) -> Plan:
-    """Without what a task waits for in vain: what else the pass says is what the cluster is like."""
+    """Return the plan without what a task waits for in vain: the rest of the pass says what the cluster is like."""
     notes = tuple(each for each in plan.notes if not _vain(each))
     if isinstance(plan.decision, Wait) and _vain(plan.decision):
         return replace(plan, decision=notes[0] if notes else Rest(), notes=notes[1:])
@@ -108,7 +118,8 @@ def _vain(wait: Wait) -> bool:
 
 
 def _as_it_was(world: World, found: Finding) -> Finding:
-    """In a pass that only writes down how a task stands, nothing is done to the cluster, and no more is known of it."""
+    """Return the earlier finding: a pass that only writes down how a task is does nothing to the cluster, and learns no
+    more of it."""
     if found.type in ("Ready", "Reconciling"):
         for before in world.cluster.status.conditions:
             if before.type == found.type and before.observed_generation == world.cluster.generation:
@@ -120,7 +131,7 @@ def _as_it_was(world: World, found: Finding) -> Finding:
 
 
 def _blockers(plan: Plan) -> list[Wait]:
-    """What waits for a person."""
+    """Return what waits for a person."""
     waits = [plan.decision] if isinstance(plan.decision, Wait) else []
     return [wait for wait in (*waits, *plan.notes) if wait.stalled]
 
@@ -137,7 +148,7 @@ def _stalled(world: World, plan: Plan, operation: Operation | None) -> Finding:
 
 
 def _refused(world: World, stalled: Finding) -> Finding:
-    """Pods that nobody lets Kubernetes make are waited for in vain."""
+    """Return a finding about pods that Kubernetes may not make: they are waited for in vain."""
     if not world.refused or world.cluster.deleting:
         return stalled
     each = [f"{key}: {words}" for key, words in sorted(world.refused.items())]
@@ -145,6 +156,11 @@ def _refused(world: World, stalled: Finding) -> Finding:
     if stalled.status == TRUE:
         return replace(stalled, message=f"{stalled.message}; {said}")
     return Finding("Stalled", TRUE, "PodsRefused", f"{said}. Raise the quota, or mend what refuses them")
+
+
+def summary(ready: Finding) -> Finding:
+    """Return it with a message that fits into a column: another condition has the whole one."""
+    return replace(ready, message=shortened(ready.message, _SUMMARY))
 
 
 def _ready(world: World, desired: Desired, plan: Plan, operation: Operation | None, stalled: Finding) -> Finding:
@@ -203,37 +219,48 @@ def _words(plan: Plan) -> str:
 def _replicated(world: World) -> Finding:
     answer = view.fully_replicated(world)
     if world.facts is None:
-        return Finding("LedgersReplicated", UNKNOWN, "MetadataUnreachable", world.facts_error)
+        return Finding("LedgersReplicated", UNKNOWN, "MetadataUnreachable", "the condition Available says why")
     if answer is None:
         words = "nobody is auditor" if world.facts.auditor is None else "no complete audit yet"
         return Finding("LedgersReplicated", UNKNOWN, "NotAudited", words)
     if answer:
+        if (unlooked := gates.looked_at(world)) is not None:
+            return Finding("LedgersReplicated", UNKNOWN, unlooked.reason, unlooked.message)
         return Finding("LedgersReplicated", TRUE, "AllReplicated")
     count = world.facts.under_replicated
     return Finding("LedgersReplicated", FALSE, "UnderReplicated", f"{count} ledgers have too few copies")
-
-
-_NOTHING_RESERVED: Final = (
-    "spec.pod.resources asks for no memory: the kubelet of a node that runs short of it ends such pods first, several "
-    "at once, whatever the disruption budget says; give requests of memory where data count"
-)
 
 
 def _spec_valid(world: World, desired: Desired) -> Finding:
     if world.spec_errors:
         return Finding("SpecValid", FALSE, "InvalidSpec", "; ".join(world.spec_errors))
     # What this Kubernetes does not offer is left out, and nothing else waits for it.
-    if desired.missing:
-        return Finding("SpecValid", TRUE, "PartlyApplied", "; ".join(desired.missing))
+    if left_out := (*desired.missing, *_smaller(world)):
+        return Finding("SpecValid", TRUE, "PartlyApplied", "; ".join(left_out))
     given = world.cluster.spec.pod.resources.values()
     if not any(isinstance(part, Mapping) and part.get("memory") for part in given):
         return Finding("SpecValid", TRUE, "NothingReserved", _NOTHING_RESERVED)
     return Finding("SpecValid", TRUE, "Valid")
 
 
+def _smaller(world: World) -> Iterator[str]:
+    """Name the sizes that have no effect because claims request more."""
+    storage = world.cluster.spec.storage
+    sizes = {"journal": storage.journal.size, "ledger": storage.ledger.size}
+    sizes |= {"index": storage.index.size} if storage.index is not None else {}
+    told: set[str] = set()
+    for claim in view.live_claims(world):
+        wanted, asked = known_bytes(sizes.get(claim.volume, "")), known_bytes(claim.requested)
+        if wanted is not None and asked is not None and asked > wanted and claim.volume not in told:
+            told.add(claim.volume)
+            path = f"spec.storage.{claim.volume}.size"
+            yield f"{path}: volumes never shrink, and {claim.name} keeps its {claim.requested}"
+
+
 def _active(operation: Operation | None, name: str, kind: OperationType) -> Finding:
+    """Tell the step. Stalled or Reconciling says what the step waits for."""
     if operation is not None and operation.type is kind:
-        return Finding(name, TRUE, operation.step, operation.message)
+        return Finding(name, TRUE, operation.step)
     return Finding(name, FALSE, "NotUnderWay")
 
 
@@ -253,7 +280,7 @@ def _upgrading(desired: Desired, operation: Operation | None) -> Finding:
 
 def _scaling_down(world: World, desired: Desired, plan: Plan, operation: Operation | None) -> Finding:
     if operation is not None and operation.type is OperationType.DECOMMISSION:
-        return Finding("ScalingDown", TRUE, operation.step, operation.message)
+        return _active(operation, "ScalingDown", OperationType.DECOMMISSION)
     wanted = {each.name: each.replicas for each in desired.stateful_sets}
     surplus = sum(max(0, each.replicas - wanted.get(each.name, 0)) for each in world.stateful_sets)
     if surplus and not world.cluster.deleting:
@@ -290,5 +317,5 @@ def _spare(world: World) -> Finding:
         "SpareCapacity",
         FALSE,
         "NoSpareBookie",
-        f"{spec.replicas} bookies are as many as an ensemble takes: while one is away no copy can be made anew",
+        f"{spec.replicas} bookies are as many as an ensemble takes: while one is away no copy can be replaced",
     )

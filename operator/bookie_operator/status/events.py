@@ -2,7 +2,7 @@
 
 Invariants
 - Reasons are stable; what repeats (same reason and message) is one event whose series grows, at most once in
-  `REPEAT_S`: nobody's event quota is used up by a loop.
+  `REPEAT_S`: a loop uses up no event quota.
 - An event that cannot be written is logged, and stops nothing.
 
 Threads: one event loop.
@@ -49,7 +49,7 @@ class Events:
         self._instance = instance
         self._now = now
         self._series: OrderedDict[str, _Series] = OrderedDict()
-        """By what is the same; see `_digest`."""
+        """Series by what is the same; see `_digest`."""
 
     async def publish(self, cluster: ClusterView, event: Event, action: str = "Reconcile") -> None:
         """`action`: in camel case, what was being done."""

@@ -2,7 +2,8 @@
 
 `Ready` is True when the schedule is in place, or when what runs once has ended well; `Reconciling` and `Stalled` are
 True when it is under way, and when a person is needed: kstatus asks for no more. `Complete` and `Failed` are those of a
-Job, for `kubectl wait`.
+Job, for `kubectl wait`. One condition says in full why something is so: `Stalled` or `Reconciling`, or
+`LastRunSucceeded` of a run after which neither is True. `Ready` begins with the same words.
 
 Invariants
 - It is written for the resource version that the plan was made for: a run is never counted twice.
@@ -29,7 +30,7 @@ from bookie_operator.crds.job_spec import (
 )
 from bookie_operator.planner.jobs import JobPlan, is_over
 from bookie_operator.planner.operations import written
-from bookie_operator.status.conditions import FALSE, TRUE, UNKNOWN, Finding, dated
+from bookie_operator.status.conditions import FALSE, TRUE, UNKNOWN, Finding, dated, summary
 from bookie_operator.world.model import JobWorld
 
 _ENDS = {
@@ -106,16 +107,18 @@ def _findings(
     ready = _ready(world, plan, phase, active, last)
     stalled = plan.blocker is not None and plan.blocker.stalled
     failed = phase is JobPhase.FAILED
-    yield ready
+    yield summary(ready)
     under_way = ready.status != TRUE and not stalled and not failed and phase is not JobPhase.SUSPENDED
     yield Finding("Reconciling", TRUE if under_way else FALSE, ready.reason, ready.message if under_way else "")
     if stalled or failed:
         yield Finding("Stalled", TRUE, ready.reason, ready.message)
     else:
         yield Finding("Stalled", FALSE, "NothingStalls")
-    yield _last_run(last)
+    yield _last_run(last, "" if failed or last is None else _last_words(last))
     if not world.job.spec.scheduled:
-        yield from _like_a_job(phase, last)
+        complete = phase in (JobPhase.SUCCEEDED, JobPhase.FINDINGS)
+        yield Finding("Complete", TRUE if complete else FALSE, phase.value)
+        yield Finding("Failed", TRUE if failed else FALSE, phase.value)
 
 
 def _ready(world: JobWorld, plan: JobPlan, phase: JobPhase, active: list[ActiveRun], last: Run | None) -> Finding:
@@ -148,23 +151,16 @@ def _last_words(last: Run | None) -> str:
         case RunOutcome.FINDINGS:
             return f"the last run, Job {last.job}, found something: see status.lastResult{ending}"
         case RunOutcome.UNKNOWN:
-            return f"nobody knows how the last run, Job {last.job}, ended{ending}"
+            return f"the result of the last run, Job {last.job}, is unknown{ending}"
     return f"the last run, Job {last.job}, failed{ending}"
 
 
-def _last_run(last: Run | None) -> Finding:
+def _last_run(last: Run | None, words: str) -> Finding:
     if last is None:
         return Finding("LastRunSucceeded", UNKNOWN, "NoRunYet")
     good = last.outcome is RunOutcome.SUCCEEDED
     told = UNKNOWN if last.outcome is RunOutcome.UNKNOWN else TRUE if good else FALSE
-    return Finding("LastRunSucceeded", told, last.outcome.value, "" if good else _last_words(last))
-
-
-def _like_a_job(phase: JobPhase, last: Run | None) -> Iterator[Finding]:
-    complete = phase in (JobPhase.SUCCEEDED, JobPhase.FINDINGS)
-    yield Finding("Complete", TRUE if complete else FALSE, phase.value, _last_words(last) if complete else "")
-    failed = phase is JobPhase.FAILED
-    yield Finding("Failed", TRUE if failed else FALSE, phase.value, _last_words(last) if failed else "")
+    return Finding("LastRunSucceeded", told, last.outcome.value, "" if good else words)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -173,7 +169,7 @@ def _like_a_job(phase: JobPhase, last: Run | None) -> Iterator[Finding]:
 async def write_job_status(
     kubernetes: Kubernetes, metadata: Mapping[str, Any], before: BookieJobStatus, after: BookieJobStatus
 ) -> bool:
-    """Whether anything had to be written. `metadata`: of the resource as it was read.
+    """Write the status; return whether anything had to be written. `metadata`: of the resource as it was read.
 
     Raises Conflict: the resource is not what the plan was made for.
     """

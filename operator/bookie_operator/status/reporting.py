@@ -3,8 +3,8 @@
 Invariants
 - The status says what the pass found, and the operation as it is after the pass. A pass over an unchanged cluster
   makes the status that it read, and writes nothing.
-- What nobody could tell stays as it was last told where it is a count of bookies, and is absent where it is a fact
-  about ledgers.
+- An unknown value stays as it was last known where it is a count of bookies, and is absent where it is a fact about
+  ledgers.
 - Percentages move in steps, with hysteresis: a status does not change because a disk breathes.
 - It is written for the resource version that the plan was made for: an operator that reads older things writes nothing.
 
@@ -40,6 +40,7 @@ from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.operations import written
 from bookie_operator.status import conditions
+from bookie_operator.world.facts import ClusterFacts
 from bookie_operator.world.model import PodFault, PodView, World
 
 
@@ -57,7 +58,7 @@ def status_after(
         "metadata_service_uri": metadata_service_uri,
         "version": version(world, desired, before.version),
         "revision": revision(world, desired),
-        "ledgers": ledgers(world, before.ledgers),
+        "ledgers": ledgers(world.facts, before.ledgers),
         "storage": storage(world),
         "bookies": bookies(world, desired, before.bookies, base.operation),
     }
@@ -82,7 +83,7 @@ def unreadable(
 
 
 async def tell_unreadable_status(kubernetes: Kubernetes, resource: Mapping[str, Any], words: str, now: float) -> bool:
-    """Whether anything had to be written: the conditions alone, since the rest is what nobody understands."""
+    """Write the conditions alone, since the rest cannot be understood; return whether anything had to be written."""
     before = list((resource.get("status") or {}).get("conditions") or ())
     told = [
         {
@@ -106,7 +107,7 @@ async def tell_unreadable_status(kubernetes: Kubernetes, resource: Mapping[str, 
 
 
 def body(status: BookieClusterStatus) -> dict[str, Any]:
-    """The status as it stands in the resource."""
+    """Return the status as it is in the resource."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -184,7 +185,7 @@ def version(world: World, desired: Desired, before: VersionStatus) -> VersionSta
 
 
 def revision(world: World, desired: Desired) -> RevisionStatus:
-    """By StatefulSets and their pods."""
+    """Return the revision by StatefulSets and their pods."""
     wanted = {one.name: one.template_hash for one in desired.stateful_sets}
     current: dict[str, set[str]] = {}
     for pod in world.pods:
@@ -201,8 +202,7 @@ def _together(hashes: Mapping[str, str]) -> str:
     return content_hash(hashes)
 
 
-def ledgers(world: World, before: LedgersStatus) -> LedgersStatus:
-    facts = world.facts
+def ledgers(facts: ClusterFacts | None, before: LedgersStatus) -> LedgersStatus:
     if facts is None:
         return LedgersStatus(last_audit=before.last_audit, auditor="")
     return LedgersStatus(

@@ -1,1 +1,1 @@
-"""What is: one snapshot of a cluster, and how it is read."""
+"""The world: one snapshot of a cluster, and how it is read."""

@@ -1,8 +1,8 @@
-"""What BookKeeper says of itself: bookies over their admin API, and whoever has a session with the metadata service.
+"""Facts that BookKeeper reports: bookies over their admin API, and pods that have a session with the metadata service.
 
 Invariants
 - Values only: nothing in it reads, waits or changes.
-- What nobody could tell is None where a fact stands, never a fact of zeros.
+- An unknown fact is None, never a fact of zeros.
 
 Threads: any.
 """
@@ -16,15 +16,24 @@ from enum import StrEnum
 
 @dataclass(frozen=True)
 class BookieFacts:
-    """What one bookie says of itself over its admin API."""
+    """Facts about one bookie, from its admin API."""
 
     read_only: bool
     used_bytes: int
     total_bytes: int
     used_percent: float
-    """Of its fullest ledger directory."""
+    """Use of its fullest ledger directory."""
     config: Mapping[str, str] | None = None
-    """Keys of its configuration that somebody set, as it runs with them; None: it did not tell."""
+    """Keys that are set in its configuration, as it runs with them; None: unknown."""
+    entry_log_bytes: int | None = None
+    """Bytes of its own on its file systems; None: unknown."""
+    file_systems: frozenset[str] = frozenset()
+    """Ids of its file systems; empty: unknown."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that a drain would have to copy at most. If unknown, all that is used."""
+        return self.used_bytes if self.entry_log_bytes is None else min(self.entry_log_bytes, self.used_bytes)
 
     @property
     def free_bytes(self) -> int:
@@ -33,11 +42,11 @@ class BookieFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """What the metadata service says, told by some bookie or auto-recovery pod that has a session with it."""
+    """Facts in the metadata service, from a bookie or auto-recovery pod that has a session with it."""
 
     instance_id: str
     writable: frozenset[str]
-    """Bookie ids."""
+    """Ids of bookies that take writes."""
     read_only: frozenset[str]
     cookies: frozenset[str]
     """Bookie ids that have a cookie."""
@@ -45,12 +54,16 @@ class ClusterFacts:
     auditor: str | None
     """None: none is elected."""
     last_audit: float | None
-    """When the last complete audit of the bookies began; seconds since 1970. None: there was none."""
+    """Time at which the last complete audit of the bookies began; seconds since 1970. None: there was none."""
     autorecovery_enabled: bool
     lost_bookie_recovery_delay: int
     """Seconds."""
     unrecoverable: int | None = None
     """Ledgers with an entry of which no bookie has a copy, by the last complete check of replicas; None: not known."""
+    unchecked: frozenset[str] | None = None
+    """Bookies that were away, and whose copies the auditor has not looked at since; None: unknown."""
+    silent_since: float | None = None
+    """Time at which this process first saw this auditor, if it has not listed such bookies since. None: not known."""
 
     @property
     def registered(self) -> frozenset[str]:
@@ -59,13 +72,13 @@ class ClusterFacts:
 
 @dataclass(frozen=True)
 class Proof:
-    """Uncached reads of this very pass: who needs the bookie still?"""
+    """Uncached reads of this very pass: what still needs the bookie?"""
 
     bookie_id: str
     ledgers: int
     """Ledgers that name it."""
     marks: int
-    """Under-replicated ledgers that name it."""
+    """Number of under-replicated ledgers that name it."""
     registered: bool
     auditor: str | None
     last_audit: float | None
@@ -74,7 +87,7 @@ class Proof:
     """Ledgers that are being re-replicated or recovered, and may come to name it."""
 
     def holds(self, *, instance_id: str, drained_since: float) -> bool:
-        """Whether its cookie and its volumes may be deleted."""
+        """Return whether its cookie and its volumes may be deleted."""
         return (
             self.ledgers == 0
             and self.marks == 0
@@ -90,12 +103,12 @@ class Proof:
 
 class DrainPhase(StrEnum):
     ABSENT = "absent"
-    """Nobody drains it."""
+    """The bookie is not being drained."""
     RUNNING = "running"
     BLOCKED = "blocked"
-    """Nothing moves; `DrainFacts.blockers` tells why."""
+    """The drain makes no progress; `DrainFacts.blockers` says why."""
     INTERRUPTED = "interrupted"
-    """It was begun, and nobody works on it: begin it again."""
+    """The drain was begun, and no process works on it: begin it again."""
     DRAINED = "drained"
     """Proven: no ledger named it when its drain ended."""
     REFUSED = "refused"
@@ -117,36 +130,39 @@ class DrainFacts:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a drain of a bookie would have to do, and why it would not be begun."""
+    """The work that a drain of a bookie would have, and the reasons for which it would be refused."""
 
     bookie_id: str
     ledgers: int
     """Ledgers that name it."""
     refusals: tuple[str, ...] = ()
     open_ledgers: int = 0
-    """Of these, those that are not closed: what they hold is not in `nbytes`."""
+    """Number of these ledgers that are not closed: their bytes are not in `nbytes`."""
     nbytes: int = 0
-    """To copy; an estimate, of closed ledgers."""
+    """Bytes to copy; an estimate, of closed ledgers."""
     largest_ensemble: int = 0
-    """Of any ledger of the cluster; 0: older bookies do not tell."""
+    """Largest ensemble of any ledger of the cluster; 0: older bookies do not report it."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SafetyFacts:
-    """What would become of ledgers if these bookies went now."""
+    """The risk to ledgers if these bookies went now."""
 
     bookies: frozenset[str]
     below_ack_quorum: int
-    """Not counting those whose ack quorum is as large as their write quorum and whose other copies all stay: of these
-    no bookie could ever be stopped."""
+    """Number of ledgers below their ack quorum.
+
+    It does not count those whose ack quorum is as large as their write quorum and whose other copies all stay: of these
+    no bookie could ever be stopped.
+    """
     without_copy: int
     unknown: int
     examples: tuple[str, ...] = ()
     unrecoverable_hash: str = ""
-    """Of the sorted ids of ledgers without a copy: what a person accepts the loss of."""
+    """Hash of the sorted ids of ledgers without a copy: a person accepts the loss of exactly these."""
     unrecoverable: tuple[int, ...] = ()
-    """These ids; empty where not all of them are known."""
+    """Ids of ledgers without a copy; empty where not all of them are known."""
 
     @property
     def safe(self) -> bool:

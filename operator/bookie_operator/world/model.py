@@ -1,10 +1,11 @@
-"""One snapshot of everything that a decision about a cluster (`World`) or a job (`JobWorld`) may depend on: what
-Kubernetes holds, and `facts`, what BookKeeper says.
+"""One snapshot of everything that a decision about a cluster (`World`) or a job (`JobWorld`) may depend on.
+
+It is what Kubernetes holds, and `facts`, what BookKeeper says.
 
 Invariants
 - Values only: nothing in it reads, waits or changes.
 - "Not there" is an empty collection or `Absent...`; "could not tell" is None, and never taken for the other.
-- Read anew in every pass, uncached, as far as `Needs` of the planner asks for it.
+- Read again in every pass, uncached, as far as `Needs` of the planner asks for it.
 
 Threads: any.
 """
@@ -62,20 +63,22 @@ class StatefulSetView:
     config_maps: frozenset[str] = frozenset()
     """Names of the ConfigMaps that its template uses."""
     inputs_hash: str = ""
-    """Of what people asked for when it got this template; empty: nobody wrote it down."""
+    """Hash of what people asked for when it got this template; empty: not recorded."""
     restart: str = ""
     """Text of the annotation `podkeeper.dev/restart` in its template."""
     volume_attributes: Mapping[str, str] = field(default_factory=dict)
     """VolumeAttributesClass in the claim templates, by kind of volume, of those that have one."""
+    volume_classes: Mapping[str, str] = field(default_factory=dict)
+    """Storage class in the claim templates, by kind of volume, of those that name one."""
 
     @property
     def settled(self) -> bool:
-        """Whether its controller has seen what it says."""
+        """Return whether its controller has seen what it says."""
         return self.observed_generation >= self.generation and not self.deleting
 
 
 class PodFault(StrEnum):
-    """Why a pod does not become ready, as far as it shows."""
+    """The reason for which a pod does not become ready, as far as it shows."""
 
     NONE = ""
     IMAGE = "Image"
@@ -100,19 +103,25 @@ class PodView:
     node: str = ""
     ready: bool = False
     running: bool = False
+    bookie_runs: bool = False
+    """The bookie's own container runs, whatever others do: it may serve, also where the pod is not ready."""
     deleting: bool = False
     template_hash: str = ""
     fault: PodFault = PodFault.NONE
     fault_message: str = ""
+    kept_by_cordon: bool = False
+    """True if it waits for nodes that are cordoned, and its volumes fit no other."""
     created_at: float = 0.0
     """Seconds since 1970."""
     ready_since: float | None = None
     unready_since: float | None = None
-    """None: it is ready, or nobody says since when it is not."""
+    """None: it is ready, or that time is unknown."""
     owner_uid: str = ""
     """UID of its StatefulSet; empty: it is an orphan."""
     config_maps: frozenset[str] = frozenset()
-    """Names of the ConfigMaps that it uses; empty: could not be told."""
+    """Names of the ConfigMaps that it uses; empty: unknown."""
+    awaits_location: bool = False
+    """True if it still needs the zone of its node."""
 
 
 class ResizeState(StrEnum):
@@ -123,12 +132,12 @@ class ResizeState(StrEnum):
 
 
 class ModifyState(StrEnum):
-    """What has become of the VolumeAttributesClass that a claim asks for, while its volume does not have it."""
+    """The state of the VolumeAttributesClass that a claim asks for, while its volume does not have it."""
 
     NONE = ""
-    """Nobody has begun."""
+    """The change has not begun."""
     PENDING = "Pending"
-    """Something is missing, most often the class itself."""
+    """A part is missing, usually the class itself."""
     IN_PROGRESS = "InProgress"
     FAILED = "Failed"
     """The driver refuses, or fails and tries again."""
@@ -141,7 +150,7 @@ class AttributesView:
     requested: str = ""
     """Empty: the claim asks for none."""
     current: str = ""
-    """What its volume has; empty: none."""
+    """Class that its volume has; empty: none."""
     state: ModifyState = ModifyState.NONE
     message: str = ""
 
@@ -163,12 +172,22 @@ class ClaimView:
     """Its volume is gone."""
     deleting: bool = False
     instance_id: str = ""
+    foreign: bool = False
+    """True if it has the name of a bookie's claim but not the labels of this cluster's claims."""
+    adoption: bool = False
+    """True if a person asked the operator to label it as this cluster's."""
+    mounted: bool = True
+    """False if no StatefulSet that should exist mounts a claim of this name, whatever its number of replicas."""
     retired: bool = False
     retired_proof: str = ""
     storage_class: str = ""
     resize: ResizeState = ResizeState.NONE
     resize_since: float | None = None
     message: str = ""
+    deleting_since: float | None = None
+    """Seconds since 1970; None: it is not being deleted, or since when is unknown."""
+    finalizers: tuple[str, ...] = ()
+    """Names that keep it from going once it was deleted, beside the pods that use it."""
     zone: str = ""
     attributes: AttributesView = AttributesView()
 
@@ -181,6 +200,8 @@ class NodeView:
     """It has the taint `node.kubernetes.io/out-of-service`: a person vouches that nothing runs on it any more."""
     unschedulable: bool = False
     """It is cordoned, as `kubectl drain` does first: it takes no new pod."""
+    zone: str = ""
+    """Value of its label `spec.placement.zoneTopologyKey`; empty: it has none."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +217,7 @@ class TaskView:
     """Empty, `Running`."""
     created_at: float
     ledgers: tuple[int, ...] = ()
-    """Of AcceptLoss."""
+    """Ledgers of an AcceptLoss task."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +225,7 @@ class DeploymentView:
     """Auto-recovery's, or that of gateways; without a Deployment only `pods` may be above 0."""
 
     inputs: str = ""
-    """What people had asked for when it was applied last; empty: nobody wrote it down."""
+    """Inputs from people when it was applied last; empty: not recorded."""
     ready: int = 0
     replicas: int = 0
     pods: int = 0
@@ -215,18 +236,18 @@ class DeploymentView:
 
 @dataclass(frozen=True)
 class RefusedAction:
-    """What the API server or a bookie refused lately, for good until somebody does something."""
+    """An action that the API server or a bookie refused lately, for good until a person does something."""
 
     action: object
-    """As the planner made it."""
+    """Action as the planner made it."""
     message: str
     not_before: float
-    """When it is tried again; seconds since 1970."""
+    """Time at which it is tried again; seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Everything, as one pass found it."""
+    """All facts, as one pass found them."""
 
     @cached_property
     def pods_by_name(self) -> Mapping[str, PodView]:
@@ -250,9 +271,9 @@ class World:
     """`Kind/name` of the cluster's own objects, to their `OBJECT_HASH` (empty: none)."""
     object_uids: Mapping[str, str] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
-    """`Kind/name` of objects that the cluster needs and that are somebody else's, with whose, in words."""
+    """`Kind/name` of objects that the cluster needs and that have another owner, with the owner in words."""
     outlived: frozenset[str] = frozenset()
-    """Those of them that an earlier cluster of this name owned: Kubernetes takes them away."""
+    """Names of those of them that an earlier cluster of this name owned: Kubernetes takes them away."""
     drift: Mapping[str, str] = field(default_factory=dict)
     """`Kind/name` of the cluster's own objects that are not as they were applied, with what was changed, in words.
     Their hash is empty, but for StatefulSets of bookies."""
@@ -262,23 +283,26 @@ class World:
     refused: Mapping[str, str] = field(default_factory=dict)
     """`Kind/name` of what makes pods and is not let, by a quota or a policy, with Kubernetes' words."""
     refused_actions: tuple[RefusedAction, ...] = ()
-    """Those that are not to be tried yet."""
+    """Refused actions that are not to be tried yet."""
     metadata_job: str = ""
-    """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
+    """State of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
     metadata_job_message: str = ""
     metadata_job_finished_at: float | None = None
-    """When it ended, completed or failed; seconds since 1970."""
+    """Time at which it ended, completed or failed; seconds since 1970."""
     metadata_instance_id: str = ""
-    """Instance id that the Job found or made; empty: it did not tell (yet)."""
+    """Instance id that the Job found or made; empty: not known (yet)."""
     check_job: str = ""
-    """Of the Job that looks for the metadata where they are to be from now on, as `metadata_job`; so the next two."""
+    """State of the Job that looks for the metadata where they are to be from now on, as `metadata_job`; so the next
+    two."""
     check_job_message: str = ""
     check_job_finished_at: float | None = None
     check_instance_id: str = ""
     """Instance id that it found, and how many writable and read-only bookies are registered there, with blanks between;
-    empty: none, or it did not tell (yet)."""
+    empty: none, or not known (yet)."""
     cleanup_job: str = ""
-    """Of the Job that removes the metadata, as `metadata_job`."""
+    """State of the Job that removes the metadata, as `metadata_job`; so the next two."""
+    cleanup_job_message: str = ""
+    cleanup_job_finished_at: float | None = None
     identity: Mapping[str, str] | None = None
     """Content of the identity Secret: `instanceId`, `replicas`...; None: there is none."""
     expandable: Mapping[str, bool] | None = None
@@ -286,26 +310,26 @@ class World:
     nodes: Mapping[str, NodeView] | None = None
     """None: the operator may not read them."""
     facts: ClusterFacts | None = None
-    """None: nobody who could tell was reached."""
+    """Facts about the cluster; None: no pod that knows them was reached."""
     facts_error: str = ""
     bookies: Mapping[str, BookieFacts | None] = field(default_factory=dict)
-    """By pod name; None: it did not answer."""
+    """Facts by pod name; None: it did not answer."""
     proofs: Mapping[str, Proof | None] = field(default_factory=dict)
-    """By bookie id, as the planner needs them; None: could not be told."""
+    """Proofs by bookie id, as the planner needs them; None: unknown."""
     drains: Mapping[str, DrainFacts | None] = field(default_factory=dict)
-    """By bookie id."""
+    """Drains by bookie id."""
     outlooks: Mapping[str, Outlook | None] = field(default_factory=dict)
-    """By bookie id."""
+    """Outlooks by bookie id."""
     safety: Mapping[frozenset[str], SafetyFacts | None] = field(default_factory=dict)
-    """By bookie ids."""
+    """Risks by bookie ids."""
     tasks: tuple[TaskView, ...] = ()
     outlived_tasks: tuple[TaskView, ...] = ()
-    """Of an earlier cluster of this name: they count for nothing."""
+    """Tasks of an earlier cluster of this name: they count for nothing."""
     spec_errors: tuple[str, ...] = ()
-    """Of the validation in the loop: field, what is wrong, remedy."""
+    """Faults found by the validation in the loop: field, what is wrong, remedy."""
     config_changes: tuple[str, ...] = ()
     """Keys of the bookies' configuration file that `spec` gives another value than a StatefulSet's template has; empty
-    also where nobody looked, which is while an operation runs."""
+    also where they were not compared, which is while an operation runs."""
     autorecovery: DeploymentView = DeploymentView()
     gateway: DeploymentView = DeploymentView()
 
@@ -340,17 +364,17 @@ class RunView:
     """Seconds since 1970."""
     finished_at: float | None = None
     exit_code: int | None = None
-    """Of the last pod's container that ended; None: none did, or it cannot be told."""
+    """Exit code of the last pod's container that ended; None: none did, or it is unknown."""
     told: str = ""
     """Termination message of that container: the result row, else the end of its log."""
     message: str = ""
-    """What Kubernetes says: why it does not begin, or why it failed."""
+    """Message of Kubernetes: why it does not begin, or why it failed."""
     suspended: bool = False
     deleting: bool = False
     template_hash: str = ""
-    """Of the specification that it was made of."""
+    """Hash of the specification that it was made of."""
     inputs: str = ""
-    """Of what people had asked for then; empty: nobody wrote it down."""
+    """Inputs from people at that time; empty: not recorded."""
 
 
 @dataclass(frozen=True)
@@ -359,11 +383,11 @@ class ObjectView:
 
     uid: str
     digest: str
-    """Hash of the content that it was given; empty: somebody else made it."""
+    """Hash of the content that it was given; empty: another writer made it."""
     owner_uid: str
-    """Of its controller."""
+    """UID of its controller."""
     suspended: bool = False
-    """Of a CronJob."""
+    """True for a CronJob that is suspended."""
 
 
 @dataclass(frozen=True)
@@ -373,11 +397,11 @@ class JobWorld:
     job: JobResource
     cluster: ClusterView | None
     cluster_problem: str = ""
-    """Why there is none to work on."""
+    """Reason why there is no cluster to work on."""
     runs: tuple[RunView, ...] = ()
     """The oldest first."""
     objects: Mapping[str, ObjectView] = field(default_factory=dict)
-    """By `Kind/name`: what there is of that which is desired, and whatever else bears the job's label."""
+    """Objects by `Kind/name`: those that are desired and there, and all others with the job's label."""
     last_schedule_at: float | None = None
-    """When its CronJob made a Job last."""
+    """Time at which its CronJob made a Job last."""
     spec_errors: tuple[str, ...] = ()

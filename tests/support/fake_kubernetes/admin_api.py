@@ -16,6 +16,8 @@ from typing import Any
 from aiohttp import web
 
 from bookie_protocol.admin_api.bodies import PROBLEM_TYPE, plain, problem_of
+from bookie_protocol.admin_api.bookie import BookieLoad
+from bookie_protocol.admin_api.cluster import KnownBookie, Registration
 from bookie_protocol.errors import NoCookie, NotDecommissioned, NotThere
 from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
 
@@ -69,6 +71,10 @@ class AdminApi:
         match request.method, request.path:
             case "GET", "/api/v1/bookie/state/readonly":
                 return web.json_response({"readOnly": bookie_id in keeper.read_only})
+            case "GET", "/api/v1/cluster/bookies":
+                return web.json_response(plain([_known(keeper, each) for each in sorted(keeper.cookies)]))
+            case "GET", "/api/v1/bookie/load":
+                return web.json_response(plain(_load(bookie_id, self.used.get(bookie_id, 10**8))))
             case "PUT", "/api/v1/bookie/state/readonly":
                 keeper.set_read_only(bookie_id, body["readOnly"])
                 return web.json_response({"readOnly": body["readOnly"]})
@@ -90,6 +96,8 @@ class AdminApi:
         match request.method, request.path:
             case "GET", "/api/v1/cluster/state":
                 return web.json_response(self._state())
+            case "GET", "/api/v1/autorecovery/status":
+                return web.json_response({"enabled": True})
             case "GET", "/api/v1/autorecovery/decommission/proof":
                 return web.json_response(self._proof(request.query["bookie_id"]))
             case "GET", "/api/v1/autorecovery/decommission/plan":
@@ -128,6 +136,12 @@ class AdminApi:
             case "PUT", "/api/v1/autorecovery/trigger_audit":
                 keeper.audit()
                 return web.Response(text="Success")
+            case "PUT", "/api/v1/autorecovery/returned_bookies":
+                keeper.returned += body["bookies"]
+                return web.Response(text="Success")
+            case "PUT", "/api/v1/autorecovery/checks":
+                keeper.checks += body["checks"]
+                return web.json_response(body["checks"])
             case "PUT", "/api/v1/autorecovery/lost_bookie_recovery_delay":
                 keeper.delay = body["delay_seconds"]
                 return web.Response(text="Success")
@@ -146,6 +160,7 @@ class AdminApi:
             "autorecoveryEnabled": True,
             "lostBookieRecoveryDelaySeconds": keeper.delay,
             "unrecoverable": None,
+            "unchecked": keeper.unchecked,
         }
 
     def _proof(self, bookie_id: str) -> dict[str, Any]:
@@ -276,3 +291,42 @@ def _served_with(chain: str, key: str) -> ssl.SSLContext:
         file.flush()
         context.load_cert_chain(file.name)
     return context
+
+
+def _known(keeper: FakeBookKeeper, bookie_id: str) -> KnownBookie:
+    registration: Registration = "writable" if bookie_id in keeper.writable else "none"
+    if bookie_id in keeper.read_only:
+        registration = "read-only"
+    return KnownBookie(bookie_id, registration, True, False, None, "/zone-a/node-1")
+
+
+def _load(bookie_id: str, used: int) -> BookieLoad:
+    """Of a bookie that is idle."""
+    return BookieLoad(
+        bookie_id=bookie_id,
+        read_only=False,
+        complaint=None,
+        clock_seconds=1.0,
+        free_space=10**9 - used,
+        total_space=10**9,
+        fullest_used_percent=used / 10**7,
+        file_systems=[],
+        adds=0,
+        adds_failed=0,
+        reads=0,
+        reads_failed=0,
+        written_bytes=0,
+        read_bytes=0,
+        add_p50_ms=None,
+        add_p99_ms=None,
+        read_p50_ms=None,
+        read_p99_ms=None,
+        sync_p99_ms=None,
+        write_cache_bytes=0,
+        write_cache_max_bytes=0,
+        read_cache_bytes=0,
+        read_cache_max_bytes=0,
+        entry_log_bytes=0,
+        live_bytes=0,
+        ledgers=0,
+    )

@@ -29,11 +29,19 @@ class FakeBookKeeper:
     marks: dict[int, set[str]] = field(default_factory=dict)
     drains: dict[str, Drain] = field(default_factory=dict)
     auditor: str | None = None
+    unchecked: list[str] | None = field(default_factory=list)
+    """Bookies that its auditor looks at; None: it does not list them."""
     last_audit: float | None = None
     """When the last complete audit began; seconds since 1970."""
     delay: int = 300
     reachable: bool = True
     """The metadata service answers."""
+    checks: list[str] = field(default_factory=list)
+    """Checks that somebody asked the auditor for."""
+    returned: list[str] = field(default_factory=list)
+    """Bookies that the auditor was asked to look at."""
+    stamped: set[str] = field(default_factory=set)
+    """UIDs of claims that a bookie has served from."""
     deleted_cookies: list[str] = field(default_factory=list)
     config: dict[str, dict[str, str]] = field(default_factory=dict)
     """Dynamic keys, by bookie id."""
@@ -43,7 +51,10 @@ class FakeBookKeeper:
     def start(self, bookie_id: str) -> None:
         """A bookie comes up: with a cookie from its first start on, read-only while it is drained."""
         self.cookies.add(bookie_id)
-        (self.read_only if bookie_id in self.drains else self.writable).add(bookie_id)
+        drained = bookie_id in self.drains and not (
+            self.drains[bookie_id].phase == "done" and self.drains[bookie_id].delete_cookie
+        )
+        (self.read_only if drained else self.writable).add(bookie_id)
 
     def stop(self, bookie_id: str) -> None:
         self.writable.discard(bookie_id)

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bookie_operator.api.kinds import (
     BUDGET,
+    CLAIM,
     CLUSTER,
     CONFIG_MAP,
     EVENT,
@@ -80,7 +81,7 @@ class FakeCluster:
         self.server = server
         self.bookkeeper = bookkeeper
         self.admin = admin
-        self.controllers = Controllers(store, self._started, self._initialised)
+        self.controllers = Controllers(store, self._started, self._initialised, self._refuses)
         self.operators: list[OperatorContext] = []
         self.time = START
         self.domain = ""
@@ -311,11 +312,25 @@ class FakeCluster:
     def _started(self, pod: Object) -> None:
         if bookie_id := self._id_of(pod):
             self.bookkeeper.start(bookie_id)
+            self.bookkeeper.stamped |= self._claims_of(pod)
         if self.domain and bookie_id and names.TEMPLATE_HASH not in (pod["metadata"].get("annotations") or {}):
             self.bookkeeper.config[bookie_id] = dict(self.chart_config)
         elif bookie_id and pod["metadata"]["namespace"] == self.namespace:
             settings = self.store.get(CONFIG_MAP, self.namespace, f"{NAME}-bookie-settings")
             self.bookkeeper.config[bookie_id] = dict(settings["data"])
+
+    def _refuses(self, pod: Object) -> bool:
+        """It has volumes of a bookie whose cookie is gone."""
+        bookie_id, keeper = self._id_of(pod), self.bookkeeper
+        return bool(bookie_id) and bookie_id not in keeper.cookies and bool(self._claims_of(pod) & keeper.stamped)
+
+    def _claims_of(self, pod: Object) -> set[str]:
+        """UIDs of the claims that it mounts."""
+        mounted = {
+            (each.get("persistentVolumeClaim") or {}).get("claimName") for each in pod["spec"].get("volumes") or ()
+        }
+        claims = self.store.list(CLAIM, pod["metadata"]["namespace"])
+        return {each["metadata"]["uid"] for each in claims if each["metadata"]["name"] in mounted}
 
     def _initialised(self, job: str) -> str:
         """The cluster in the metadata service, made with the id that the Job was given unless it was there."""

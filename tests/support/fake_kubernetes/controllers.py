@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookie_operator.api.kinds import CLAIM, CRON_JOB, DEPLOYMENT, JOB, NODE, POD, STATEFUL_SET, STORAGE_CLASS, Resource
+from bookie_operator.builders import location
 from bookie_operator.builders.common import content_hash
 from bookie_operator.crds import names
 from tests.support.fake_kubernetes.claims import Driver
@@ -26,6 +27,8 @@ class Controllers:
     """A pod's program runs."""
     job_message: Callable[[str], str]
     """Termination message of a Job's pod, by the Job's name."""
+    refuses: Callable[[Object], bool] = lambda pod: False
+    """A pod's program ends, because cookie and directories disagree."""
     stuck: dict[str, Object] = field(default_factory=dict)
     """Pods, by name, that do not get ready, with the state of their container."""
     broken_images: set[str] = field(default_factory=set)
@@ -199,10 +202,14 @@ class Controllers:
             if self._cordoned(node := _node_of(pod)):
                 return
             pod = self.store.patch(POD, pod["metadata"]["namespace"], name, {"spec": {"nodeName": node}})
+        if self._waits_for_location(pod):
+            return
         address = status.get("podIP") or self._address()
         waiting = self.stuck.get(name)
         if waiting is None and pod["spec"]["containers"][0].get("image") in self.broken_images:
             waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+        if waiting is None and self.refuses(pod):
+            waiting = {"terminated": {"exitCode": 2, "message": "there is no cookie"}}
         now = self.store.time()
         ready = waiting is None
         new = {
@@ -221,6 +228,13 @@ class Controllers:
         stored = self._status(POD, pod, new)
         if ready:
             self.started(stored)
+
+    def _waits_for_location(self, pod: Object) -> bool:
+        """Its init container waits for an annotation. Where there is no Node nobody could write it, and it waits no
+        longer."""
+        learns = any(each["name"] == location.NAME for each in pod["spec"].get("initContainers") or ())
+        told = names.NETWORK_LOCATION in (pod["metadata"].get("annotations") or {})
+        return learns and not told and self.store.find(NODE, "", pod["spec"]["nodeName"]) is not None
 
     def _unbound(self, pod: Object) -> bool:
         """A claim of a StatefulSet's pod has no volume."""

@@ -13,6 +13,8 @@ from bookie_operator.planner.flows.repair import loss_hash
 from bookie_operator.world.facts import ClusterFacts, DrainFacts, DrainPhase, Outlook, Proof, SafetyFacts
 
 AUDIT_SECONDS: Final = 3.0
+CLAIM_SECONDS: Final = 1.0
+"""An auditor that was elected tells so much later which bookies it looks at."""
 _UNDER_WAY: Final = frozenset({DrainPhase.RUNNING, DrainPhase.BLOCKED, DrainPhase.INTERRUPTED})
 ACK_QUORUM: Final = 2
 
@@ -33,6 +35,7 @@ class SimDrain:
     stopped: bool
     phase: DrainPhase = DrainPhase.RUNNING
     accepted: frozenset[int] = frozenset()
+    removes_cookie: bool = False
 
 
 @dataclass
@@ -54,6 +57,8 @@ class SimBookKeeper:
     """Data ids that can still be read."""
     recovery_delay: int = 60
     auditor_up: bool = False
+    elected: float | None = None
+    """When its auditor was; None: there is none."""
     autorecovery_enabled: bool = True
     other_auditor: bool = False
     """One that somebody else runs."""
@@ -61,6 +66,12 @@ class SimBookKeeper:
     """Ledgers of every bookie that are being recovered."""
     most_named: int = 10_000
     """Ledgers without a copy that are told one by one."""
+    replica_checks: int = 0
+    """How often somebody asked for a check of replicas."""
+    unchecked: set[str] = field(default_factory=set)
+    """Bookies that were away, and whose copies nobody looked at since."""
+    looks_at_returned: bool = True
+    """Whether its auditor is of this release."""
     last_audit: float | None = None
     audit_ends: float | None = None
     audit_lost_now: bool = False
@@ -83,7 +94,8 @@ class SimBookKeeper:
         elif cookie != data_id or data_id is None:
             return None
         self.running[bookie_id] = data_id
-        self.absent_since.pop(bookie_id, None)
+        if self.absent_since.pop(bookie_id, None) is not None:
+            self.unchecked.add(bookie_id)
         if bookie_id in self.drains and self.drains[bookie_id].phase is not DrainPhase.DRAINED:
             self.read_only.add(bookie_id)
         else:
@@ -102,11 +114,16 @@ class SimBookKeeper:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
+        if not self.auditor_up:
+            self.elected = None
+        elif self.elected is None:
+            self.elected = self.now
         if not self.up:
             return
         self._write()
         self._audit()
         if self.auditor_up:
+            self.unchecked = self.unchecked.intersection(self.cookies).difference(self.running)
             for ledger_id in sorted(self.marks):
                 self._repair(ledger_id)
         for bookie_id, drain in self.drains.items():
@@ -170,6 +187,8 @@ class SimBookKeeper:
         left = [key for key in self.naming(bookie_id) if key not in drain.accepted]
         if not left:
             drain.phase = DrainPhase.DRAINED
+            if drain.removes_cookie:
+                self.cookies.pop(bookie_id, None)
             return
         budget = max(1, int(1 / self.drain_seconds))
         moved = sum(self._move(self.ledgers[key], bookie_id) for key in left[:budget])
@@ -198,16 +217,18 @@ class SimBookKeeper:
         stuck = [key for key in naming if others <= set(self.ledgers[key].ensemble)]
         refusals = [f"{len(stuck)} ledgers have no other writable bookie to go to: add a bookie"] if stuck else []
         if not naming and bookie_id not in self.cookies:
-            refusals.append("nobody knows this bookie")
+            refusals.append("this bookie is unknown")
         return Outlook(bookie_id, len(naming), tuple(refusals))
 
-    def begin_drain(self, bookie_id: str, stopped: bool, accepted: tuple[int, ...]) -> None:
+    def begin_drain(
+        self, bookie_id: str, stopped: bool, accepted: tuple[int, ...], removes_cookie: bool = False
+    ) -> None:
         if stopped and bookie_id in self.running:
             raise Refused(f"{bookie_id} is registered")
         outlook, running = self.outlook(bookie_id), self.drains.get(bookie_id)
         if outlook is not None and outlook.refusals and (running is None or running.phase is DrainPhase.DRAINED):
             raise Refused("; ".join(outlook.refusals))
-        self.drains[bookie_id] = SimDrain(stopped, accepted=frozenset(accepted))
+        self.drains[bookie_id] = SimDrain(stopped, accepted=frozenset(accepted), removes_cookie=removes_cookie)
 
     def undo_drain(self, bookie_id: str) -> None:
         """One that ended is told for ever, and what it did stays."""
@@ -241,7 +262,14 @@ class SimBookKeeper:
             last_audit=self.last_audit,
             autorecovery_enabled=self.autorecovery_enabled,
             lost_bookie_recovery_delay=self.recovery_delay,
+            unchecked=frozenset(self.unchecked) if self._tells() else None,
+            silent_since=self.elected,
         )
+
+    def _tells(self) -> bool:
+        """The auditor has told that it looks at returned bookies."""
+        elected = self.elected if self.auditor_up and self.looks_at_returned else None
+        return elected is not None and self.now - elected >= CLAIM_SECONDS
 
     def proof(self, bookie_id: str, accepted: tuple[int, ...] = ()) -> Proof | None:
         if self.facts() is None:

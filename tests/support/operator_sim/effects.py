@@ -16,11 +16,14 @@ from tests.support.operator_sim.specs import NAME, digest
 if TYPE_CHECKING:
     from tests.support.operator_sim.simulation import Simulation
 
+CLEANUP_JOB = f"Job/{NAME}-metadata-destroy"
+
 
 def carry_out(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Action) -> None:
     """Raises `Conflict` or `Refused` as the services would; the operator looks again then."""
     needs_metadata = (
-        a.BeginDrain, a.UndoDrain, a.TriggerAudit, a.SetRecoveryDelay, a.DeleteCookie, a.SetReadOnly, a.SetDynamicConfig
+        a.BeginDrain, a.UndoDrain, a.TriggerAudit, a.CheckReplicas, a.LookAtReturned, a.SetRecoveryDelay,
+        a.DeleteCookie, a.SetReadOnly, a.SetDynamicConfig,
     )  # fmt: skip
     if isinstance(action, needs_metadata) and sim.bookkeeper.facts() is None:
         raise Refused("the metadata service does not answer")
@@ -35,13 +38,14 @@ def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyObjec
     for part, wanted in ((sim.autorecovery, desired.autorecovery), (sim.gateway, desired.gateway)):
         if wanted.key not in action.keys:
             continue
-        part.since = part.since or sim.now
         if wanted.keeps_template:
+            part.since = part.since or sim.now
             number = wanted.inputs.rpartition("/")[2]
             hashes[wanted.key] = digest("kept", sim.kubernetes.objects[wanted.key][0], number)
             part.inputs = f"{part.inputs.rpartition('/')[0]}/{number}"
         else:
             part.inputs = wanted.inputs
+            part.give(sim.spec.image, sim.now)
     for key in action.keys:
         uid = sim.kubernetes.objects[key][1] if key in sim.kubernetes.objects else sim.kubernetes.uid()
         sim.kubernetes.objects[key] = (hashes[key], uid)
@@ -59,6 +63,8 @@ def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: a.De
             part.gone_at = sim.now + STOP_SECONDS
     if action.key == desired.metadata_job:
         sim.job_ends_at = None
+    if action.key == CLEANUP_JOB:
+        sim.cleanup_ends_at = None
     if action.key.startswith("ConfigMap/"):
         name = action.key.partition("/")[2]
         if any(name in pod.config_maps for pod in sim.kubernetes.pods.values()):
@@ -81,6 +87,7 @@ def _create_set(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Creat
         wanted.inputs_hash,
         sim.annotations.get(names.RESTART, ""),
         volume_attributes=dict(wanted.volume_attributes or {}),
+        volume_classes=dict(wanted.volume_classes),
         changed_at=sim.now,
     )
 
@@ -135,7 +142,10 @@ def _orphan(sim: Simulation, desired: Desired, plan: d.Plan, action: a.OrphanSta
 
 
 def _expand(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ExpandClaim) -> None:
-    sim.kubernetes.the_claim(action.name, action.uid).requested = action.size
+    claim = sim.kubernetes.the_claim(action.name, action.uid)
+    if claim.foreign:
+        sim.accidents.append(f"claim {claim.name} of another owner was changed")
+    claim.requested = action.size
 
 
 def _modify(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ModifyClaim) -> None:
@@ -145,8 +155,17 @@ def _modify(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ModifyCla
     claim.attributes = action.attributes_class
 
 
+def _adopt_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: a.AdoptClaim) -> None:
+    claim = sim.kubernetes.the_claim(action.name, action.uid)
+    if not claim.adoption:
+        sim.accidents.append(f"claim {claim.name} was taken over, and nobody asked for it")
+    claim.foreign = claim.adoption = False
+
+
 def _delete_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteClaim) -> None:
     claim = sim.kubernetes.the_claim(action.name, action.uid)
+    if claim.foreign:
+        sim.accidents.append(f"claim {claim.name} of another owner was deleted")
     if not sim.deleting:
         sim.judge(claim.bookie, f"lost claim {claim.name}")
         sim.judge_replacement(claim.bookie)
@@ -179,7 +198,7 @@ def _read_only(sim: Simulation, desired: Desired, plan: d.Plan, action: a.SetRea
 
 
 def _begin_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: a.BeginDrain) -> None:
-    sim.bookkeeper.begin_drain(action.bookie_id, action.stopped, action.accepted_losses)
+    sim.bookkeeper.begin_drain(action.bookie_id, action.stopped, action.accepted_losses, action.removes_cookie)
 
 
 def _undo_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: a.UndoDrain) -> None:
@@ -188,6 +207,14 @@ def _undo_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: a.UndoD
 
 def _audit(sim: Simulation, desired: Desired, plan: d.Plan, action: a.TriggerAudit) -> None:
     sim.bookkeeper.trigger_audit()
+
+
+def _check_replicas(sim: Simulation, desired: Desired, plan: d.Plan, action: a.CheckReplicas) -> None:
+    sim.bookkeeper.replica_checks += 1
+
+
+def _look_at_returned(sim: Simulation, desired: Desired, plan: d.Plan, action: a.LookAtReturned) -> None:
+    sim.bookkeeper.unchecked |= action.bookie_ids
 
 
 def _delay(sim: Simulation, desired: Desired, plan: d.Plan, action: a.SetRecoveryDelay) -> None:
@@ -208,7 +235,8 @@ def _configure(sim: Simulation, desired: Desired, plan: d.Plan, action: a.SetDyn
 
 
 def _destroy(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DestroyMetadata) -> None:
-    sim.cleanup_ends_at = sim.now + 3
+    sim.cleanup_ends_at, sim.cleanup = sim.now + 3, ""
+    sim.kubernetes.objects[CLEANUP_JOB] = ("", sim.kubernetes.uid())
 
 
 def _release(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ReleaseFinalizer) -> None:
@@ -234,6 +262,7 @@ _EFFECTS: dict[type, Callable[[Any, Desired, d.Plan, Any], None]] = {
     a.OrphanStatefulSet: _orphan,
     a.ExpandClaim: _expand,
     a.ModifyClaim: _modify,
+    a.AdoptClaim: _adopt_claim,
     a.DeleteClaim: _delete_claim,
     a.RetireClaim: _retire,
     a.EvictPod: _evict,
@@ -242,6 +271,8 @@ _EFFECTS: dict[type, Callable[[Any, Desired, d.Plan, Any], None]] = {
     a.BeginDrain: _begin_drain,
     a.UndoDrain: _undo_drain,
     a.TriggerAudit: _audit,
+    a.CheckReplicas: _check_replicas,
+    a.LookAtReturned: _look_at_returned,
     a.SetRecoveryDelay: _delay,
     a.DeleteCookie: _delete_cookie,
     a.SetDynamicConfig: _configure,

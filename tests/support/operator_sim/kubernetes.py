@@ -28,6 +28,9 @@ BROKEN: Final = {
 }
 """What becomes of pods with such an image, which stands for the whole template; `NAME@2`: of those with ordinal 2."""
 
+_BROKEN_ANYWHERE: Final = frozenset({BAD_IMAGE, "wrong-flags"})
+"""Not only pods of bookies do not run with these."""
+
 
 class Conflict(Exception):
     """What the operator saw is not there any more."""
@@ -46,6 +49,7 @@ class SimSet:
     inputs_hash: str = ""
     restart: str = ""
     volume_attributes: dict[str, str] = field(default_factory=dict)
+    volume_classes: dict[str, str] = field(default_factory=dict)
     resource_version: int = 1
     generation: int = 1
     observed_generation: int = 0
@@ -96,6 +100,11 @@ class SimClaim:
     """What is on it; None: it is empty."""
     lost: bool = False
     deleting: bool = False
+    foreign: bool = False
+    """It does not have the labels of the cluster's claims."""
+    adoption: bool = False
+    kept_by: str = ""
+    """A finalizer that keeps it when it is deleted; empty: none does."""
     retired_proof: str = ""
     resized_at: float | None = None
     resize: ResizeState = ResizeState.NONE
@@ -104,6 +113,7 @@ class SimClaim:
     current_attributes: str = ""
     modified_at: float | None = None
     modify: ModifyState = ModifyState.NONE
+    storage_class: str = ""
 
 
 @dataclass
@@ -115,9 +125,23 @@ class SimDeployment:
     inputs: str = ""
     gone_at: float = 0.0
     """When the pods of the one before are gone."""
+    image: str = ""
+    """Of the pods that there are."""
+    newest: str = ""
+    """Of those that are made from now on."""
 
     def up(self, now: float) -> bool:
-        return self.since is not None and now - self.since >= START_SECONDS
+        return self.since is not None and now - self.since >= START_SECONDS and self.image not in _BROKEN_ANYWHERE
+
+    def give(self, image: str, now: float) -> None:
+        """Pods that work go on until new ones do."""
+        self.newest = image
+        if self.since is None or image not in _BROKEN_ANYWHERE:
+            self.since = now if self.since is None or self.image in _BROKEN_ANYWHERE else self.since
+            self.image = image
+
+    def restart(self, now: float) -> None:
+        self.image, self.since = self.newest, None if self.since is None else now
 
 
 @dataclass
@@ -144,7 +168,9 @@ class SimKubernetes:
     faults: dict[str, PodFault] = field(default_factory=dict)
     """Why pods do not start, by name."""
     storage_class: str = ""
-    """Of every claim."""
+    """The default one, of claims that name none."""
+    shared_disks: bool = False
+    """Every volume is a folder of one file system."""
     expandable: bool = True
     missing_classes: set[str] = field(default_factory=set)
     """VolumeAttributesClasses that there are not."""
@@ -170,7 +196,7 @@ class SimKubernetes:
         for claim in list(self.claims.values()):
             self._resize(claim)
             self._modify(claim)
-            if claim.deleting and claim.bookie not in self.pods:
+            if claim.deleting and not claim.kept_by and claim.bookie not in self.pods:
                 del self.claims[claim.name]
 
     def _control(self, one: SimSet) -> None:
@@ -201,6 +227,7 @@ class SimKubernetes:
             if claim_name not in self.claims:
                 made = SimClaim(claim_name, self.uid(), name, volume, size, size, self.instance_id)
                 made.attributes = made.current_attributes = one.volume_attributes.get(volume, "")
+                made.storage_class = one.volume_classes.get(volume, self.storage_class)
                 self.claims[claim_name] = made
         self.pods[name] = SimPod(
             name=name,

@@ -70,6 +70,14 @@ def delete_pod(sim: Simulation, number: int) -> None:
         sim.kubernetes.stop_pod(sim.kubernetes.pods[name])
 
 
+def power_cut(sim: Simulation, number: int) -> None:
+    """Every pod is made anew, also of what runs beside the bookies: by the template that its controller has."""
+    for pod in list(sim.kubernetes.pods.values()):
+        sim.kubernetes.stop_pod(pod)
+    for part in (sim.autorecovery, sim.gateway):
+        part.restart(sim.now)
+
+
 def metadata_away(sim: Simulation, number: int) -> None:
     sim.bookkeeper.up = False
 
@@ -114,6 +122,23 @@ def restart(sim: Simulation, number: int) -> None:
 def upgrade_operator(sim: Simulation, number: int) -> None:
     """To a release that makes pods in another way, or back."""
     sim.release = RELEASES[number % len(RELEASES)]
+
+
+def two_operators(sim: Simulation, number: int) -> None:
+    """Two releases keep the namespace, and take turns."""
+    sim.rivals = (RELEASES[number % len(RELEASES)], RELEASES[(number + 1) % len(RELEASES)])
+
+
+def move(sim: Simulation, number: int) -> None:
+    """A bookie, most often one that serves, is to have other volumes."""
+    name = _bookie(sim, number)
+    if name is not None and not any(one.type is TaskType.REPLACE and one.phase in ("", "Running") for one in sim.tasks):
+        sim.ask(TaskType.REPLACE, name)
+
+
+def share_disks(sim: Simulation, number: int) -> None:
+    """Or the other way round: all volumes are folders of one file system, as on a single node."""
+    sim.kubernetes.shared_disks = number % 2 == 0
 
 
 def scale_far(sim: Simulation, number: int) -> None:
@@ -164,13 +189,37 @@ def delete_claim(sim: Simulation, number: int) -> None:
         sim.forgiven = True
 
 
+def strip_claim(sim: Simulation, number: int) -> None:
+    """Somebody takes the labels from a claim of a bookie."""
+    claims = sorted(sim.kubernetes.claims.values(), key=lambda one: one.name)
+    if claims:
+        claims[number % len(claims)].foreign = True
+
+
+def adopt_claims(sim: Simulation, number: int) -> None:
+    for one in sim.kubernetes.claims.values():
+        one.adoption = one.foreign
+
+
+def keep_claim(sim: Simulation, number: int) -> None:
+    """A backup tool's finalizer; the one before is taken off."""
+    claims = sorted(sim.kubernetes.claims.values(), key=lambda one: one.name)
+    for n, one in enumerate(claims):
+        one.kept_by = "backup.example/keep" if n == number % len(claims) else ""
+
+
 def stop_first(sim: Simulation, number: int) -> None:
     sim.change(decommission={"mode": ("Drain", "StopFirst")[number % 2]})
 
 
 def heal(sim: Simulation) -> None:
-    """Whatever is away comes back; nodes that are lost are vouched for."""
+    """Whatever is away comes back; nodes that are lost are vouched for, and claims given to the cluster."""
+    adopt_claims(sim, 0)
+    for claim in sim.kubernetes.claims.values():
+        claim.kept_by = ""
     sim.bookkeeper.up = True
+    if sim.rivals:
+        sim.rivals, sim.release = (), sim.rivals[0]
     sim.annotations.pop(names.PAUSED, None)
     sim.kubernetes.out_of_service |= sim.kubernetes.lost_nodes
     for _ in range(5):
@@ -178,10 +227,21 @@ def heal(sim: Simulation) -> None:
     sim.kubernetes.lost_nodes.clear()
 
 
-WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, modify, gateways, restart, upgrade_operator)
+WISHES: Final[tuple[Mishap, ...]] = (
+    scale,
+    upgrade,
+    configure,
+    expand,
+    modify,
+    gateways,
+    restart,
+    upgrade_operator,
+    move,
+)
 FAULTS: Final[tuple[Mishap, ...]] = (
     kill_pod,
     delete_pod,
+    power_cut,
     metadata_away,
     interrupt_drains,
     scale_by_hand,
@@ -189,6 +249,10 @@ FAULTS: Final[tuple[Mishap, ...]] = (
     lose_node,
     lose_volume,
     pause,
+    strip_claim,
+    keep_claim,
+    two_operators,
+    share_disks,
 )
 UNHEALED: Final[tuple[Mishap, ...]] = (
     scale_far,
@@ -203,12 +267,18 @@ UNHEALED: Final[tuple[Mishap, ...]] = (
     uncordon,
     fill_quota,
     delete_pod,
+    power_cut,
     kill_pod,
     delete_claim,
+    strip_claim,
+    adopt_claims,
+    keep_claim,
     lose_volume,
     scale_by_hand,
     remove_set,
     restart,
+    move,
+    share_disks,
     interrupt_drains,
 )
 """What stays as it is until somebody does something about it."""

@@ -8,15 +8,16 @@ from typing import Any, Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode
-from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus, OperationType
+from bookie_operator.crds.cluster_status import BookieClusterStatus, OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner import holding, invariants, operations
+from bookie_operator.planner import holding, invariants, operations, view
 from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows.decommission_steps import MODE
 from bookie_operator.planner.flows.repair import loss_hash
 from bookie_operator.planner.plan import needs, plan
+from bookie_operator.status import reporting
 from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
 from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
 from tests.support.operator_sim.effects import carry_out
@@ -53,6 +54,8 @@ class Simulation:
     generation: int = 1
     release: str = ""
     """Of the operator."""
+    rivals: tuple[str, ...] = ()
+    """Releases of operators that take turns; empty: there is one."""
     deleting: bool = False
     finalizer: bool = True
     spec_errors: tuple[str, ...] = ()
@@ -60,6 +63,8 @@ class Simulation:
     task_messages: dict[str, str] = field(default_factory=dict)
     job_ends_at: float | None = None
     cleanup_ends_at: float | None = None
+    cleanup: str = ""
+    """How the Job that removes the metadata ended."""
     autorecovery: SimDeployment = field(default_factory=SimDeployment)
     gateway: SimDeployment = field(default_factory=SimDeployment)
     kept_instance_id: str = ""
@@ -83,14 +88,23 @@ class Simulation:
             self._share_time()
             if self.job_ends_at is not None and self.now >= self.job_ends_at and self.bookkeeper.up:
                 self.bookkeeper.instance_id = self.bookkeeper.instance_id or self.uid
-            if self.cleanup_ends_at is not None and self.now >= self.cleanup_ends_at:
-                self.bookkeeper.cookies.clear()
+            self._clean_up()
             self.kubernetes.tick()
             self._run_bookies()
             self.bookkeeper.tick()
             if not self.forgiven and not self.deleting and (lost := self.bookkeeper.lost):
                 self.accidents.append(f"no copy is left of ledgers {sorted(lost)}")
                 self.forgiven = True
+
+    def _clean_up(self) -> None:
+        """The Job that removes the metadata: like `cluster nuke` it refuses while other bookies use them."""
+        keeper, ends = self.bookkeeper, self.cleanup_ends_at
+        if ends is None or self.now < ends or self.cleanup or not keeper.up:
+            return
+        others = [one for one in keeper.cookies if not one.endswith(self.desired().bookie_id_suffix)]
+        self.cleanup = "Failed" if others or keeper.running else "Complete"
+        if self.cleanup == "Complete":
+            keeper.cookies.clear()
 
     def _share_time(self) -> None:
         self.kubernetes.now = self.bookkeeper.now = self.now
@@ -201,6 +215,8 @@ class Simulation:
 
     def run_pass(self, *, crash: str = "") -> Pass:
         """One pass. `crash`: `before` (nothing is done), `between` (the effect, not the status), `after`."""
+        if self.rivals:
+            self.release = self.rivals[len(self.passes) % len(self.rivals)]
         desired = self.desired()
         world = self.world()
         world = answered(self, world, needs(world, desired))
@@ -209,6 +225,9 @@ class Simulation:
         broken = invariants.check(world, held, planned)
         if broken:
             raise AssertionError(f"{broken} by {planned.decision}")
+        going = {one.bookie for one in world.claims if one.deleting} & set(view.expected_pods(world))
+        if isinstance(planned.decision, Rest) and going and not self.deleting:
+            raise AssertionError(f"a claim of {going} is being deleted, and the plan says that all is well")
         error = ""
         if crash != "before":
             error = self._carry_out(held, planned, lost_status=crash == "between")
@@ -232,9 +251,8 @@ class Simulation:
         if status.instance_id and self.finalizer:
             self.kept_instance_id = status.instance_id
             self.kept_replicas = self.spec.replicas
-        facts = self.bookkeeper.facts()
-        auditor = facts.auditor if facts is not None else None
-        return status.model_copy(update={"ledgers": LedgersStatus(auditor=auditor)}) if auditor else status
+        told = reporting.ledgers(self.bookkeeper.facts(), status.ledgers)
+        return status.model_copy(update={"ledgers": told})
 
     def run(
         self,

@@ -37,7 +37,7 @@ def world_of(sim: Simulation, desired: Desired) -> World:
     job = "" if sim.job_ends_at is None else "Running" if sim.now < sim.job_ends_at else "Complete"
     if job == "Complete" and not keeper.instance_id:
         job = "Running"
-    cleanup = "" if sim.cleanup_ends_at is None else "Running" if sim.now < sim.cleanup_ends_at else "Complete"
+    cleanup = "" if sim.cleanup_ends_at is None else sim.cleanup or "Running"
     facts = keeper.facts()
     named = Counter(chain.from_iterable(one.ensemble for one in keeper.ledgers.values()))
     return World(
@@ -45,15 +45,16 @@ def world_of(sim: Simulation, desired: Desired) -> World:
         cluster=sim.view(),
         stateful_sets=tuple(_set(one) for _, one in sorted(kube.sets.items())),
         pods=tuple(_pod(sim, one) for _, one in sorted(kube.pods.items())),
-        claims=tuple(_claim(one, kube.storage_class) for _, one in sorted(kube.claims.items())),
+        claims=tuple(_claim(one) for _, one in sorted(kube.claims.items())),
         object_hashes={key: digest for key, (digest, _) in kube.objects.items()},
         object_uids={key: uid for key, (_, uid) in kube.objects.items()},
         refused={f"StatefulSet/{one.name}": REFUSED for one in kube.sets.values() if kube.is_refused(one)},
         metadata_job=job,
         metadata_instance_id=keeper.instance_id if job == "Complete" else "",
         cleanup_job=cleanup,
+        cleanup_job_finished_at=sim.cleanup_ends_at if cleanup in ("Complete", "Failed") else None,
         identity={"instanceId": sim.kept_instance_id, "replicas": str(sim.kept_replicas)} if identity else None,
-        expandable={kube.storage_class: kube.expandable},
+        expandable={one.storage_class: kube.expandable for one in kube.claims.values()},
         nodes={pod.node: _node(sim, pod.node) for pod in kube.pods.values()},
         facts=facts,
         facts_error="" if facts is not None else "nobody answers",
@@ -103,6 +104,7 @@ def _set(one: SimSet) -> StatefulSetView:
         inputs_hash=one.inputs_hash,
         restart=one.restart,
         volume_attributes=dict(one.volume_attributes),
+        volume_classes=dict(one.volume_classes),
     )
 
 
@@ -116,10 +118,12 @@ def _pod(sim: Simulation, pod: SimPod) -> PodView:
         node="" if pod.fault is PodFault.UNSCHEDULABLE and pod.gone_at is None else pod.node,
         ready=pod.running and pod.ready_since is not None and pod.gone_at is None,
         running=pod.running,
+        bookie_runs=pod.running,
         deleting=pod.gone_at is not None,
         template_hash=pod.template_hash,
         fault=pod.fault,
         fault_message=pod.fault.value,
+        kept_by_cordon=pod.fault is PodFault.UNSCHEDULABLE and pod.node in sim.kubernetes.cordoned,
         created_at=pod.created_at,
         ready_since=pod.ready_since,
         owner_uid=pod.owner_uid,
@@ -127,7 +131,7 @@ def _pod(sim: Simulation, pod: SimPod) -> PodView:
     )
 
 
-def _claim(one: SimClaim, storage_class: str) -> ClaimView:
+def _claim(one: SimClaim) -> ClaimView:
     return ClaimView(
         name=one.name,
         uid=one.uid,
@@ -139,10 +143,14 @@ def _claim(one: SimClaim, storage_class: str) -> ClaimView:
         lost=one.lost,
         bound=not one.lost,
         deleting=one.deleting,
-        instance_id=one.instance_id,
+        deleting_since=0.0 if one.deleting else None,
+        finalizers=(one.kept_by,) if one.kept_by else (),
+        instance_id="" if one.foreign else one.instance_id,
+        foreign=one.foreign,
+        adoption=one.adoption,
         retired=bool(one.retired_proof),
         retired_proof=one.retired_proof,
-        storage_class=storage_class,
+        storage_class=one.storage_class,
         resize=one.resize,
         resize_since=one.resized_at,
         attributes=AttributesView(one.attributes, one.current_attributes, one.modify),
@@ -156,4 +164,8 @@ def _facts(sim: Simulation, bookie_id: str, pod: SimPod, named: Counter[str]) ->
     used = 1000 * named[bookie_id]
     sizes = [one.actual for one in sim.kubernetes.claims_of(pod.name) if one.volume == "ledger"]
     disk = DISK * int(sizes[0].removesuffix("Gi")) // 10 if sizes else DISK
-    return BookieFacts(bookie_id in sim.bookkeeper.read_only, used, disk, 100 * used / disk, pod.config)
+    read_only = bookie_id in sim.bookkeeper.read_only
+    if not sim.kubernetes.shared_disks:
+        return BookieFacts(read_only, used, disk, 100 * used / disk, pod.config)
+    all_used = 1000 * named.total()
+    return BookieFacts(read_only, all_used, disk, 100 * all_used / disk, pod.config, used, frozenset({"node/1"}))

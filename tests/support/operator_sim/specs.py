@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from bookie_operator.builders.claims import volume_classes
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import Autorecovery, BookieClusterSpec, Gateway
 from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet, Evictions
@@ -86,6 +87,7 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
             config,
             inputs,
             volume_attributes(of),
+            volume_classes(of.storage),
         )
         for name, zone, number in _zones(of)
     )

@@ -35,11 +35,15 @@ async def reached(fake: FakeCluster, what: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def operator(
-    fake: FakeCluster, identity: str = "one", loops: list[asyncio.AbstractEventLoop] | None = None
+    fake: FakeCluster,
+    identity: str = "one",
+    loops: list[asyncio.AbstractEventLoop] | None = None,
+    lease_name: str = "podkeeper-operator",
 ) -> AsyncIterator[int]:
     """The port of its own server. `loops` gets kopf's."""
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    options = RunOptions((NAMESPACE,), fake.operators[0].settings, NAMESPACE, identity=identity, metrics_port=0)
+    settings = fake.operators[0].settings
+    options = RunOptions((NAMESPACE,), settings, NAMESPACE, lease_name, identity=identity, metrics_port=0)
 
     def login(**_: object) -> kopf.ConnectionInfo:
         if loops is not None:
@@ -123,6 +127,22 @@ async def test_a_second_operator_takes_over_when_the_first_one_ends() -> None:
                 assert "podkeeper_operator_leader 0.0" in (await get(first, "/metrics"))[1]
                 assert "podkeeper_operator_leader 1.0" in (await get(second, "/metrics"))[1]
                 assert await get(first, "/healthz") == (200, "OK\n")
+
+
+async def test_two_releases_in_one_namespace_work_beside_each_other() -> None:
+    """Each leads by its own Lease; of a namespace that both watch the first one keeps what is there."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        async with operator(fake, "one") as first:
+            await reached(fake, lambda: fake.condition("Ready") == "True")
+            async with operator(fake, "two", lease_name="two-operator") as second:
+                await reached(fake, lambda: fake.store.find(LEASE, NAMESPACE, "two-operator") is not None)
+                await shown(second, "podkeeper_operator_leader 1.0")
+                assert await get(first, "/readyz") == (200, "OK\n")
+                async with asyncio.timeout(20):
+                    while (status := await get(second, "/readyz"))[0] == 200:  # noqa: ASYNC110 - nothing tells
+                        await asyncio.sleep(0.01)
+                assert f"{NAMESPACE}/podkeeper-operator" in status[1]
 
 
 async def test_a_job_beside_its_cluster() -> None:

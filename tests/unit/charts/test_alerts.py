@@ -29,7 +29,7 @@ def test_file_is_one_whole_rule_that_the_template_can_fill_in(path: Path):
     assert _DURATION.fullmatch(rule["for"])
     assert rule["labels"]["severity"] in {"info", "warning", "critical"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{path.stem}.md"
+    assert rule["annotations"]["runbook_url"] == f"{PLACEHOLDERS['__RUNBOOKS__']}/{path.stem}/"
     query = Query(path.stem, rule["expr"])
     assert parsed(query), "it is one comparison of known metrics"
     assert metrics(query)

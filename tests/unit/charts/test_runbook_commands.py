@@ -38,6 +38,29 @@ def resolve(words: list[str]) -> None:
     assert given <= known, f"`{context.command_path}` has no {sorted(given - known)}"
 
 
+_LINE_IN_POD = re.compile(r"^ {4}kubectl .*exec .* -- (.*)$", re.MULTILINE)
+_PATH = re.compile(r"(?<![\w/:.])/[a-z][\w./*-]*")
+OF_EVERY_SYSTEM = ("/proc/", "/dev/", "/sys/")
+MINIMAL = ROOT / "tests" / "unit" / "bookie_operator" / "builders" / "golden" / "minimal.yaml"
+
+
+def paths(page: Path) -> set[str]:
+    """Those of files in a pod that the page's commands name."""
+    lines = _LINE_IN_POD.findall(page.read_text(encoding="utf-8"))
+    return {path for line in lines for path in _PATH.findall(line) if not path.startswith(OF_EVERY_SYSTEM)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_paths_are_where_the_operator_mounts_volumes(page: Path) -> None:
+    mounts = set(re.findall(r"mountPath: (\S+)", MINIMAL.read_text(encoding="utf-8")))
+    for path in paths(page):
+        assert any(path == mount or path.startswith(f"{mount}/") for mount in mounts), path
+
+
+def test_paths_are_found() -> None:
+    assert set().union(*map(paths, PAGES)) >= {"/data/journal-0/current"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_exist(page: Path):
     for command in commands(page):

@@ -1,1 +1,1 @@
-"""From a BookieJob to the objects that run it. Pure, as all builders."""
+"""The builders of a BookieJob: the objects that run it. Pure, as all builders."""

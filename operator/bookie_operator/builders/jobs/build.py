@@ -1,4 +1,4 @@
-"""From a BookieJob and its cluster to everything that runs it.
+"""The build of a BookieJob: all objects that run it for its cluster.
 
 A schedule is a CronJob of Kubernetes, which makes the Jobs; what runs once is one Job. Both are the BookieJob's own and
 go with it.
@@ -41,16 +41,16 @@ _FREE: Final = {
     "failed_jobs_history_limit",
     "time_zone",
 }
-"""What of a BookieJob that runs once may be changed, or means nothing to it."""
+"""Fields of a BookieJob that runs once that may be changed, or mean nothing to it."""
 _TAGGED: Final = re.compile(r"[^@]+:[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class JobObjects:
-    """What `build_job` makes."""
+    """The objects that `build_job` makes."""
 
     support: tuple[Manifest, ...]
-    """In the order in which they are applied, before any run."""
+    """Objects that are applied before any run, in this order."""
     runner: Manifest
     """The CronJob, or the Job."""
 
@@ -71,7 +71,7 @@ class JobObjects:
 
 
 def build_job(cluster: ClusterView, job: JobResource, context: BuildContext) -> JobObjects:
-    """Everything of a valid `spec`."""
+    """Build all objects of a valid `spec`."""
     image = spark_image(cluster, job, context)
     support = [_config_map(cluster, job, image)]
     if job.spec.executors.instances:
@@ -131,7 +131,7 @@ def _service(job: JobResource) -> Manifest:
 
 
 def _network_policy(job: JobResource) -> Manifest:
-    """Driver and executors of the job reach each other, and nobody else reaches them. The bookies' own policies let
+    """Let driver and executors of the job reach each other, and no other pod reach them. The bookies' own policies let
     them in as pods of the cluster."""
     own = {"podSelector": {"matchLabels": {names.JOB: job.name}}}
     ports = [{"protocol": "TCP", "port": port} for port in (DRIVER_PORT, BLOCK_PORT)]

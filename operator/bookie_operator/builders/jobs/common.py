@@ -26,7 +26,7 @@ EXECUTOR: Final = "job-executor"
 
 DRIVER_PORT: Final = 7078
 BLOCK_PORT: Final = 7079
-"""Of Spark's block managers, on driver and executors alike: results and shuffles pass there."""
+"""Port of Spark's block managers, on driver and executors alike: results and shuffles pass there."""
 
 
 def object_name(job: str) -> str:

@@ -49,7 +49,7 @@ from bookie_operator.world.model import ClusterView, JobResource
 
 CONTAINER: Final = "job"
 COMMAND: Final = ("bookie", "job")
-"""In the image with Spark: `JOB [arguments]` follow."""
+"""Command in the image with Spark: `JOB [arguments]` follow."""
 SUBMIT_VARIABLE: Final = "PYSPARK_SUBMIT_ARGS"
 """Arguments of `spark-submit`, by which PySpark begins Java."""
 TERMINATION_LOG: Final = "/dev/termination-log"
@@ -59,7 +59,7 @@ ADMIN_KINDS: Final = frozenset({JobKind.SPACE, JobKind.COMPACT_REPORT})
 TOKEN_ARGUMENT: Final = "--admin-token-file"
 CA_ARGUMENT: Final = "--admin-ca-file"
 _NO_PROGRAM: Final = "pyspark-shell"
-"""What `spark-submit` is to run, where Python runs it."""
+"""Name that `spark-submit` is to run, where Python runs it."""
 _SPARK: Final = f"{OWN_VOLUME}spark"
 _PASSWORD: Final = f"{OWN_VOLUME}password"
 _TLS: Final = f"{OWN_VOLUME}tls"
@@ -135,7 +135,7 @@ def driver_template(cluster: ClusterView, job: JobResource, image: str) -> dict[
 
 
 def executor_template(cluster: ClusterView, job: JobResource) -> dict[str, Any]:
-    """What Spark completes: image, command, resources, names and the account are its own."""
+    """Return the pod that Spark completes: image, command, resources, names and the account are its own."""
     volumes, mounts = _volumes(cluster, job)
     container = {
         "name": spark.EXECUTOR_CONTAINER,
@@ -171,7 +171,7 @@ def _spark_arguments(job: JobResource) -> list[str]:
 
 
 def _job_arguments(cluster: ClusterView, job: JobResource) -> list[str]:
-    """What the operator tells the job beside `spec.args`."""
+    """Return the arguments that the operator adds to `spec.args`."""
     found = ["--result", TERMINATION_LOG]
     if job.spec.password_secret is not None:
         found += ["--password-file", f"{PASSWORD_DIRECTORY}/{job.spec.password_secret.key}"]
@@ -185,12 +185,12 @@ def _job_arguments(cluster: ClusterView, job: JobResource) -> list[str]:
 
 
 def _asks_admin(job: JobResource) -> bool:
-    """Whether the job asks with the cluster's token, unless the user brings another one."""
+    """Return whether the job asks with the cluster's token: it does unless the user brings another one."""
     return job.spec.kind in ADMIN_KINDS and not _gives(job, TOKEN_ARGUMENT)
 
 
 def _trusts_admin(cluster: ClusterView, job: JobResource) -> bool:
-    """Whether the job goes by the cluster's authority, unless the user brings another one."""
+    """Return whether the job goes by the cluster's authority: it does unless the user brings another one."""
     enabled = cluster.spec.tls.admin_api.enabled
     return enabled and job.spec.kind in ADMIN_KINDS and not _gives(job, CA_ARGUMENT)
 
@@ -244,7 +244,7 @@ def _volumes(cluster: ClusterView, job: JobResource) -> tuple[list[dict[str, Any
 
 
 def _placed(cluster: ClusterView, job: JobResource) -> dict[str, Any]:
-    """Where driver and executors may run, and as whom."""
+    """Return the placement of driver and executors, and the user that they run as."""
     spec = job.spec
     found: dict[str, Any] = {"enableServiceLinks": False, "securityContext": pod_security(cluster)}
     if cluster.spec.image_pull_secrets:

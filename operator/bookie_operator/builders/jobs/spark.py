@@ -4,7 +4,7 @@ Without executors all work is done in the driver's pod (`local[*]`). With execut
 their pods itself; they find it by its name in a headless Service, which is that of this one run.
 
 Invariants
-- Nothing secret is in it: whoever may read ConfigMaps reads it.
+- Nothing secret is in it: all who may read ConfigMaps can read it.
 - What the operator sets wins over `spec.sparkConf`; its defaults do not.
 
 Source: Apache Spark documentation, "Running Spark on Kubernetes", client mode.
@@ -43,7 +43,8 @@ def master(job: JobResource) -> str:
 
 
 def driver_host(job: JobResource, job_name: str) -> str:
-    """How executors reach the driver of the run whose Job is `job_name`: the only pod of an indexed Job."""
+    """Return the host at which executors reach the driver of the run whose Job is `job_name`: the only pod of an
+    indexed Job."""
     return f"{job_name}-0.{object_name(job.name)}.{job.namespace}.svc"
 
 

@@ -26,11 +26,14 @@ class Flow(Protocol):
     """Module-level functions of a flow; pure."""
 
     def begin(self, world: World, desired: Desired) -> Decision | None:
-        """What to do while no operation runs. None: nothing; `Record`: an operation begins; `Wait`: it is wanted, and
-        its gates do not allow it (the rest of the pass goes on)."""
+        """Decide what to do while no operation runs.
+
+        None: nothing; `Record`: an operation begins; `Wait`: it is wanted, and its gates do not allow it (the rest of
+        the pass goes on).
+        """
 
     def proceed(self, world: World, desired: Desired, operation: Operation) -> Decision:
-        """What to do next for an operation of this flow's type, after any crash: it looks at the world first."""
+        """Decide what to do next for an operation of this flow's type, after any crash: it looks at the world first."""
 
     def needs(self, operation: Operation, desired: Desired) -> Needs:
-        """What the pass that calls `proceed` has to read beside what is always read."""
+        """Return what the pass that calls `proceed` has to read beside what is always read."""

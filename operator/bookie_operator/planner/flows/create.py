@@ -1,5 +1,7 @@
-"""A cluster comes to be: metadata, then StatefulSets; and a StatefulSet that vanished is made again. One that was
-deleted with its volumes retained is taken over: by its name, its instance id and its claims.
+"""The creation of a cluster: metadata, then StatefulSets.
+
+A StatefulSet that vanished is made again. A cluster that was deleted with its volumes retained is taken over: by its
+name, its instance id and its claims.
 
 Invariants
 - Claims of another cluster, or of an unknown one, are never taken over silently: `bootstrap.mode: Adopt` asks for it.
@@ -19,8 +21,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_operator.planner import operations, view
-from bookie_operator.planner.actions import ApplyObjects, CreateStatefulSet, DeleteObject, RecordState
+from bookie_operator.planner import gates, operations, view
+from bookie_operator.planner.actions import AdoptClaim, ApplyObjects, CreateStatefulSet, DeleteObject, RecordState
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.planner.flows import support
@@ -42,10 +44,40 @@ def foreign_claims(world: World) -> Wait | None:
         "AdoptRequired",
         f"{len(foreign)} claims such as {foreign[0].name} hold data of another cluster (instance id "
         f"{', '.join(ids[:3])}): delete this resource and apply it with bootstrap.mode Adopt to take them over, or "
-        "delete the claims if nobody needs their data",
+        "delete the claims if their data are not needed",
         seconds=30.0,
         stalled=True,
     )
+
+
+def adopted_claims(world: World, desired: Desired) -> Act | None:
+    """A claim that a person gave to this cluster gets its labels, without which nothing looks after it."""
+    for claim in view.claims(world):
+        # Bookies that are taken over in place get their labels from the takeover, and lose them when it is undone.
+        restored = view.adopts(world) and world.cluster.spec.bootstrap.in_place is None and not claim.instance_id
+        asked = claim.adoption or restored
+        wanted = claim.foreign and asked and claim.mounted
+        if wanted and not claim.deleting and world.cluster.status.instance_id:
+            asks = "its annotation podkeeper.dev/adopt" if claim.adoption else "bootstrap.mode Adopt"
+            return Act(
+                AdoptClaim(claim.name, claim.uid),
+                f"claim {claim.name} is taken over, as {asks} asks",
+                event=Event("ClaimAdopted", f"claim {claim.name} belongs to {claim.bookie} from now on"),
+            )
+    return None
+
+
+def unadopted(world: World, desired: Desired) -> Wait | None:
+    """A bookie uses a claim of another owner: it grows with nothing, and goes with nothing. Or a claim that no bookie
+    mounts was to be adopted."""
+    for name in view.expected_pods(world):
+        if (why := gates.claims_own(world, name)) is not None:
+            return Wait(why.reason, why.message, seconds=30.0, stalled=True)
+    for claim in view.claims(world):
+        if claim.adoption and claim.foreign and not claim.mounted:
+            message = f"claim {claim.name} cannot be adopted: spec has no bookie that mounts it; remove its annotation"
+            return Wait("AdoptionRefused", f"{message} podkeeper.dev/adopt", seconds=30.0, stalled=True)
+    return None
 
 
 def metadata(world: World, desired: Desired) -> Decision | None:
@@ -75,7 +107,10 @@ def metadata(world: World, desired: Desired) -> Decision | None:
 
 
 def _taken_root(world: World, found: str) -> Wait:
-    """Two clusters that share a root store each other's ledgers: whoever deletes one destroys those of the other."""
+    """Report a root that another cluster uses.
+
+    Two clusters that share a root store each other's ledgers: the deletion of one destroys those of the other.
+    """
     root = world.cluster.spec.metadata_service.root_path
     return Wait(
         "RootTaken",
@@ -90,14 +125,16 @@ def _taken_root(world: World, found: str) -> Wait:
 
 
 def _outdated_job(world: World, desired: Desired) -> Act | None:
-    """Of an earlier `spec`, while the cluster is not recorded: no Job takes another image or configuration, and what it
-    found may be another metadata service's."""
+    """Delete a Job of an earlier `spec`, while the cluster is not recorded.
+
+    No Job takes another image or configuration, and what it found may be another metadata service's.
+    """
     uid, made_of = world.object_uids.get(desired.metadata_job), world.object_hashes.get(desired.metadata_job)
     if uid is None or not made_of or made_of == desired.metadata_job_hash:
         return None
     return Act(
         DeleteObject(desired.metadata_job, uid),
-        f"{desired.metadata_job} is not what spec asks for by now: it is made anew",
+        f"{desired.metadata_job} is not what spec asks for by now: it is made again",
     )
 
 
@@ -126,8 +163,22 @@ def stateful_sets(world: World, desired: Desired) -> Decision | None:
         if view.stateful_set(world, wanted.name) is None:
             if f"StatefulSet/{wanted.name}" in world.taken:
                 return support.names_taken(world, desired)
-            return _missing(world, desired, wanted)
+            return _given_back(world, wanted) or _missing(world, desired, wanted)
     return None
+
+
+def _given_back(world: World, wanted: DesiredStatefulSet) -> Wait | None:
+    """The former owner's StatefulSet may be away only for a moment: nothing takes its bookies over unasked."""
+    claims = view.given_back(world)
+    if not claims:
+        return None
+    name = world.cluster.name
+    return _stalled(
+        "AdoptRequired",
+        f"StatefulSet {wanted.name} is not made: claim {claims[0]} does not have the labels of this cluster, so its "
+        f"bookie belongs to the owner that it had before. To take it over, run `kubectl bookie migrate run {name} "
+        f"--in-place`, or `kubectl bookie adopt {name} {' '.join(claims[:3])}` if the old StatefulSet is gone for good",
+    )
 
 
 def _missing(world: World, desired: Desired, wanted: DesiredStatefulSet) -> Act:
@@ -176,7 +227,8 @@ def _first_replicas(world: World, desired: Desired, wanted: DesiredStatefulSet) 
 
 
 def adopt(world: World, desired: Desired) -> Decision | None:
-    """Until the instance id is recorded; from then on the StatefulSets are made as if they had vanished."""
+    """Take a cluster over until the instance id is recorded; from then on the StatefulSets are made as if they had
+    vanished."""
     if not view.adopts(world) or world.cluster.status.instance_id:
         return None
     wanted, refused = _instance_id(world)

@@ -4,7 +4,7 @@ The next one is the highest ordinal of the most-filled zone that has too many. F
 
  1. Gates, before anything is recorded: enough bookies and zones are left, every other bookie that ever served is ready
     and writable, no ledger is under-replicated, what the bookie stores fits on the others with headroom, and each of
-    its ledgers has another bookie to go to. Otherwise the reason is told, and the rest of the pass goes on.
+    its ledgers has another bookie to go to. Otherwise the reason is reported, and the rest of the pass goes on.
  2. Record: the pod, its UID and the UIDs of its claims.
  3. `Audit`: an audit is asked for and waited for; it must find nothing under-replicated.
  4. `ReadOnly`: no new data goes to it; read back, and set again whenever it is found writable.
@@ -24,8 +24,8 @@ Who raises `replicas` before 7 gets the bookie back (`Undo`): the drain is taken
 it is finished first, and a new bookie is made.
 
 A bookie that never served, and has no cookie, is taken away at once and without gates: `Withdraw`, then from 8 on. If
-ledgers name it all the same, because somebody deleted its cookie, it is taken out as with `StopFirst`. A rollout that
-waits gives way (`giving_way`), so that a scale-up for which there is no room can be taken back.
+ledgers name it all the same, because its cookie was deleted, it is taken out as with `StopFirst`. A rollout that waits
+gives way (`giving_way`), so that a scale-up for which there is no room can be taken back.
 
 With `decommission.mode: StopFirst` the order is 1, 2, 3, `Stop`, 8, 5, 9, 10, 11: for a bookie that does not serve any
 more, and so taken also for one that is down. It is stopped only if no ledger needs it at that moment, and comes back if
@@ -36,7 +36,7 @@ first, without 3, and with the gates of 1 for all others.
 
 Threads: pure functions, any thread.
 
-Source: reference auto-recovery, section 13.
+Source: docs/internals/auto-recovery.md, section 13.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 
 def awaited(desired: Desired, bookie: str) -> Wait:
-    """For a task, which begins nothing: a StatefulSet gives up its highest ordinal only, and `spec` says how many
-    bookies there are."""
+    """Return what a task waits for, which begins nothing.
+
+    A StatefulSet gives up its highest ordinal only, and `spec` says how many bookies there are.
+    """
     number, wanted = view.ordinal_of(bookie), rollout_state.wanted_set(desired, view.set_of(bookie))
     if wanted is not None and number < wanted.replicas:
         of = f"replicas of zone {wanted.zone} in spec.placement" if wanted.zone else "spec.replicas"
@@ -125,20 +127,23 @@ def _mode(world: World, desired: Desired, victim: gates.Victim) -> str:
 
 
 def _obstacle(world: World, desired: Desired, victim: gates.Victim, crowded: list[str]) -> gates.Obstacle | None:
-    """What costs no listing of all ledgers. `crowded`: bookies that wait for the room that it takes."""
+    """Return the first obstacle that needs no listing of all ledgers.
+
+    `crowded`: bookies that wait for the room that it takes.
+    """
     unknown = stops_first(_mode(world, desired, victim)) and world.bookies.get(victim.name) is None
     return gates.first(
         gates.told(world),
         gates.enough_without(world, desired, victim),
         gates.members_serve(world, desired, {victim.name, *crowded}),
         None if crowded else gates.replicated(world),
-        # Of one that is down nobody knows what it stores: whoever drains it looks whether there is room.
+        # It is unknown what one that is down stores: the drain looks whether there is room.
         None if unknown else gates.room_for(world, victim.name),
     )
 
 
 def needs_to_begin(world: World, desired: Desired) -> Needs:
-    """What a drain would refuse, once nothing else is in the way."""
+    """Return the outlooks that show what a drain would refuse, once nothing else is in the way."""
     victim = gates.next_victim(world, desired)
     if victim is None or gates.never_served(world, desired, victim.name):
         return Needs()
@@ -149,7 +154,7 @@ def needs_to_begin(world: World, desired: Desired) -> Needs:
 
 
 def withdrawal(world: World, desired: Desired) -> Record | None:
-    """Of a bookie that is not asked for any more, and that never served."""
+    """Return the withdrawal of a bookie that is not asked for any more, and that never served."""
     victim = gates.next_victim(world, desired)
     if victim is None or not gates.never_served(world, desired, victim.name):
         return None
@@ -157,7 +162,7 @@ def withdrawal(world: World, desired: Desired) -> Record | None:
 
 
 def making_room(world: World, desired: Desired) -> Record | None:
-    """Of a bookie that is not asked for any more, and takes the place of another one."""
+    """Return the decommission of a bookie that is not asked for any more, and takes the place of another one."""
     victim = gates.next_victim(world, desired)
     if victim is None or not gates.without_room(world, desired, victim.name):
         return None
@@ -166,8 +171,10 @@ def making_room(world: World, desired: Desired) -> Record | None:
 
 
 def making_way(world: World, desired: Desired) -> Record | None:
-    """Of a bookie that serves, and has its turn to leave before others that never did: until those have gone, the
-    disruption budget lets nobody be restarted."""
+    """Return the decommission of a bookie that serves, and has its turn to leave before others that never did.
+
+    Until those have gone, the disruption budget lets no bookie be restarted.
+    """
     victim = gates.next_victim(world, desired)
     if victim is None or not is_in_the_way(world, desired, victim.name):
         return None
@@ -176,7 +183,7 @@ def making_way(world: World, desired: Desired) -> Record | None:
 
 
 def needs_to_make_way(world: World, desired: Desired) -> Needs:
-    """As `needs_to_begin`, of `making_way`."""
+    """Return the needs of `making_way`, as `needs_to_begin` does."""
     victim = gates.next_victim(world, desired)
     if victim is None or not is_in_the_way(world, desired, victim.name):
         return Needs()
@@ -184,7 +191,7 @@ def needs_to_make_way(world: World, desired: Desired) -> Needs:
 
 
 def is_in_the_way(world: World, desired: Desired, bookie: str) -> bool:
-    """Whether another one is withdrawn, in whatever zone: one bookie leaves after the other."""
+    """Return whether another one is withdrawn, in any zone: one bookie leaves after the other."""
     return any(name != bookie and gates.withdrawn(world, desired, name) for name in view.expected_pods(world))
 
 

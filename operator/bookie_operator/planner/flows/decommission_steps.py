@@ -1,5 +1,7 @@
-"""The steps of a decommission: while the bookie is up, from the first audit until its pod is taken away; once it is
-stopped, until nothing of it is left; and the ways back. `decommission` tells their order.
+"""The steps of a decommission, and the ways back.
+
+While the bookie is up, they go from the first audit until its pod is taken away; once it is stopped, until nothing of
+it is left. `decommission` says their order.
 
 Threads: pure functions, any thread.
 """
@@ -46,7 +48,7 @@ def back(run: Run, why: str) -> Decision:
 
 
 def stays(run: Run, why: str) -> Record:
-    """Given back: whatever was done to it is undone."""
+    """Give the bookie back: all that was done to it is undone."""
     return run.go("Undo", why, saved={WHY_BACK: why})
 
 
@@ -70,7 +72,8 @@ def audit(run: Run) -> Decision:
 
 
 def withdraw(run: Run) -> Decision:
-    """No audit and no drain: nothing names it, which is proved now, and once more when it is gone."""
+    """Withdraw the bookie without audit and drain: nothing names it, which is proved now, and once more when it is
+    gone."""
     ordinal, found = int(run.saved(ORDINAL)), view.stateful_set(run.world, run.saved(SET))
     if found is None or not found.settled:
         return until_settled(run)
@@ -163,7 +166,7 @@ def scale(run: Run) -> Decision:
     if found.replicas == ordinal:
         return run.go("Leave", f"{found.name} has {ordinal} replicas")
     if found.replicas != ordinal + 1:
-        return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
+        return stays(run, f"{found.name} was scaled to {found.replicas} replicas meanwhile")
     if gates.is_writable(run.world, run.desired, run.bookie):
         return back(run, f"{run.bookie} became writable after it was drained")
     proof = proving.told(run, run.patience)
@@ -188,7 +191,7 @@ def scale(run: Run) -> Decision:
 
 
 def stop(run: Run) -> Decision:
-    """As `Scale`, of a bookie that is not drained yet: nothing may need it at this moment."""
+    """Stop a bookie that is not drained yet, as `Scale` does: nothing may need it at this moment."""
     ordinal, found = int(run.saved(ORDINAL)), view.stateful_set(run.world, run.saved(SET))
     planned = operations.planned_replicas(run.saved(SET), ordinal)
     if found is None or not found.settled:
@@ -196,7 +199,7 @@ def stop(run: Run) -> Decision:
     if found.replicas == ordinal:
         return run.go("Leave", f"{found.name} has {ordinal} replicas")
     if found.replicas != ordinal + 1:
-        return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
+        return stays(run, f"{found.name} was scaled to {found.replicas} replicas meanwhile")
     if _serves_again(run):
         why = f"{run.bookie} serves again, and is drained before it is stopped"
         return run.forget(*planned).go("ReadOnly", why, saved={MODE: DecommissionMode.DRAIN.value})
@@ -208,6 +211,7 @@ def stop(run: Run) -> Decision:
         gates.claims_stay(run.world, run.desired, {run.bookie}),
         gates.renamed(run.world, run.desired, run.bookie),
         gates.members_serve(run.world, run.desired, {run.bookie, *crowded}),
+        None if crowded else gates.looked_at(run.world, {run.bookie_id}),
         gates.stoppable(run.world, frozenset({run.bookie_id}), last_copies=not crowded),
     )
     if obstacle is not None:
@@ -219,7 +223,7 @@ def stop(run: Run) -> Decision:
 
 
 def _serves_again(run: Run) -> bool:
-    """It was to be stopped first only because it was down: nobody asked for that."""
+    """Return whether it serves again: it was to be stopped first only because it was down, not on request."""
     if run.saved(MAKES_ROOM) or stops_first(run.world.cluster.spec.decommission.mode.value):
         return False
     return gates.is_registered(run.world, run.desired, run.bookie)
@@ -228,7 +232,7 @@ def _serves_again(run: Run) -> bool:
 def leave(run: Run) -> Decision:
     found = view.stateful_set(run.world, run.saved(SET))
     if found is not None and found.replicas > int(run.saved(ORDINAL)):
-        return stays(run, f"somebody scaled {found.name} to {found.replicas} replicas")
+        return stays(run, f"{found.name} was scaled to {found.replicas} replicas meanwhile")
     if run.pod is not None:
         stuck = stuck_on_node(run.world, run.pod)
         return run.wait_at_most(run.patience, "StoppingBookie", f"waits until pod {run.bookie} is gone{stuck}")
@@ -286,16 +290,15 @@ def cookie(run: Run) -> Decision:
 
 def claims(run: Run) -> Decision:
     retain = run.world.cluster.spec.storage.retention.when_scaled is WhenDeleted.RETAIN
-    left = [one for one in Claims.read(run.operation).left(run.world) if not (retain and one.retired)]
-    if not left:
+    left = [
+        one for one in Claims.read(run.operation).left(run.world) if not one.foreign and not (retain and one.retired)
+    ]
+    claim = next((one for one in left if not one.deleting), None)
+    if claim is None:
+        # Whatever still keeps a claim holds up only the next bookie of its name (`scale_up.why_not_cleared`).
         kept = "its claims are kept, labelled as retired" if retain else "its claims are deleted"
         message = f"{run.bookie} was taken out: no ledger names it, its cookie is deleted, {kept}"
         return run.finish(message, event=Event("BookieDecommissioned", message))
-    claim = next((one for one in left if not one.deleting), None)
-    if claim is None:
-        return run.wait_at_most(
-            run.patience, "DeletingClaims", f"waits until {', '.join(one.name for one in left)} are gone"
-        )
     proof = proving.standing(run, run.patience)
     if not isinstance(proof, Proof):
         return proof
@@ -310,7 +313,7 @@ def claims(run: Run) -> Decision:
 def undo(run: Run) -> Decision:
     facts = run.world.drains.get(run.bookie_id)
     if facts is None:
-        return run.wait_at_most(run.patience, gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
+        return run.wait_at_most(run.patience, gates.METADATA_UNREACHABLE, f"the drain of {run.bookie} is unknown")
     message = f"{run.bookie} stays: {run.saved(WHY_BACK)}"
     wanted = _taken_back(run, facts)
     if wanted is not None:

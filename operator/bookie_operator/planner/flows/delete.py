@@ -1,20 +1,22 @@
 """The cluster is deleted: bookies stop in good order; volumes and metadata stay, or go if that was confirmed.
 
 Invariants
-- Nothing is stopped before it is clear what becomes of the data: `Delete` takes the confirming annotation, and that
-  nobody else's bookies use the same metadata.
+- Nothing is stopped before it is clear what happens to the data: `Delete` takes the confirming annotation, and that no
+  bookies of another owner use the same metadata.
 - Auto-recovery stops first: otherwise it would copy while bookies stop one after the other. Gateways stop with it: they
   close the ledgers that are written through them, for which bookies and metadata have to be there.
 - A resource that never got an instance id deletes nothing: volumes, metadata and identity of its name are another's.
 - Only claims go that bear this cluster's instance id and whose UIDs were recorded before the first bookie stopped; and
   only while `spec` and annotation still ask for it, at each claim.
-- No data go while bookies that are none of this cluster's have cookies in the same metadata: ledgers of theirs may
-  have copies here. Nobody who could tell is needed where the root was made for this very resource.
-- The metadata are cleaned up as well as it goes within five minutes: a service that is gone holds nobody up. The
-  finalizer goes last, and never waits for ever for it.
+- No volume is deleted while bookies of another cluster use the same metadata: their ledgers may have copies here. The
+  facts are asked before anything stops and until the metadata are removed. The Job that removes them asks once more,
+  and no volume is deleted before it has succeeded. If no pod can answer, the deletion waits.
+- Bookies of another owner are neither stopped nor waited for, and keep their metadata, also while none of them runs.
+- A metadata service that is gone holds up nothing but volumes: without any left to delete, the metadata are removed
+  within five minutes or left behind. `Retain` ends every wait.
 
-Steps: `Cancel` (of an operation that ran), `StopAutorecovery`, `StopBookies`, then for data that go `DeleteClaims`,
-`DestroyMetadata`, `DeleteIdentity`; last `Release`.
+Steps: `Cancel` (of an operation that ran), `StopAutorecovery`, `StopBookies`, then for data that go `DestroyMetadata`,
+`DeleteClaims`, `DeleteIdentity`; last `Release`.
 
 Threads: pure functions, any thread.
 """
@@ -24,7 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import MetadataServiceKind, WhenDeleted
+from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import (
@@ -45,6 +47,7 @@ STOP_AUTORECOVERY: Final = "StopAutorecovery"
 STOP_BOOKIES: Final = "StopBookies"
 RELEASE: Final = "Release"
 
+_STOPPING: Final = frozenset({STOP_AUTORECOVERY, STOP_BOOKIES})
 _DRAINING: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 _UNDO_SECONDS: Final = 60.0
 _AUTORECOVERY_SECONDS: Final = 120.0
@@ -56,7 +59,7 @@ _BEFORE_BOOKIES: Final = {
 
 
 def begin(world: World, desired: Desired) -> Decision:
-    """Everything that a pass does while the cluster is being deleted."""
+    """Do the work of a pass while the cluster is being deleted."""
     if not world.cluster.has_finalizer:
         return Rest()
     if world.cluster.paused:
@@ -89,7 +92,7 @@ def _blocked(world: World, why: str) -> Wait:
 
 
 def _cancel(world: World, desired: Desired, operation: Operation) -> Decision:
-    """Whatever ran is over; a bookie that was being drained and stays is no longer read-only, if that can be told."""
+    """End whatever ran; a bookie that was being drained and stays is no longer read-only, if that is known."""
     if operation.type in _DRAINING and _stays(world, operation.bookie) and world.facts is not None:
         if operation.step != CANCEL:
             return Record(operations.stepped(world, operation, CANCEL), f"{operation.id} ends: the cluster is deleted")
@@ -117,14 +120,18 @@ def needs(operation: Operation, desired: Desired) -> Needs:
 
 
 def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
+    asked = operation.step in _STOPPING or (operation.step == DESTROY_METADATA and world.cleanup_job != "Complete")
+    if asked and goes(world, operation) and (why := shared(world, desired)):
+        return operations.wait(operation, "DeletionBlocked", why, seconds=30.0, stalled=True)
     match operation.step:
         case "StopAutorecovery":
             return _stop_autorecovery(world, operation)
         case "StopBookies":
             return _stop_bookies(world, operation)
         case "Release":
-            return Act(ReleaseFinalizer(), "the cluster has stopped; nothing of it needs the operator any more")
-        case "DeleteClaims" | "DestroyMetadata" if not goes(world, operation):
+            why = "the cluster has stopped; nothing of it needs the operator any more"
+            return Act(ReleaseFinalizer(), why, event=_claims_left(world, operation))
+        case "DeleteClaims" | "DestroyMetadata" | "DeleteIdentity" if not goes(world, operation):
             kept = "data are kept after all: spec or annotation changed"
             return Record(operations.stepped(world, operation, RELEASE), kept)
         case "DeleteClaims":
@@ -138,7 +145,7 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
 
 
 def _stop_autorecovery(world: World, operation: Operation) -> Decision:
-    """And gateways: both are told to, then both are waited for."""
+    """Stop auto-recovery and gateways: both are deleted, then both are waited for."""
     for part, why in _BEFORE_BOOKIES.items():
         key = f"Deployment/{world.cluster.name}-{part}"
         uid = world.object_uids.get(key)
@@ -152,22 +159,28 @@ def _stop_autorecovery(world: World, operation: Operation) -> Decision:
 
 
 def _stop_bookies(world: World, operation: Operation) -> Decision:
-    """By one replica a pass: each StatefulSet's controller stops the pods with their grace."""
+    """Stop bookies by one replica a pass: each StatefulSet's controller stops the pods with their grace.
+
+    A controller that has not seen the last change may still make a pod, and its claims with it.
+    """
     for one in world.stateful_sets:
-        if one.replicas > 0 and not one.deleting:
-            if not one.settled:
-                return operations.wait(operation, "Stopping", f"waits for the controller of {one.name}", seconds=1.0)
+        if one.deleting:
+            continue
+        if not one.settled:
+            return operations.wait(operation, "Stopping", f"waits for the controller of {one.name}", seconds=1.0)
+        if one.replicas > 0:
             return Act(
                 ScaleStatefulSet(one.name, one.resource_version, one.replicas, one.replicas - 1),
                 f"the cluster is deleted: {view.pod_name(one.name, one.replicas - 1)} stops",
                 operation=operations.progressed(world, operation),
             )
-    if world.pods:
-        names = ", ".join(sorted(one.name for one in world.pods)[:5])
+    left = sorted(one.name for one in world.pods if not _belongs_to_another(world, one.stateful_set))
+    if left:
+        names = ", ".join(left[:5])
         late = operations.overdue(world, operation, _BOOKIES_SECONDS)
         remedy = "; if its node is lost, taint it node.kubernetes.io/out-of-service or delete it" if late else ""
         return operations.wait(operation, "Stopping", f"waits for {names} to stop{remedy}", stalled=late)
-    following = DELETE_CLAIMS if goes(world, operation) else RELEASE
+    following = DESTROY_METADATA if goes(world, operation) else RELEASE
     return Record(operations.stepped(world, operation, following), "all bookies have stopped")
 
 
@@ -176,6 +189,8 @@ DESTROY_METADATA: Final = "DestroyMetadata"
 DELETE_IDENTITY: Final = "DeleteIdentity"
 
 METADATA_SECONDS: Final = 300.0
+JOB_RETRY_SECONDS: Final = 300.0
+_KEEP: Final = "set spec.storage.retention.whenDeleted to Retain to delete the resource and keep the volumes"
 _METADATA_VOLUME: Final = "metadata"
 _CLAIMS_KEY: Final = "claims/"
 _PER_KEY: Final = 400
@@ -187,15 +202,28 @@ def confirmed(world: World) -> bool:
 
 
 def shared(world: World, desired: Desired) -> str:
-    """Why its data may be others' too; empty: they are its own."""
-    keep = "set spec.storage.retention.whenDeleted to Retain to delete the resource and keep the volumes"
-    sets = {f"StatefulSet/{one.name}" for one in desired.stateful_sets}
-    if given_back := sorted(sets & world.taken.keys() - world.outlived):
-        return f"{given_back[0]} is somebody else's, and its bookies use the same metadata: {keep}"
+    """Return why other clusters may need its data; empty if they do not, or if no volume is left to delete.
+
+    Bookies that were given back to another owner need it in any case: the volumes that they mount are theirs too.
+
+    Once no bookie serves, no pod may be left that knows: then the Job that removes the metadata is asked.
+    """
+    if theirs := [one.name for one in desired.stateful_sets if _belongs_to_another(world, one.name)]:
+        return f"StatefulSet/{theirs[0]} belongs to another owner, and its bookies use the same metadata: {_KEEP}"
+    if given_back := view.given_back(world):
+        return (
+            f"claim {given_back[0]} was given back to another owner, whose bookies use the same metadata: delete the "
+            f"claim if its data are not needed, or {_KEEP}"
+        )
+    if not _volumes_left(world):
+        return ""
     if world.facts is None:
-        if world.cluster.status.instance_id == world.cluster.uid:
+        if not any(pod.ready for pod in world.pods):
             return ""
-        return f"nobody can tell whether other bookies use its metadata: bring one of its bookies up, or {keep}"
+        why = world.facts_error or "no pod reached the metadata service"
+        return (
+            f"cannot tell whether other clusters use its metadata ({why}): bring the metadata service back, or {_KEEP}"
+        )
     present = world.facts.cookies | world.facts.registered
     others = sorted(one for one in present if not one.endswith(desired.bookie_id_suffix))
     if not others:
@@ -203,25 +231,36 @@ def shared(world: World, desired: Desired) -> str:
     shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
     return (
         f"{shown} use the same metadata ({world.cluster.spec.metadata_service.root_path}), and ledgers of theirs may "
-        f"have copies here: take these bookies out first (`bookie cluster decommission`), or {keep}"
+        f"have copies here: take these bookies out first (`bookie cluster decommission`), or {_KEEP}"
     )
 
 
+def _belongs_to_another(world: World, stateful_set: str) -> bool:
+    key = f"StatefulSet/{stateful_set}"
+    return key in world.taken and key not in world.outlived
+
+
+def _volumes_left(world: World) -> bool:
+    return any(own(world, one) and not one.deleting for one in world.claims)
+
+
 def recorded(world: World) -> dict[str, str]:
-    """To be saved when the deletion begins: that data go, and which claims."""
+    """Return what is saved when the deletion begins: that data go, and which claims."""
     uids = sorted(one.uid for one in world.claims if own(world, one))
     chunks = [uids[at : at + _PER_KEY] for at in range(0, len(uids), _PER_KEY)] or [[]]
     return {f"{_CLAIMS_KEY}{number}": ",".join(chunk) for number, chunk in enumerate(chunks)}
 
 
 def own(world: World, claim: ClaimView) -> bool:
-    """Whether it goes with this cluster."""
+    """Return whether the claim goes with this cluster."""
     own = world.cluster.status.instance_id
+    if claim.foreign:
+        return False
     return claim.volume == _METADATA_VOLUME or (bool(own) and claim.instance_id == own)
 
 
 def goes(world: World, operation: Operation) -> bool:
-    """Whether data are to be deleted: recorded so, and still wanted."""
+    """Return whether data are to be deleted: recorded so, and still wanted."""
     wanted = world.cluster.spec.storage.retention.when_deleted is WhenDeleted.DELETE
     return (
         bool(world.cluster.status.instance_id)
@@ -232,37 +271,78 @@ def goes(world: World, operation: Operation) -> bool:
 
 
 def _delete_claims(world: World, operation: Operation) -> Decision:
-    uids = {uid for key, text in operation.saved.items() if key.startswith(_CLAIMS_KEY) for uid in text.split(",")}
-    for claim in sorted(world.claims, key=lambda one: one.name):
-        if claim.uid in uids and own(world, claim) and not claim.deleting and claim.volume != _METADATA_VOLUME:
+    if world.cleanup_job != "Complete" and _volumes_left(world):
+        # An earlier release deleted claims first, and its operation may have been under way when this one came.
+        return Record(operations.stepped(world, operation, DESTROY_METADATA), "the cluster's metadata go first")
+    for claim in _left(world, operation):
+        if claim.volume != _METADATA_VOLUME:
             return Act(
                 DeleteClaim(claim.name, claim.uid, None),
                 f"the cluster is deleted with its data, as {names.CONFIRM_DELETE} confirms: claim {claim.name}",
                 operation=operations.progressed(world, operation),
             )
-    return Record(operations.stepped(world, operation, DESTROY_METADATA), "no claims of the cluster are left")
+    return Record(operations.stepped(world, operation, DELETE_IDENTITY), "all claims of the cluster are deleted")
+
+
+def _left(world: World, operation: Operation) -> list[ClaimView]:
+    """Return the claims that were recorded and have to be deleted."""
+    uids = {uid for key, text in operation.saved.items() if key.startswith(_CLAIMS_KEY) for uid in text.split(",")}
+    found = (one for one in world.claims if one.uid in uids and own(world, one) and not one.deleting)
+    return sorted(found, key=lambda one: one.name)
+
+
+def _claims_left(world: World, operation: Operation) -> Event | None:
+    """Name the claims that were created while the cluster was deleted with its data: they keep the next cluster of
+    this name from its volumes."""
+    left = sorted(one.name for one in world.claims if own(world, one) and not one.deleting)
+    if not left or not goes(world, operation):
+        return None
+    names = ", ".join(left[:5])
+    words = f"claims were created while {world.cluster.name} was deleted, and are kept: {names}; no cluster takes them"
+    return Event("ClaimsLeft", words, EventType.WARNING)
 
 
 def _destroy_metadata(world: World, operation: Operation) -> Decision:
-    following = operations.stepped(world, operation, DELETE_IDENTITY)
-    if world.cluster.spec.metadata_service.type is MetadataServiceKind.EMBEDDED:
-        return Record(following, "the embedded metadata service goes with the cluster")
+    following = operations.stepped(world, operation, DELETE_CLAIMS)
     if world.cleanup_job == "Complete":
         return Record(following, "the cluster's metadata are removed")
-    if world.cleanup_job == "Failed" or operations.overdue(world, operation, METADATA_SECONDS):
+    late = world.cleanup_job == "Failed" or operations.overdue(world, operation, METADATA_SECONDS)
+    if late and not _volumes_left(world):
         message = (
             f"metadata below {world.cluster.spec.metadata_service.root_path} could not be removed: "
             "`bookie cluster nuke` does it by hand"
         )
         return Record(following, message, event=Event("MetadataNotRemoved", message, EventType.WARNING))
     if not world.cleanup_job:
-        return Act(DestroyMetadata(), "the cluster is deleted with its data: its metadata go too")
-    return operations.wait(operation, "Deleting", "waits for the metadata to be removed")
+        return Act(DestroyMetadata(), "the cluster is deleted with its data: its metadata go first")
+    if world.cleanup_job == "Failed" and (again := _ask_again(world)) is not None:
+        return again
+    if not late:
+        return operations.wait(operation, "Deleting", "waits for the metadata to be removed")
+    told = world.cleanup_job_message or "the log of its pod says why"
+    message = (
+        f"no volume is deleted before the cluster's metadata are removed, and Job {_cleanup_name(world)} did not do "
+        f"that ({told}): if bookies of another cluster use the same metadata take them out first, or {_KEEP}"
+    )
+    return operations.wait(operation, "DeletionBlocked", message, seconds=30.0, stalled=True)
+
+
+def _ask_again(world: World) -> Act | None:
+    """Delete the failed Job after a while, so that it is made again."""
+    name, finished = _cleanup_name(world), world.cleanup_job_finished_at
+    uid = world.object_uids.get(f"Job/{name}")
+    if finished is None or uid is None or world.now - finished < JOB_RETRY_SECONDS:
+        return None
+    return Act(DeleteObject(f"Job/{name}", uid), f"Job {name} failed: it is tried again")
+
+
+def _cleanup_name(world: World) -> str:
+    return f"{world.cluster.name}-metadata-destroy"
 
 
 def _delete_identity(world: World, operation: Operation) -> Decision:
-    for claim in world.claims:
-        if claim.volume == _METADATA_VOLUME and not claim.deleting:
+    for claim in _left(world, operation):
+        if claim.volume == _METADATA_VOLUME:
             return Act(DeleteClaim(claim.name, claim.uid, None), "the embedded metadata service's volume goes too")
     key = f"Secret/{world.cluster.name}-identity"
     uid = world.object_uids.get(key)

@@ -1,4 +1,4 @@
-"""The PodDisruptionBudget follows the state of the data: nobody may evict a bookie while a copy is missing.
+"""The PodDisruptionBudget follows the state of the data: no bookie may be evicted while a copy is missing.
 
 The exception is a whole zone that is drained: all its bookies may go at once where ledgers can do without them. One
 that was evicted cannot come back while the nodes of its zone are cordoned, so a budget that waits for it would hold the
@@ -9,9 +9,12 @@ Invariants
 - Not knowing counts as a missing copy.
 - While an operation takes a bookie out or rebuilds one, no other may be evicted, and no zone: it counts on bookies of
   its own.
-- The first bookie of a zone goes as any other: while all is well, as `spec.disruption.maxUnavailable` says. So nobody
-  is asked before somebody really evicts.
+- The first bookie of a zone goes as any other: while all is well, as `spec.disruption.maxUnavailable` says. So no
+  question is asked before a real eviction.
 - Bookies of one zone at a time are away or may go; a bookie of another zone that is away closes the budget.
+- A bookie that is back closes the budget, to a zone too, until the auditor has looked what it lacks of what was written
+  meanwhile; so does a new auditor until it lists the bookies that it looks at, for a minute at most. What a rollout has
+  given up to wait for does not close it.
 - No zone goes without the safety check of this very pass; it is asked for only while there is a bookie left to be
   evicted, because it reads every ledger's metadata.
 
@@ -44,21 +47,20 @@ def allowed(world: World, desired: Desired) -> Evictions:
 
 
 def _of_any_zone(world: World, desired: Desired) -> int:
-    """How many.
+    """Return how many.
 
     A rollout that people let stop bookies in spite of missing copies opens the budget for just that. During any other
-    one the bookie that is restarted does not close it: the budget counts it by itself, and a closed one would refuse
+    one the bookies that it has chosen do not close it: the budget counts them by itself, and a closed one would refuse
     the rollout's own evictions.
     """
     if rollout_state.stops_in_spite_of_copies(world):
         return world.cluster.spec.disruption.max_unavailable
-    if view.fully_replicated(world) is not True:
-        return 0
     operation = world.cluster.status.operation
-    if operation is not None and operation.type in _EXCLUSIVE:
+    if view.fully_replicated(world) is not True or (operation is not None and operation.type in _EXCLUSIVE):
         return 0
-    rolls = operation is not None and operation.type is OperationType.ROLLOUT
-    if not rolls and view.away(world, desired):
+    but = rollout_state.not_waited_for(world, desired)
+    away = any(desired.bookie_id(name) not in but for name in view.away(world, desired))
+    if away or rollout_state.owes_looks(world) or gates.looked_at(world, but) is not None:
         return 0
     return world.cluster.spec.disruption.max_unavailable
 
@@ -73,6 +75,8 @@ def begin(world: World, desired: Desired) -> Act | None:
         reason = f"{desired.budget} is not as it was applied ({world.drift[desired.budget]})"
         return Act(ApplyObjects((desired.budget,)), reason, event=Event(DRIFT, reason, EventType.WARNING))
     said = f"the disruption budget allows {evictions.count} evictions from now on"
+    if world.facts is not None and (waiting := gates.looked_at(world)):
+        said += f"; {waiting.message}"
     if evictions.zone:
         said = f"zone {evictions.zone} is drained, and ledgers can do without it: any bookie of it may be evicted"
     return Act(ApplyObjects((desired.budget,)), said)
@@ -90,7 +94,7 @@ def needs(world: World, desired: Desired) -> Needs:
 
 
 def blocked(world: World, desired: Desired) -> Wait | None:
-    """Why the others of the zone have to stay; None: they need not."""
+    """Return why the others of the zone have to stay; None: they need not."""
     zone = _drained(world, desired)
     obstacle = _obstacle(world, desired, zone) if zone else None
     if obstacle is None:
@@ -121,18 +125,24 @@ def _drained(world: World, desired: Desired) -> str:
 
 def _obstacle(world: World, desired: Desired, zone: str) -> gates.Obstacle | None:
     going = _bookie_ids(world, desired, zone)
-    return gates.first(_audit(world), _ensemble(world, going, zone), gates.stoppable(world, going), _copy(world, going))
+    return gates.first(
+        _audit(world),
+        gates.looked_at(world, going),
+        _ensemble(world, going, zone),
+        gates.stoppable(world, going),
+        _copy(world, going),
+    )
 
 
 def _audit(world: World) -> gates.Obstacle | None:
-    """Marks of missing copies can be relied on: the safety check counts no copy that is marked."""
+    """Return an obstacle unless marks of missing copies can be relied on: the safety check counts no marked copy."""
     if view.fully_replicated(world) is not None:
         return None
     return gates.Obstacle("AuditPending", "there is no complete audit that tells which copies are missing")
 
 
 def _ensemble(world: World, going: frozenset[str], zone: str) -> gates.Obstacle | None:
-    """Clients can write without the zone, and spread their copies as `spec` says."""
+    """Return an obstacle unless clients can write without the zone, and spread their copies as `spec` says."""
     assert world.facts is not None
     spec = world.cluster.spec
     left = len(world.facts.writable - going)
@@ -155,7 +165,10 @@ def _ensemble(world: World, going: frozenset[str], zone: str) -> gates.Obstacle 
 
 
 def _copy(world: World, going: frozenset[str]) -> gates.Obstacle | None:
-    """Also with a write quorum of one: a whole zone is more than the one bookie that such ledgers put up with."""
+    """Return the obstacle of ledgers without another copy, also with a write quorum of one.
+
+    A whole zone is more than the one bookie that such ledgers put up with.
+    """
     safety = world.safety.get(going)
     if safety is None or safety.safe:
         return None
@@ -168,5 +181,5 @@ def _zone_of(world: World, name: str) -> str:
 
 
 def _bookie_ids(world: World, desired: Desired, zone: str) -> frozenset[str]:
-    """Of every bookie that the zone should have, also of those that are away."""
+    """Return the ids of every bookie that the zone should have, also of those that are away."""
     return frozenset(desired.bookie_id(name) for name in view.expected_pods(world) if _zone_of(world, name) == zone)

@@ -1,21 +1,24 @@
-"""Grows volumes, whatever state the pods are in: a full disk may be why they are down. And has claims ask for another
-VolumeAttributesClass.
+"""Grows volumes, whatever state the pods are in, and has claims ask for another VolumeAttributesClass.
 
- 1. Gate: the storage class lets volumes grow. One that does not is told; nothing is touched, and other kinds go on.
+A full disk may be why the pods are down.
+
+ 1. Gate: the storage class lets volumes grow. One that does not is reported; nothing is touched, and other kinds go on.
  2. Record.
  3. `Request`: every claim that is too small asks for more, also where its pod is down; then each that is to have
     another class asks for it. One that cannot be asked is passed over, and tried again after the others. Where a claim
-    does not keep the class that it was given, no other is asked, and that is told at the end.
+    does not keep the class that it was given, no other is asked, and that is reported at the end.
  4. `Grow`: waits until each has its size. One whose file system grows with the next start only, for ten minutes: its
-    bookie is restarted through the gates of a rollout, unless it is down already. A claim that fails is told with its
-    name; the others go on. `spec` stays as it is. Nothing waits for classes: `volume_attributes` tells of them. What
+    bookie is restarted through the gates of a rollout, unless it is down already. A claim that fails is reported with
+    its name; the others go on. `spec` stays as it is. Nothing waits for classes: `volume_attributes` reports them. What
     stalls here gives way (`giving_way`).
  5. `Orphan`: the claim templates of a StatefulSet cannot be changed, so it is deleted without its pods, by UID; how
     many replicas it has was recorded before. Only if it has the desired template: a rollout that waits stays held back.
- 6. `Recreate`: made anew with the new templates and as many replicas.
+ 6. `Recreate`: made again with the new templates and as many replicas.
  7. `Adopt`: every pod belongs to the new StatefulSet, and none was restarted. Back to 5 for the next one.
 
-After a crash between 5 and 6 the StatefulSet is missing and its pods are there: it is made anew, never taken for new.
+After a crash between 5 and 6 the StatefulSet is missing and its pods are there: it is made again, never taken for new.
+
+Another storage class concerns new claims alone: those of more bookies, and of bookies that are moved or replaced.
 
 Sizes are compared in bytes: `1Gi` and `1024Mi` are the same. A claim that is larger than `spec` says is left alone.
 
@@ -30,7 +33,7 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.crds.quantity import bytes_of, known_bytes
-from bookie_operator.planner import gates, operations, view
+from bookie_operator.planner import gates, operations, view, windows
 from bookie_operator.planner.actions import (
     CreateStatefulSet,
     EvictPod,
@@ -39,7 +42,7 @@ from bookie_operator.planner.actions import (
     OrphanStatefulSet,
     SetRecoveryDelay,
 )
-from bookie_operator.planner.decision import Decision, Event, EventType, Needs, Record, Wait
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.planner.flows import volume_attributes
 from bookie_operator.planner.flows.rollout import MARGIN_S
@@ -67,6 +70,19 @@ def begin(world: World, desired: Desired) -> Decision | None:
         return _record(world, "volumes are growing", "Grow")
     if to_remake(world, desired):
         return _record(world, "claims of new bookies are to be as spec says", "Orphan")
+    return _later(world, desired)
+
+
+def beside(world: World, desired: Desired) -> Act | None:
+    """Ask for more space while another operation waits: a full disk may be why it does. The rest follows it."""
+    operation = world.cluster.status.operation
+    if operation is None or operation.type is OperationType.EXPAND or _resting(world) is not None:
+        return None
+    for claim in too_small(world, desired):
+        if expandable(world, claim):
+            size = wanted_size(desired, claim.volume)
+            action = ExpandClaim(claim.name, claim.uid, size)
+            return Act(action, f"claim {claim.name} grows to {size} while {operation.id} waits")
     return None
 
 
@@ -94,6 +110,18 @@ def _resting(world: World) -> Wait | None:
     return Wait("ExpandFailed", last.message, seconds=30.0, stalled=True)
 
 
+def _later(world: World, desired: Desired) -> Wait | None:
+    """Return which volumes wait for a window, in which bookies may be restarted; None: there are none."""
+    growing = growing_claims(world, desired)
+    waiting = sorted({one.bookie for one in _unfinished(world, desired) if one not in growing})
+    if not waiting:
+        return None
+    opens = windows.opens(world.cluster.spec.update, world.now)
+    words = f"{waiting[0]} has to be restarted, so that its file system grows"
+    more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+    return Wait("MaintenanceWindow", f"{words}{more}; {opens}", seconds=60.0)
+
+
 def _record(world: World, why: str, step: str) -> Record:
     return Record(operations.new(world, OperationType.EXPAND, step), why, Event("ExpansionBegun", why))
 
@@ -119,11 +147,11 @@ _GROWING: Final = "growing"
 _ASKED: Final = "askedClass"
 """Claim and VolumeAttributesClass that it was asked for last: one that does not ask for it then was not heard."""
 _DROPPED: Final = "droppedClass"
-"""What to tell of classes that claims do not keep; no further claim is asked."""
+"""Key for the report on classes that claims do not keep; no further claim is asked."""
 _MADE: Final = "madeFor"
 """The StatefulSet that was deleted last, and for which claim templates."""
 ATTEMPTS: Final = 3
-"""Of each claim, before those that cannot be asked are given up for now."""
+"""Tries for each claim, before those that cannot be asked are given up for now."""
 
 
 def request(run: Run) -> Decision:
@@ -144,7 +172,7 @@ def request(run: Run) -> Decision:
 
 
 def _changes(run: Run) -> list[tuple[ExpandClaim | ModifyClaim, str]]:
-    """What claims have to be asked for; sizes first, because a disk may be full."""
+    """Return what claims have to be asked for; sizes first, because a disk may be full."""
     found: list[tuple[ExpandClaim | ModifyClaim, str]] = []
     for claim in too_small(run.world, run.desired):
         if expandable(run.world, claim):
@@ -194,7 +222,7 @@ def grow(run: Run) -> Decision:
 
 def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
     """The bookie whose file system waits for its next start; None: there is none, or it is down already."""
-    pod = next((found for claim in growing if (found := _waits_for_start(run, claim)) is not None), None)
+    pod = next((found for claim in growing if (found := _waits_for_start(run.world, claim)) is not None), None)
     if pod is None:
         return None
     if run.saved(RESTARTING) != pod.name:
@@ -203,7 +231,7 @@ def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
         )
     obstacle = gates.first(
         gates.others_serve(run.world, run.desired, {pod.name}),
-        gates.replicated(run.world),
+        gates.copies_whole(run.world, {run.desired.bookie_id(pod.name)}),
         gates.claims_stay(run.world, run.desired, tuple(view.expected_pods(run.world))),
         gates.stoppable(run.world, frozenset({run.desired.bookie_id(pod.name)})),
     )
@@ -221,12 +249,12 @@ def _restart(run: Run, growing: list[ClaimView]) -> Decision | None:
     )
 
 
-def _waits_for_start(run: Run, claim: ClaimView) -> PodView | None:
-    """Not one that was started since the file system began to wait."""
-    pod = view.pod(run.world, claim.bookie)
+def _waits_for_start(world: World, claim: ClaimView) -> PodView | None:
+    """Return the pod whose start the claim waits for, unless it was started since the file system began to wait."""
+    pod = view.pod(world, claim.bookie)
     if claim.resize is not ResizeState.FILE_SYSTEM_PENDING or claim.resize_since is None:
         return None
-    if run.world.now - claim.resize_since < FILE_SYSTEM_PATIENCE_S:
+    if world.now - claim.resize_since < FILE_SYSTEM_PATIENCE_S:
         return None
     if pod is None or pod.deleting or not pod.ready or pod.created_at > claim.resize_since:
         return None
@@ -246,7 +274,7 @@ def orphan(run: Run) -> Decision:
     if run.saved(_MADE) == _made_for(run, one.name):
         return _failed(
             run,
-            f"StatefulSet {one.name} was made anew, and does not have the claim templates that it was given: see which"
+            f"StatefulSet {one.name} was made again, and does not have the claim templates that it was given: see which"
             " admission webhook changes StatefulSets",
         )
     if not one.settled:
@@ -260,10 +288,10 @@ def orphan(run: Run) -> Decision:
         _PODS: _told_apart(pods),
     }
     if any(run.saved(key) != value for key, value in saved.items()):
-        return run.go("Orphan", f"{one.name} is to be made anew with other claim templates", saved=saved)
+        return run.go("Orphan", f"{one.name} is to be made again with other claim templates", saved=saved)
     return run.act(
         OrphanStatefulSet(one.name, one.uid),
-        f"the claim templates of {one.name} cannot be changed: it is deleted without its pods, and made anew",
+        f"the claim templates of {one.name} cannot be changed: it is deleted without its pods, and made again",
         then="Recreate",
         saved={_MADE: _made_for(run, one.name)},
     )
@@ -284,7 +312,7 @@ def _end(run: Run) -> Decision:
 def _made_for(run: Run, name: str) -> str:
     return next(
         (
-            f"{name}: {dict(one.volume_sizes)} {dict(one.volume_attributes or {})}"
+            f"{name}: {dict(one.volume_sizes)} {dict(one.volume_attributes or {})} {dict(one.volume_classes)}"
             for one in run.desired.stateful_sets
             if one.name == name
         ),
@@ -298,7 +326,7 @@ def recreate(run: Run) -> Decision:
         replicas = int(run.saved(_REPLICAS))
         return run.act(
             CreateStatefulSet(run.saved(_SET), replicas),
-            f"{run.saved(_SET)} is made anew with {replicas} replicas; its pods go on",
+            f"{run.saved(_SET)} is made again with {replicas} replicas; its pods go on",
             then="Adopt",
         )
     if found.uid != run.saved(_UID):
@@ -326,7 +354,7 @@ def adopt(run: Run) -> Decision:
     same = run.saved(_PODS) == _told_apart(pods)
     told = "; no pod was restarted" if same else ", though pods were started anew, or came or went, meanwhile"
     event = Event("StatefulSetRecreated", f"{found.name} has its new claim templates{told}")
-    return run.forget(_SET, _UID, _REPLICAS, _PODS).go("Orphan", f"{found.name} is made anew{told}", event=event)
+    return run.forget(_SET, _UID, _REPLICAS, _PODS).go("Orphan", f"{found.name} is made again{told}", event=event)
 
 
 _STEPS: Final = {
@@ -354,7 +382,12 @@ def too_small(world: World, desired: Desired) -> list[ClaimView]:
 
 
 def growing_claims(world: World, desired: Desired) -> list[ClaimView]:
-    """Claims that asked, and do not have it yet; failed ones too."""
+    """Claims that asked, and do not have it yet; failed ones too. Not those whose bookies may not be restarted now."""
+    is_open = windows.is_open(world.cluster.spec.update, world.now)
+    return [one for one in _unfinished(world, desired) if is_open or _waits_for_start(world, one) is None]
+
+
+def _unfinished(world: World, desired: Desired) -> list[ClaimView]:
     return [
         claim
         for claim in view.live_claims(world)
@@ -377,7 +410,7 @@ def _below(size: str, wanted: str) -> bool:
 
 
 def expandable(world: World, claim: ClaimView) -> bool:
-    """True where nobody may look: the API server refuses it then."""
+    """True where the operator may not look: the API server refuses it then."""
     return world.expandable is None or not claim.storage_class or world.expandable.get(claim.storage_class, True)
 
 
@@ -404,8 +437,8 @@ def failure(claims: Iterable[ClaimView]) -> str:
 
 
 def to_remake(world: World, desired: Desired) -> list[StatefulSetView]:
-    """StatefulSets whose claim templates are smaller or name other VolumeAttributesClasses, and whose pod template is
-    the newest: others would get that with it."""
+    """Return the StatefulSets whose claim templates are smaller or name other classes, and whose pod template is the
+    newest: others would get that with it."""
     wanted = {one.name: one for one in desired.stateful_sets}
     return [
         one
@@ -423,4 +456,5 @@ def _has_smaller(one: StatefulSetView, want: DesiredStatefulSet) -> bool:
 
 
 def _has_other_classes(one: StatefulSetView, want: DesiredStatefulSet) -> bool:
-    return want.volume_attributes is not None and one.volume_attributes != want.volume_attributes
+    other_attributes = want.volume_attributes is not None and one.volume_attributes != want.volume_attributes
+    return other_attributes or one.volume_classes != want.volume_classes

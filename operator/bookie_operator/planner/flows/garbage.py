@@ -55,7 +55,7 @@ def _older_templates(world: World, desired: Desired) -> bool:
 
 
 def _config_maps_in_use(world: World) -> frozenset[str] | None:
-    """None: of some pod nobody can tell."""
+    """Return the ConfigMaps in use; None: of some pod they are unknown."""
     users = [*(one.config_maps for one in world.pods), *(one.config_maps for one in world.stateful_sets)]
     beside = world.autorecovery.config_maps | world.gateway.config_maps
     return beside.union(*users) if all(users) else None

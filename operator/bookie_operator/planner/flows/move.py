@@ -6,9 +6,9 @@ then nothing knows the new place, and whatever else is asked for goes on at the 
 
 Invariants
 - The Job changes nothing, wherever it looks.
-- A copy of the metadata, as on servers that a backup was restored to, has the same instance id, and nobody registered.
-  While bookies are registered at the known place it is never taken for the same service: bookies that moved there would
-  delete every ledger that was made since.
+- A copy of the metadata, as on servers that a backup was restored to, has the same instance id, and no bookie
+  registered. While bookies are registered at the known place it is never taken for the same service: bookies that moved
+  there would delete every ledger that was made since.
 
 Threads: pure functions, any thread.
 """
@@ -32,7 +32,7 @@ def begin(world: World, desired: Desired) -> Decision | None:
     if uid is None:
         return Act(ApplyObjects((job,)), f"looks which cluster is at {desired.moves_to}")
     if world.object_hashes.get(job) != desired.check_job_hash:
-        return Act(DeleteObject(job, uid), f"{job} looks elsewhere than spec says by now: it is made anew")
+        return Act(DeleteObject(job, uid), f"{job} looks elsewhere than spec says by now: it is made again")
     if world.check_job not in ("Complete", "Failed"):
         problem = f": {world.check_job_message}" if world.check_job_message else ""
         words = f"waits for {job} to look which cluster is at {desired.moves_to}{problem}"
@@ -48,9 +48,9 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 
 def _other(world: World) -> str:
-    """Why what the Job found is not this cluster; empty: it is."""
+    """Return why what the Job found is not this cluster; empty: it is."""
     if world.check_job == "Failed":
-        return f"nobody could tell which cluster is there ({world.check_job_message or 'see its log'})"
+        return f"it is unknown which cluster is there ({world.check_job_message or 'see its log'})"
     found, _, registered = world.check_instance_id.partition(" ")
     if found != world.cluster.status.instance_id:
         return f"the cluster there has instance id {found or 'unknown'}"

@@ -1,14 +1,19 @@
-"""Starts a bookie anew that lost a disk or its node, once its ledgers have their copies elsewhere.
+"""Starts a bookie again with empty disks, once its ledgers have their copies elsewhere.
+
+It is a bookie that lost a disk or its node, or, for a task, one that serves and is to have other volumes.
 
 The loss of a journal or a ledger volume is the loss of the bookie: what was not flushed may have been in the journal.
 Lost is a bookie that is registered nowhere and cannot come back by itself: a volume of it is gone, or it refuses its
 directories (`why_lost`). One whose node does not answer is not: it may still run there, and two bookies must never
 share an id.
 
+One that serves is drained first, as `relocate` says (`ReadOnly`, `DrainServing`, `Stop`), and then goes on with 5; its
+cookie is gone by then.
+
  1. Gates, before anything is recorded: the bookie is lost and registered nowhere, an auditor is there, each ledger has
-    another bookie to go to, and none has its only copy there: those that have are told, until the annotation
-    `podkeeper.dev/accept-ledger-loss` or a task of type AcceptLoss gives them up.
-    By itself only after `repair.autoReplaceAfterSeconds`, else for a task of type Replace.
+    another bookie to go to, and none has its only copy there: those that have are reported, until the annotation
+    `podkeeper.dev/accept-ledger-loss` or a task of type AcceptLoss gives them up. By itself only after
+    `repair.autoReplaceAfterSeconds`, else for a task of type Replace.
  2. Record: its pod, and the UIDs of its claims.
  3. `Check`: the same once more.
  4. `Drain`: its copies are made elsewhere from the others.
@@ -22,7 +27,7 @@ share an id.
     come up in time is like any new bookie that does not, and holds up nothing: the operation ends.
 
 A bookie that comes back before 6, or a task that is deleted before, ends it (`Undo`); so does what it gives way to
-(`giving_way`), after which it begins anew. A pod on a node that does not answer is never forced away: a person says
+(`giving_way`), after which it begins again. A pod on a node that does not answer is never forced away: a person says
 that the node is gone, by deleting it or by its out-of-service taint.
 
 Threads: pure functions, any thread.
@@ -41,7 +46,8 @@ from bookie_operator.planner import draining, gates, operations, proving, view
 from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, SetReadOnly, UndoDrain
 from bookie_operator.planner.decision import Decision, Event, EventType, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import rollout_state
+from bookie_operator.planner.flows import relocate, rollout_state
+from bookie_operator.planner.flows.relocate import POD_UID
 from bookie_operator.planner.proving import Claims, disproof, unproven
 from bookie_operator.planner.run import Run, refused, take
 from bookie_operator.planner.view import remedy, stuck_on_node
@@ -50,12 +56,11 @@ from bookie_operator.world.model import PodFault, PodView, World
 
 _ASKED_ABOUT: Final = 4
 _ASKED_FOR_S: Final = 60.0
-CANCELLABLE: Final = frozenset({"Check", "Drain", "Prove"})
-"""Steps in which nothing of the bookie was deleted yet."""
+_CANCELLABLE: Final = frozenset({"Check", "Drain", "Prove"})
 
 
 def begin(world: World, desired: Desired) -> Decision | None:
-    """By itself, or a word on what people have to do."""
+    """Begin a replacement by itself, or say what people have to do."""
     waiting = _claim_deleted(world, desired) or _stuck(world)
     for name in lost_bookies(world, desired):
         found = _by_itself(world, desired, name)
@@ -66,7 +71,7 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 
 def _claim_deleted(world: World, desired: Desired) -> Wait | None:
-    """Told before the next restart makes a lost bookie of it."""
+    """Report a deleted claim before the next restart makes a lost bookie of it."""
     obstacle = gates.claims_stay(world, desired, tuple(view.expected_pods(world)))
     return refused(obstacle) if obstacle is not None else None
 
@@ -98,41 +103,100 @@ def _by_itself(world: World, desired: Desired, name: str) -> Decision:
 
 
 def _asked_for(world: World, name: str) -> bool:
-    return any(task.type is TaskType.REPLACE and name in task.bookies for task in world.tasks)
+    """A task that was through with it before it was lost does nothing for it any more."""
+    over = {(one.task, one.bookie) for one in world.cluster.status.history}
+    tasks = (task for task in world.tasks if task.type is TaskType.REPLACE and (task.name, name) not in over)
+    return any(name in task.bookies for task in tasks)
 
 
 def replace(world: World, desired: Desired, bookie: str, task: str) -> Decision:
-    """For a task."""
-    return _begin(world, desired, bookie, f"task {task} asks for it", {operations.TASK: task})
+    """Begin a replacement for a task."""
+    saved = {operations.TASK: task}
+    if relocate.serves(world, desired, bookie):
+        obstacle = relocate.why_not(world, desired, bookie)
+        if obstacle is not None:
+            return refused(obstacle)
+        saved |= relocate.saved(world, desired, bookie)
+        return _record(world, bookie, relocate.READ_ONLY, f"task {task} asks for it, and it is drained first", saved)
+    if _is_restarted(world, desired, bookie):
+        return refused(
+            gates.Obstacle("BookieUnavailable", f"{bookie} is restarted: waits until it serves, or does not")
+        )
+    return _begin(world, desired, bookie, f"task {task} asks for it", saved)
+
+
+def _is_restarted(world: World, desired: Desired, name: str) -> bool:
+    """Return whether it may only be away for a moment: to be drained while it serves is better than to count as
+    lost."""
+    pod = view.pod(world, name)
+    if pod is None:
+        return not gates.is_down(world, desired, name)
+    if pod.deleting:
+        return not stuck_on_node(world, pod)
+    return not pod.ready and not pod.fault and world.now - pod.created_at < gates.ROOM_SECONDS
 
 
 def _begin(world: World, desired: Desired, name: str, why: str, saved: dict[str, str]) -> Decision:
     obstacle = why_not_anew(world, desired, name)
-    if obstacle is not None:
-        return refused(obstacle)
+    return refused(obstacle) if obstacle is not None else _record(world, name, "Check", why, saved)
+
+
+def _record(world: World, name: str, step: str, why: str, saved: dict[str, str]) -> Record:
     pod = view.pod(world, name)
     kept = {POD_UID: pod.uid if pod is not None else "", **Claims.of(world, name).saved(), **saved}
-    operation = operations.new(world, OperationType.REPLACE, "Check", bookie=name, saved=kept)
-    message = f"{name} is started anew with empty disks: {why}"
+    operation = operations.new(world, OperationType.REPLACE, step, bookie=name, saved=kept)
+    message = f"{name} is started again with empty disks: {why}"
     return Record(operation, message, Event("ReplacementBegun", message, EventType.WARNING))
 
 
+def cancellable(operation: Operation) -> bool:
+    """Return whether nothing of the bookie was deleted yet."""
+    if relocate.SERVES in operation.saved:
+        return operation.step in relocate.CANCELLABLE
+    return operation.step in _CANCELLABLE
+
+
+def is_move(operation: Operation) -> bool:
+    """Return whether the bookie can still serve as it is: nothing waits for its replacement."""
+    return relocate.SERVES in operation.saved and operation.step in relocate.CANCELLABLE
+
+
 def needs_to_begin(world: World, desired: Desired) -> Needs:
-    """What would be lost with bookies that might be replaced now."""
+    """Return what shows the losses with bookies that might be replaced now, and what a drain of those that serve would
+    refuse."""
     asked = {name for task in world.tasks if task.type is TaskType.REPLACE for name in task.bookies}
-    known = frozenset(view.expected_pods(world))
-    candidates = {name for name in asked & known if stopped(world, desired, name) is None}
+    asked &= frozenset(view.expected_pods(world))
+    candidates = {name for name in asked if stopped(world, desired, name) is None}
+    moved = [
+        name
+        for name in _next_of_tasks(world)
+        if relocate.serves(world, desired, name) and relocate.at_hand(world, desired, name) is None
+    ]
     patience_s = world.cluster.spec.repair.auto_replace_after_seconds
     for name in lost_bookies(world, desired):
         pod = view.pod(world, name)
         if patience_s and pod is not None and world.now - lost_since(pod) >= patience_s:
             candidates.add(name)
     ids = frozenset(desired.bookie_id(name) for name in _some(sorted(candidates), world.now))
-    return Needs(outlooks=ids, safety=frozenset(frozenset({one}) for one in ids))
+    outlooks = ids | {desired.bookie_id(name) for name in moved[:1]}
+    return Needs(outlooks=outlooks, safety=frozenset(frozenset({one}) for one in ids))
+
+
+def _next_of_tasks(world: World) -> list[str]:
+    """The bookie that each task would replace next."""
+    over = {(one.task, one.bookie) for one in world.cluster.status.history}
+    left = [
+        [name for name in task.bookies if (task.name, name) not in over]
+        for task in world.tasks
+        if task.type is TaskType.REPLACE
+    ]
+    known = set(view.expected_pods(world))
+    return [names[0] for names in left if names and names[0] in known]
 
 
 def _some(names: list[str], now: float) -> list[str]:
-    """So many as may be asked about in one pass, others a while later: each answer takes a listing of all ledgers."""
+    """Return as many as may be asked about in one pass, others a while later: each answer takes a listing of all
+    ledgers."""
     if len(names) <= _ASKED_ABOUT:
         return names
     first = int(now // _ASKED_FOR_S) * _ASKED_ABOUT % len(names)
@@ -143,8 +207,8 @@ def needs(operation: Operation, desired: Desired) -> Needs:
     bookie, step = frozenset({desired.bookie_id(operation.bookie)}), operation.step
     return Needs(
         proofs=bookie if step in ("Prove", "Claims", "Cookie") else frozenset(),
-        drains=bookie if step in ("Drain", "Start", "Undo") else frozenset(),
-        outlooks=bookie if step == "Check" or draining.asks(operation) else frozenset(),
+        drains=bookie if step in ("Drain", relocate.DRAIN, "Start", "Undo") else frozenset(),
+        outlooks=bookie if step in ("Check", relocate.READ_ONLY) or draining.asks(operation) else frozenset(),
         safety=frozenset({bookie}) if step == "Check" else frozenset(),
         accepted_losses=draining.accepted_by(operation),
     )
@@ -155,19 +219,22 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
     missing = gates.told(world)
     if missing is not None:
         return run.blocked(missing, run.patience)
-    if operation.step in CANCELLABLE and (why := _over(run)):
-        return run.go("Undo", why, saved={WHY_NOT: why})
+    if cancellable(operation) and not relocate.has_left(run):
+        if relocate.SERVES in operation.saved and why_lost(world, desired, run.bookie):
+            return given_back(world, desired, operation, f"{run.bookie} was lost before it was drained")
+        if why := _over(run):
+            return run.go("Undo", why, saved={WHY_NOT: why})
     return take(_STEPS, run)
 
 
 def given_back(world: World, desired: Desired, operation: Operation, why: str) -> Record:
-    """For other work; a task that asked for it is not judged by that, and asks again."""
+    """Give the bookie back for other work; a task that asked for it is not judged by that, and asks again."""
     return Run(world, desired, operation).forget(operations.TASK).go("Undo", why, saved={WHY_NOT: why})
 
 
 def _over(run: Run) -> str:
-    """Why nobody wants it replaced any more; empty: it is wanted."""
-    if run.pod is not None and run.pod.ready and gates.is_registered(run.world, run.desired, run.bookie):
+    """Return why it is not to be replaced any more; empty: it is wanted."""
+    if not run.saved(relocate.SERVES) and relocate.serves(run.world, run.desired, run.bookie):
         return f"{run.bookie} is back"
     task = run.saved(operations.TASK)
     if task and all(one.name != task for one in run.world.tasks):
@@ -177,9 +244,8 @@ def _over(run: Run) -> str:
     return ""
 
 
-POD_UID: Final = "podUid"
 WHY_NOT: Final = "whyNot"
-"""Why it is not replaced after all."""
+"""Key for the reason why it is not replaced after all."""
 _COOKIE_GONE: Final = "cookieGone"
 
 
@@ -217,6 +283,8 @@ def prove(run: Run) -> Decision:
 
 def claims(run: Run) -> Decision:
     """They stay until the pod is gone, and then their successors are empty."""
+    if (taken := gates.claims_own(run.world, run.bookie)) is not None:  # the labels were taken off meanwhile
+        return run.blocked(taken, run.patience)
     left = [one for one in Claims.read(run.operation).left(run.world) if not one.deleting]
     if not left:
         return run.go("Pod", f"the claims of {run.bookie} are deleted")
@@ -224,7 +292,7 @@ def claims(run: Run) -> Decision:
     if not isinstance(proof, Proof):
         return proof
     claim = left[0]
-    return run.act(DeleteClaim(claim.name, claim.uid, proof), f"{run.bookie} starts anew; no ledger needs what it had")
+    return run.act(DeleteClaim(claim.name, claim.uid, proof), f"{run.bookie} starts again; no ledger needs what it had")
 
 
 def pod(run: Run) -> Decision:
@@ -235,13 +303,16 @@ def pod(run: Run) -> Decision:
         stuck = stuck_on_node(run.world, found)
         return run.wait_at_most(run.patience, "StoppingBookie", f"waits until the pod of {run.bookie} is gone{stuck}")
     if left:
-        gone = ", ".join(one.name for one in left)
+        gone = view.terminating(left)
         return run.wait_at_most(run.patience, "DeletingClaims", f"waits until {gone} are gone")
+    if run.saved(relocate.SERVES):  # the new bookie may have a cookie of its own already
+        return run.go("Start", f"{run.bookie} has nothing of what it had, and its cookie went before")
     return run.go("Cookie", f"{run.bookie} has nothing of what it had")
 
 
 def cookie(run: Run) -> Decision:
-    """Only now: a bookie whose directories are empty would start at once, on volumes that are about to go."""
+    """Delete the cookie only now: a bookie whose directories are empty would start at once, on volumes that are about
+    to go."""
     assert run.world.facts is not None
     now = {_COOKIE_GONE: operations.written(run.world.now)}
     if run.bookie_id not in run.world.facts.cookies:
@@ -250,7 +321,7 @@ def cookie(run: Run) -> Decision:
     if not isinstance(proof, Proof):
         return proof
     action = DeleteCookie(run.bookie_id, proof, draining.accepted_by(run.operation))
-    return run.act(action, f"{run.bookie} may start anew", then="Start", saved=now)
+    return run.act(action, f"{run.bookie} may start again", then="Start", saved=now)
 
 
 def start(run: Run) -> Decision:
@@ -262,7 +333,7 @@ def start(run: Run) -> Decision:
     if helped is not None:
         return helped
     if found is not None and found.ready and gates.is_writable(run.world, run.desired, run.bookie):
-        message = f"{run.bookie} was started anew with empty disks; what it held has its copies elsewhere"
+        message = f"{run.bookie} was started again with empty disks; what it held has its copies elsewhere"
         return run.finish(message, event=Event("BookieReplaced", message))
     why = remedy(found) if found is not None and found.fault and found.fault is not PodFault.COOKIE else ""
     if late:
@@ -276,7 +347,7 @@ def start(run: Run) -> Decision:
 
 
 def _helped(run: Run) -> Decision | None:
-    """What keeps it from taking new data is put right."""
+    """Put right what keeps it from taking new data."""
     found, drained = run.pod, run.world.drains.get(run.bookie_id)
     if drained is not None and drained.phase in draining.UNDER_WAY:
         return run.act(UndoDrain(run.bookie_id), f"{run.bookie} is a new bookie, and must not be drained")
@@ -302,12 +373,12 @@ def _waits_to_restart(run: Run) -> bool:
 
 
 def undo(run: Run) -> Decision:
-    """It came back, or nobody asks for it any more; nothing of it was deleted yet."""
+    """Undo it: the bookie came back, or is not asked for any more; nothing of it was deleted yet."""
     facts = run.world.drains.get(run.bookie_id)
     if facts is None:
-        return run.wait_at_most(run.patience, gates.METADATA_UNREACHABLE, f"nobody could tell who drains {run.bookie}")
-    message = f"{run.bookie} is not replaced: {run.saved(WHY_NOT) or 'it is back, or nobody asks for it any more'}"
-    wanted = _taken_back(run, facts)
+        return run.wait_at_most(run.patience, gates.METADATA_UNREACHABLE, f"the drain of {run.bookie} is unknown")
+    message = f"{run.bookie} is not replaced: {run.saved(WHY_NOT) or 'it is back, or is not asked for any more'}"
+    wanted = relocate.taken_back(run, facts) if run.saved(relocate.SERVES) else _taken_back(run, facts)
     if wanted is None:
         return run.finish(message, outcome="Cancelled", event=Event("ReplacementCancelled", message))
     following = run.in_time(wanted, message)
@@ -328,6 +399,9 @@ def _taken_back(run: Run, facts: DrainFacts) -> Decision | None:
 
 
 _STEPS: Final = {
+    relocate.READ_ONLY: relocate.read_only,
+    relocate.DRAIN: relocate.drain,
+    relocate.STOP: relocate.stop,
     "Check": check,
     "Drain": drain,
     "Prove": prove,
@@ -340,7 +414,7 @@ _STEPS: Final = {
 
 
 def why_lost(world: World, desired: Desired, name: str) -> str:
-    """Empty: it is not lost, or nobody can tell."""
+    """Return why it is lost; empty: it is not, or that is unknown."""
     pod = view.pod(world, name)
     if pod is None or pod.ready or pod.deleting or world.facts is None:
         return ""
@@ -366,10 +440,11 @@ def lost_since(pod: PodView) -> float:
 
 
 def why_not_anew(world: World, desired: Desired, name: str) -> gates.Obstacle | None:
-    """Why it may not start anew with empty disks."""
+    """Return why it may not start again with empty disks."""
     bookie_id = desired.bookie_id(name)
     return gates.first(
         stopped(world, desired, name),
+        gates.claims_own(world, name),
         gates.renamed(world, desired, name),
         gates.copies_can_be_made(world),
         gates.elsewhere(world, bookie_id),
@@ -378,17 +453,14 @@ def why_not_anew(world: World, desired: Desired, name: str) -> gates.Obstacle | 
 
 
 def stopped(world: World, desired: Desired, name: str) -> gates.Obstacle | None:
-    """It runs nowhere, as far as anybody can tell; also one that nobody would call lost."""
+    """Return why it may still run; None: it runs nowhere, as far as is known. That may be a bookie that does not count
+    as lost."""
     missing = gates.told(world)
     if missing is not None:
         return missing
     pod = view.pod(world, name)
     if gates.is_registered(world, desired, name) or (pod is not None and pod.ready):
-        return gates.Obstacle(
-            "BookieServes",
-            f"{name} is registered, and one that serves is not replaced: lower spec.replicas to take it out",
-            needs_person=True,
-        )
+        return gates.Obstacle("BookieUnavailable", f"{name} comes or goes: waits until it serves, or is stopped")
     if stuck := stuck_on_node(world, pod):
         return gates.Obstacle("NodeLost", f"{name} is not gone yet{stuck}", needs_person=True)
     return _silent_node(world, pod)
@@ -410,7 +482,10 @@ def _silent_node(world: World, pod: PodView | None) -> gates.Obstacle | None:
 
 
 def nodes_known(world: World, name: str) -> gates.Obstacle | None:
-    """Nobody replaces a bookie by himself for a volume that may be on a node which he may not look at."""
+    """Return why it is unknown whether the volume is on a node that the operator may not look at.
+
+    Such a bookie is not replaced automatically.
+    """
     pod = view.pod(world, name)
     if pod is None or pod.fault is not PodFault.VOLUME or world.nodes is not None:
         return None
@@ -425,8 +500,11 @@ def nodes_known(world: World, name: str) -> gates.Obstacle | None:
 
 
 def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstacle | None:
-    """Nobody replaces a bookie by himself whose volumes may be there, where it may be the template that does not fit
-    them: no bookie works with it, or this one was started anew already and did not come up."""
+    """Return why the template, not the volumes, may be what keeps a bookie down.
+
+    Such a bookie is not replaced automatically: no bookie works with the template, or this one was started again
+    already and did not come up.
+    """
     if any(claim.lost for claim in view.claims_of(world, pod.name)):
         return None
     alike = rollout_state.alike(world, desired, pod.stateful_set, pod.template_hash)
@@ -445,7 +523,7 @@ def template_works(world: World, desired: Desired, pod: PodView) -> gates.Obstac
 
 
 def _in_vain(world: World, desired: Desired, name: str) -> bool:
-    """What was done last about it was to start it anew, and it did not come up since."""
+    """Return whether the last thing done about it was to start it again, and it did not come up since."""
     last = next((one for one in world.cluster.status.history if one.bookie == name), None)
     failed = last is not None and last.type is OperationType.REPLACE and last.outcome == "Failed"
     return failed and gates.never_served(world, desired, name)
@@ -455,21 +533,19 @@ def _in_vain(world: World, desired: Desired, name: str) -> bool:
 
 
 def loss_hash(ledgers: Iterable[int]) -> str:
-    """What a person accepts the loss of: SHA-256, in hex, of the sorted ids with commas."""
+    """Return the hash of a loss that a person accepts: SHA-256, in hex, of the sorted ids with commas."""
     return hashlib.sha256(",".join(map(str, sorted(ledgers))).encode()).hexdigest()
 
 
 def copies_elsewhere(world: World, bookie_id: str) -> gates.Obstacle | None:
-    """Every ledger has a copy beside this bookie's, or people gave up what has none."""
+    """Return an obstacle unless every ledger has a copy beside this bookie's, or people gave up what has none."""
     safety = world.safety.get(frozenset({bookie_id}))
     if safety is None:
-        return gates.Obstacle(
-            "SafetyUnknown", f"nobody could tell yet which ledgers have their last copy on {bookie_id}"
-        )
+        return gates.Obstacle("SafetyUnknown", f"it is not known yet which ledgers have their last copy on {bookie_id}")
     if safety.unknown:
         return gates.Obstacle(
             "SafetyUnknown",
-            f"of {safety.unknown} ledgers nobody can tell whether they have a copy beside {bookie_id}{_shown(safety)}",
+            f"of {safety.unknown} ledgers it is unknown whether they have a copy beside {bookie_id}{_shown(safety)}",
         )
     if not safety.without_copy or given_up(world, safety):
         return None
@@ -495,7 +571,7 @@ def _shown(safety: SafetyFacts) -> str:
 
 
 def given_up(world: World, safety: SafetyFacts) -> bool:
-    """Somebody accepted the loss of just these ledgers, or of more."""
+    """Return whether the loss of just these ledgers, or of more, was accepted."""
     tasks = view.accepted_losses(world)
     if safety.unrecoverable and set(safety.unrecoverable) <= set(tasks):
         return True

@@ -3,7 +3,7 @@
 Invariants
 - Fewer than recorded are put back at once, before anything else happens (I11): whatever was stopped was not drained.
 - More than recorded are recorded: from then on they are bookies like all others, and taken out by a drain only. So is
-  what the running operation planned, where the status that should have told of it was lost.
+  what the running operation planned, where the status that should have recorded it was lost.
 
 Threads: pure functions, any thread.
 """
@@ -44,7 +44,7 @@ def _unrecorded(world: World) -> Act | None:
     }
     if not found:
         return None
-    return Act(RecordState(replicas=found), f"bookies that nobody recorded are kept: {_shown(found)}")
+    return Act(RecordState(replicas=found), f"bookies that were not recorded are kept: {_shown(found)}")
 
 
 def _shown(found: dict[str, int]) -> str:

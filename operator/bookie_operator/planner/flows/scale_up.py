@@ -1,8 +1,8 @@
-"""More bookies: what is left of earlier ones of the same names is cleared away first, with proof.
+"""The addition of bookies: what is left of earlier ones of the same names is cleared away first, with proof.
 
 Invariants
 - A volume or a cookie of an earlier bookie is deleted only with a proof of this pass, after an audit that the operation
-  asked for; whatever else is left stops it, and somebody has to decide.
+  asked for; anything else that is left stops it, and a person has to decide.
 - One patch makes all new bookies of a StatefulSet; those that were there are not touched.
 
 - A claim goes only if it was retired with a proof, belongs to this cluster, and a proof of this pass holds again.
@@ -49,12 +49,14 @@ _TEMPLATE: Final = "templateWanted"
 _ASKED: Final = "auditAskedAt"
 _UP: Final = "writable"
 _UNDONE: Final = "undone/"
-"""Before the name of a pod: what was undone of an earlier drain, `record` or `mode` too."""
+"""Key before the name of a pod: what was undone of an earlier drain, `record` or `mode` too."""
 _OF_ITS_OWN: Final = frozenset({PodFault.NONE, PodFault.UNSCHEDULABLE})
-"""What may keep one bookie from coming up, and another one not."""
+"""Faults that may keep one bookie from coming up, and another one not."""
 _MOST_UNDONE: Final = 200
 """Pods for which that is saved: the saved values of an operation have a bound."""
 _ASK_AGAIN_SECONDS: Final = 600.0
+_TERMINATING_SECONDS: Final = 60.0
+"""Seconds after which a claim that does not go needs a person."""
 
 
 def begin(world: World, desired: Desired) -> Decision | None:
@@ -72,7 +74,8 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 
 def _would_fail(world: World, desired: Desired, have: StatefulSetView) -> Wait | None:
-    """Some bookies do not come up with the template that new ones would have, and those that work have another one."""
+    """Wait if some bookies do not come up with the template that new ones would have, and those that work have another
+    one."""
     alike = rollout_state.alike(world, desired, have.name, have.template_hash)
     broken = [pod for pod in alike if pod.fault not in _OF_ITS_OWN and rollout_state.replaceable(world, desired, pod)]
     working = {pod.name for pod in world.pods if rollout_state.works(world, desired, pod)}
@@ -174,7 +177,7 @@ def _grow(world: World, desired: Desired, operation: Operation, have: StatefulSe
     if dirty(world, desired, _pods(have.name, have.replicas, int(operation.saved[_TO]))):
         return Record(operations.stepped(world, operation, AUDIT), "something of an earlier bookie appeared")
     if world.facts is None:
-        return operations.wait(operation, "MetadataUnreachable", world.facts_error or "nobody reaches the metadata")
+        return operations.wait(operation, "MetadataUnreachable", world.facts_error or "no pod reaches the metadata")
     target = int(operation.saved[_TO])
     return Act(
         ScaleStatefulSet(have.name, have.resource_version, have.replicas, target),
@@ -199,14 +202,15 @@ def _settle(
         nearer = operations.progressed(world, operation, message, saved={_UP: str(len(up))})
         return Wait("Scaling", message, operation=nearer)
     late = operations.overdue(world, operation, world.cluster.spec.update.progress_deadline_seconds)
-    if late and world.facts is None:  # who takes writes cannot be told: that is no verdict on the new ones
-        why = world.facts_error or "nobody reaches the metadata"
+    if late and world.facts is None:  # it is unknown which take writes: that is not a verdict on the new ones
+        why = world.facts_error or "no pod reaches the metadata"
         return Wait("MetadataUnreachable", why, operation=operations.progressed(world, operation, why))
     undone = _undo_drain(world, desired, operation, pods)
     if undone is not None and not late:
         return undone
     if undone is not None and not operation.attempts and operations.BEGUN_AGAIN not in operation.saved:
-        # What is refused again and again must keep from nothing else; but it may be that nobody could ask until now.
+        # A request that is refused again and again must not block others; but it may be that it could not be sent until
+        # now.
         return Record(operations.progressed(world, operation, saved=operations.AGAIN), f"{waiting} may take writes")
     if late:
         message = (
@@ -251,34 +255,52 @@ AUDIT_PENDING: Final = "AuditPending"
 
 
 def dirty(world: World, desired: Desired, pods: Sequence[str]) -> list[str]:
-    """Those of the pods of which a claim or a cookie is left, in their order."""
+    """Return those of the pods of which a claim or a cookie is left, in their order."""
     cookies = world.facts.cookies if world.facts is not None else frozenset()
     return [pod for pod in pods if view.claims_of(world, pod) or desired.bookie_id(pod) in cookies]
 
 
 def why_not_cleared(world: World, desired: Desired, pods: Sequence[str]) -> Wait | None:
-    """Why bookies of these names cannot be made (yet); None: what is left of them, if anything, can be cleared."""
+    """Return why bookies of these names cannot be made (yet); None: what is left of them, if anything, can be
+    cleared."""
     if world.facts is None:
-        why = world.facts_error or "nobody reaches the metadata service"
+        why = world.facts_error or "no pod reaches the metadata service"
         return Wait("MetadataUnreachable", f"cannot tell whether cookies of earlier bookies are left: {why}")
     for pod in dirty(world, desired, pods):
-        found = _claims_refused(world, pod) or _proof_refused(world, desired, pod)
+        found = _claims_refused(world, pod) or _terminating(world, pod) or _proof_refused(world, desired, pod)
         if found is not None:
             return found
     return None
 
 
 def _claims_refused(world: World, pod: str) -> Wait | None:
+    """Return which claim is in the way of a new bookie, which begins with empty volumes; adoption does not help."""
     for claim in view.claims_of(world, pod):
-        if not claim.deleting and not _retired(world, claim):
+        if not claim.deleting and (claim.foreign or not _retired(world, claim)):
             return Wait(
                 "LeftoverClaims",
-                f"claim {claim.name} of an earlier {pod} is not marked as retired with a proof, so it may hold the "
-                "last copy of a ledger: delete it if nobody needs its data, or leave spec.replicas as it was",
+                f"claim {claim.name} has the name of a claim of {pod}, and is not marked as retired with a proof, so"
+                " it may hold the last copy of a ledger: delete it if its data are not needed, or leave"
+                " spec.replicas as it was",
                 seconds=30.0,
                 stalled=True,
             )
     return None
+
+
+def _terminating(world: World, pod: str) -> Wait | None:
+    """All that is left are claims that go: nothing can be done but wait, and nothing else has to."""
+    left = view.claims_of(world, pod)
+    if not left or not all(one.deleting for one in left):
+        return None
+    since = [one.deleting_since for one in left if one.deleting_since is not None]
+    late = bool(since) and world.now - min(since) >= _TERMINATING_SECONDS
+    return Wait(
+        "ClaimsTerminating",
+        f"{pod} can be made once these claims of the earlier bookie are gone: {view.terminating(left)}",
+        seconds=10.0 if late else 2.0,
+        stalled=late,
+    )
 
 
 def _retired(world: World, claim: ClaimView) -> bool:
@@ -294,7 +316,7 @@ def _proof_refused(world: World, desired: Desired, pod: str) -> Wait | None:
     if proof.auditor is None:
         return Wait(
             "NoAuditor",
-            f"no auditor is elected, so nobody can prove that no ledger needs what is left of {bookie_id}: enable "
+            f"no auditor is elected, so it cannot be proved that no ledger needs what is left of {bookie_id}: enable "
             "spec.autorecovery, and see that it runs",
             seconds=30.0,
             stalled=True,
@@ -327,6 +349,4 @@ def clear(world: World, desired: Desired, pod: str, since: float) -> Act | Wait:
                 DeleteClaim(claim.name, claim.uid, proof),
                 f"claim {claim.name} was retired, and no ledger names {bookie_id}",
             )
-    if left:
-        return Wait("ClaimsTerminating", f"waits for claim {left[0].name} to be gone")
     return Act(DeleteCookie(bookie_id, proof), f"an earlier {bookie_id} left its cookie, and no ledger names it")

@@ -1,10 +1,10 @@
-"""What changes without a restart: keys that a running bookie takes, and the cluster's recovery delay.
+"""Changes without a restart: keys that a running bookie takes, and the cluster's recovery delay.
 
 Every other key of `spec.config` is part of the pods' template: a rollout brings it.
 
 Invariants
-- Only a bookie that told its configuration is changed, and only if it differs in meaning: `0.20` is `0.2`.
-- A key that nobody asked for is never given to a bookie that does not have it: it may be too old to know it.
+- Only a bookie whose configuration is known is changed, and only if it differs in meaning: `0.20` is `0.2`.
+- A key that is not asked for is never given to a bookie that does not have it: it may be too old to know it.
 - The recovery delay is left alone while an operation runs: a rollout raises it and puts it back.
 
 Threads: pure functions, any thread.

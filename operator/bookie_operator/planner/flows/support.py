@@ -1,8 +1,8 @@
-"""Objects without which nothing works, or that only look on: applied when they are not as desired, one pass for all.
+"""Objects around the bookies, which are applied when they are not as desired, one pass for all.
 
 Invariants
 - What is applied has the content whose hash it bears: an object is applied again only when its content is to be another
-  one, or when somebody changed it; and with ever longer pauses where that happens again and again.
+  one, or when it was changed by others; and with ever longer pauses where that happens again and again.
 - Nothing that would start pods begins before the certificates that they mount are there.
 - Auto-recovery begins when clients can write, so that it does not copy while bookies come up for the first time; and so
   do gateways, which serve clients.
@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from bookie_operator.crds import names
+from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import view
 from bookie_operator.planner.actions import ApplyObjects, RestoreTemplate
 from bookie_operator.planner.decision import Act, Event, EventType, Wait
 from bookie_operator.planner.desired import Desired, DesiredDeployment
+from bookie_operator.planner.flows import rollout_state
 from bookie_operator.world.model import World
 
 DRIFT: Final = "ChangedByHand"
@@ -32,7 +34,7 @@ def begin(world: World, desired: Desired) -> Act | None:
 
 
 def names_taken(world: World, desired: Desired) -> Wait | None:
-    """Before anything of a new cluster is made; of one that there is everything else goes on."""
+    """Report names that are taken, before anything of a new cluster is made; else the rest of the pass goes on."""
     strangers = [f"{key} ({whose})" for key, whose in world.taken.items() if key not in world.outlived]
     if not strangers:
         return None
@@ -40,15 +42,15 @@ def names_taken(world: World, desired: Desired) -> Wait | None:
     if world.cluster.spec.bootstrap.in_place is not None:
         return Wait(
             "NameTaken",
-            f"what is to be taken over in place is somebody else's still: {each}. Run `kubectl bookie migrate run "
+            f"what is to be taken over in place still has another owner: {each}. Run `kubectl bookie migrate run "
             f"{world.cluster.name} --in-place`",
             seconds=15.0,
             stalled=True,
         )
     return Wait(
         "NameTaken",
-        f"names that the cluster needs are somebody else's, whose objects are left alone: {each}. Give these another "
-        "name, or the BookieCluster; or delete them if nobody needs them",
+        f"names that the cluster needs belong to objects of others, which are left alone: {each}. Give these another "
+        "name, or the BookieCluster; or delete them if they are not needed",
         seconds=15.0,
         stalled=True,
     )
@@ -61,7 +63,7 @@ def new_names_taken(world: World, desired: Desired) -> Wait | None:
 
 
 def _earlier_cluster(world: World) -> Wait | None:
-    """Until Kubernetes has taken away what the last cluster of this name owned."""
+    """Wait until Kubernetes has taken away what the last cluster of this name owned."""
     if not world.outlived:
         return None
     shown = ", ".join(sorted(world.outlived)[:5])
@@ -69,7 +71,10 @@ def _earlier_cluster(world: World) -> Wait | None:
 
 
 def certificates(world: World, desired: Desired) -> Wait | None:
-    """The first that cert-manager has not made yet. Bookies that keep an older template mount what that names."""
+    """Wait for the first certificate that cert-manager has not made yet.
+
+    Bookies that keep an older template mount what that names.
+    """
     if desired.stateful_sets and all(one.name in desired.held for one in desired.stateful_sets):
         return None
     if any(f"Secret/{each}" in world.taken for each in desired.issued):
@@ -85,8 +90,10 @@ def certificates(world: World, desired: Desired) -> Wait | None:
 
 
 def templates(world: World, desired: Desired) -> Act | None:
-    """StatefulSets whose template somebody changed get it back. It restarts nobody: pods that were made meanwhile are
-    a rollout's."""
+    """Give StatefulSets whose template was changed by others their own back.
+
+    That restarts no pod: pods that were made meanwhile are a rollout's.
+    """
     for wanted in desired.stateful_sets:
         one, key = view.stateful_set(world, wanted.name), f"StatefulSet/{wanted.name}"
         if one is None or key not in world.drift or wanted.name in desired.held:
@@ -99,7 +106,7 @@ def templates(world: World, desired: Desired) -> Act | None:
 
 
 def unstable(world: World, desired: Desired) -> Wait | None:
-    """What does not stay as it was applied. Everything else goes on."""
+    """Report objects that do not stay as they were applied. Everything else goes on."""
     waits = [
         f"{key} ({world.drift.get(key) or 'the annotation that tells its content is gone'})"
         for key, digest in sorted(world.unstable.items())
@@ -132,10 +139,20 @@ def gateway(world: World, desired: Desired) -> Act | None:
     return _deployment(world, desired.gateway, "gateways are not as desired")
 
 
-def missing_deployments(world: World, desired: Desired) -> Act | None:
-    """While an operation runs they are only made again when they are gone: proofs want an auditor, clients gateways."""
-    for one, rule in ((desired.autorecovery, autorecovery), (desired.gateway, gateway)):
-        if one.key not in world.object_hashes and (found := rule(world, desired)) is not None:
+def down_deployments(world: World, desired: Desired) -> Act | None:
+    """Apply, while an operation runs, only those Deployments that are gone or have no working pod: proofs need an
+    auditor, and clients need gateways. During a rollout only those that are gone, because what they would get may not
+    work; but one that waits for an auditor gets auto-recovery once a bookie works with its template."""
+    operation = world.cluster.status.operation
+    rolls = operation is not None and operation.type is OperationType.ROLLOUT
+    unaudited = world.facts is not None and world.facts.auditor is None and rollout_state.brings_up(world, desired)
+    beside = (
+        (desired.autorecovery, world.autorecovery, autorecovery, not rolls or unaudited),
+        (desired.gateway, world.gateway, gateway, not rolls),
+    )
+    for wanted, live, rule, mends in beside:
+        gone = wanted.key not in world.object_hashes
+        if (gone or (mends and not live.ready)) and (found := rule(world, desired)) is not None:
             return found
     return None
 
@@ -145,7 +162,7 @@ def monitoring(world: World, desired: Desired) -> Act | None:
 
 
 def _deployment(world: World, wanted: DesiredDeployment, why: str) -> Act | None:
-    """Once enough bookies take writes for an ensemble; a new version comes when the bookies have it."""
+    """Apply it once enough bookies take writes for an ensemble; a new version comes when the bookies have it."""
     if not wanted.key or (wanted.key not in world.object_hashes and not _was_writable(world)):
         return None
     return _apply(world, {wanted.key: wanted.object_hash}, why)

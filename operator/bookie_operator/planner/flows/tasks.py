@@ -1,9 +1,9 @@
-"""`BookieTask`: one-off work that somebody asks for, done by the flows that do such work anyway.
+"""`BookieTask`: one-off work that a person asks for, done by the flows that do such work anyway.
 
 Invariants
 - A task is done for the cluster that there was when it was created: it has that as its owner, and goes with it.
 - A task goes from nothing to `Running` to `Done` or `Failed`, each written by a decision of its own.
-- What was done for it is told by the operations that bear its name in the history; tasks are short for that reason.
+- The operations that bear its name in the history show what was done for it; tasks are short for that reason.
 - One task that has to wait does not hold up the others, and one that waits in vain fails: no cluster is judged by it.
 
 Threads: pure functions, any thread.
@@ -20,17 +20,17 @@ from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import TriggerAudit, UpdateTask
 from bookie_operator.planner.decision import Act, Decision, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import decommission, repair, rollout
+from bookie_operator.planner.flows import decommission, relocate, repair, rollout
 from bookie_operator.planner.run import Run, unknown_step
 from bookie_operator.world.model import TaskView, World
 
 MOST_BOOKIES: Final = 5
-"""Of a task that rebuilds or takes out bookies: the history has to bear what became of each."""
+"""Bookies of a task that rebuilds or takes out bookies: the history has to bear the result of each."""
 
-IMPOSSIBLE: Final = frozenset({decommission.NOT_GIVEN_UP, "BookieServes"})
-"""What a task waits for in vain, unless `spec` or the world changes: no fault of the cluster."""
+IMPOSSIBLE: Final = frozenset({decommission.NOT_GIVEN_UP, relocate.BLOCKED})
+"""Reasons for which a task waits in vain, unless `spec` or the world changes: not a fault of the cluster."""
 PATIENCE_SECONDS: Final = 600.0
-"""So long a task may be ahead of the `spec` that goes with it."""
+"""Seconds that a task may be ahead of the `spec` that goes with it."""
 
 TRIGGER: Final = "Trigger"
 AWAIT: Final = "Await"
@@ -41,7 +41,7 @@ _LOSSY: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 def begin(world: World, desired: Desired) -> Decision | None:
     """The oldest task that can go on; None: there is none."""
     for task in world.outlived_tasks:
-        why = f"it was made for an earlier BookieCluster {world.cluster.name}: create it anew if this one is to do it"
+        why = f"it was made for an earlier BookieCluster {world.cluster.name}: create it again if this one is to do it"
         return _ended(task, "Failed", why)
     waiting: Wait | None = None
     for task in world.tasks:
@@ -65,10 +65,10 @@ def accept(world: World) -> Act | None:
 
 
 def replacement(world: World, desired: Desired) -> Decision | None:
-    """What a task that replaces a bookie would do if no operation ran."""
+    """Return what a task that replaces a lost bookie would do if no operation ran. One that serves has time."""
     running = (one for one in world.tasks if one.type is TaskType.REPLACE and one.phase)
     found = (_one_by_one(world, desired, one) for one in running)
-    return next((one for one in found if isinstance(one, Record)), None)
+    return next((one for one in found if isinstance(one, Record) and not repair.is_move(one.operation)), None)
 
 
 def _begin(world: World, desired: Desired, task: TaskView) -> Decision | None:
@@ -118,7 +118,7 @@ def _taken_out(world: World, task: TaskView) -> set[str]:
 
 
 def _in_vain(world: World, desired: Desired, task: TaskView) -> str:
-    """What has to be done before it can go on; empty: nothing."""
+    """Return what has to be done before it can go on; empty: nothing."""
     if task.type not in (TaskType.REPLACE, TaskType.DECOMMISSION):
         return ""
     found = _one_by_one(world, desired, task)
@@ -182,7 +182,7 @@ def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
 
 
 def _accepted(world: World, task: TaskView) -> Decision | None:
-    """Until an operation that copies the rest of such ledgers is over, and no longer than a day."""
+    """Keep the task until an operation that copies the rest of such ledgers is over, and no longer than a day."""
     if view.lapsed(world, task):
         return _ended(task, "Done", f"the loss of {len(task.ledgers)} ledgers was accepted for a day, which is over")
     over = [one for one in world.cluster.status.history if one.type in _LOSSY and one.outcome == "Done"]
@@ -205,7 +205,7 @@ def _audit(world: World, task: TaskView) -> Decision:
 
 
 def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
-    """Of an audit."""
+    """Go on with an audit."""
     if operation.step == TRIGGER:
         return Act(TriggerAudit(), "an audit was asked for", operation=operations.stepped(world, operation, AWAIT))
     if operation.step != AWAIT:

@@ -1,11 +1,11 @@
 """VolumeAttributesClasses of volumes: which claims have to ask for another one, and what has become of it.
 
-`expand` asks and makes the StatefulSet anew; the driver changes volumes in use, in its own time, and no operation waits
-for it: what is not done yet is told beside everything else.
+`expand` asks and makes the StatefulSet again; the driver changes volumes in use, in its own time, and no operation
+waits for it: what is not done yet is reported beside everything else.
 
  - A name in `spec` is asked for by every claim, also by those that an earlier template made.
- - Without a name claims keep what their volumes have: Kubernetes takes no class away. A change that nobody has begun,
-   or that failed, is taken back, so that a name that was wrong can be taken out again.
+ - Without a name claims keep what their volumes have: Kubernetes takes no class away. A change that has not begun, or
+   that failed, is taken back, so that a name that was wrong can be taken out again.
  - A claim without a volume cannot ask for another class: Kubernetes wants it to be bound.
 
 Threads: pure functions, any thread.
@@ -25,9 +25,9 @@ from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, ModifyState, World
 
 PATIENCE_S: Final = 600.0
-"""After which somebody should have begun to change a volume."""
+"""Seconds after which the driver should have begun to change a volume."""
 BINDING_S: Final = 120.0
-"""How long a claim may be without a volume after its pod was made."""
+"""Seconds that a claim may be without a volume after its pod was made."""
 _SHOWN: Final = 5
 
 
@@ -43,7 +43,7 @@ def wanted(desired: Desired, claim: ClaimView) -> str:
 
 
 def _classes(desired: Desired) -> dict[str, str] | None:
-    """By kind of volume: all StatefulSets have the same. None: Kubernetes knows no such classes."""
+    """Return the classes by kind of volume: all StatefulSets have the same. None: Kubernetes knows no such classes."""
     found = next((one.volume_attributes for one in desired.stateful_sets), None)
     return dict(found) if found is not None else None
 
@@ -63,11 +63,12 @@ def described(claim: ClaimView, attributes_class: str) -> str:
     return f"{claim.name} asks for VolumeAttributesClass {claim.attributes.requested} no more"
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- what is reported
+# -----------------------------------------------------------------------------------------------------
 
 
 def waiting(world: World, desired: Desired) -> Wait | None:
-    """What the volumes do not have yet, the worst first; None: they have all that was asked for."""
+    """Return what the volumes do not have yet, the worst first; None: they have all that was asked for."""
     return _without_volume(world, desired) or _with_volume(world, desired)
 
 
@@ -95,9 +96,9 @@ def _with_volume(world: World, desired: Desired) -> Wait | None:
     if (ignored := by_state[ModifyState.NONE]) and _asked_long_ago(world):
         return _told(
             "VolumeAttributesIgnored",
-            f"nobody has begun to give {_class(ignored)} to the volumes of {_claims(ignored)}: their driver has to be"
-            " able to change volumes (CSI ModifyVolume, by a csi-resizer that runs beside it). Install one that is, or"
-            f" take {_fields(ignored)} out",
+            f"no driver has begun to give {_class(ignored)} to the volumes of {_claims(ignored)}: their driver has to"
+            " be able to change volumes (CSI ModifyVolume, by a csi-resizer that runs beside it). Install one that is,"
+            f" or take {_fields(ignored)} out",
         )
     if not open_:
         return None
@@ -122,7 +123,7 @@ def _without_volume(world: World, desired: Desired) -> Wait | None:
             "VolumeAttributesClassMissing",
             f"no volume is made for {_claims(other)} with {_class(other)}, which spec does not name any more."
             " Kubernetes lets only claims that have a volume ask for another class: delete these, which hold no data,"
-            " and they are made anew",
+            " and they are made again",
         )
     if not late:
         return None
@@ -146,7 +147,7 @@ def _of_template(world: World, claim: ClaimView) -> str:
 
 
 def _asked_long_ago(world: World) -> bool:
-    """When the last expansion ended is when the last claim was asked, at the latest."""
+    """Return whether the last claim was asked long ago: at the latest, that was when the last expansion ended."""
     last = next((one for one in world.cluster.status.history if one.type is OperationType.EXPAND), None)
     return last is None or world.now - operations.read_time(last.finished_at) >= PATIENCE_S
 

@@ -12,10 +12,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bookie_operator.api.admin import Admin, AdminAbsent, AdminRefused, AdminUnreachable, Endpoint
+from bookie_operator.api.admin import Admin, AdminAbsent, AdminRefused, AdminUnknown, AdminUnreachable, Endpoint
 from bookie_operator.world.facts import DrainPhase
+from bookie_protocol.admin_api import autorecovery
+from bookie_protocol.admin_api.autorecovery import ReturnedBody
+from bookie_protocol.admin_api.bodies import NOTHING, Route
 from bookie_protocol.admin_api.bookie import BookieSpace
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.errors import MetadataExists, MetadataUnavailable
 from tests.support.fake_decommission import STATE
 from tests.support.served_admin import TOKEN, ServedAdmin
 
@@ -112,6 +115,40 @@ async def test_requests(served: ServedAdmin, session: aiohttp.ClientSession) -> 
     await admin.set_config(at, {"majorCompactionInterval": "100"})
     await admin.set_recovery_delay(at, 900)
     await admin.trigger_audit(at)
+    await admin.check_replicas(at)
+    await admin.look_at_returned(at, ["b:1"])
+
+
+async def test_a_path_that_an_earlier_release_does_not_have_is_no_refusal_of_what_was_asked(
+    served: ServedAdmin, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, at = Admin(session, TOKEN), endpoint(served)
+
+    async def conflict(bookies: object) -> None:
+        raise MetadataExists("changed by others 10 times")
+
+    served.admin.auto_recovery.look_at_returned = conflict  # type: ignore[method-assign]
+    with pytest.raises(AdminRefused) as refused:
+        await admin.look_at_returned(at, ["b:1"])
+    assert not isinstance(refused.value, AdminUnknown)
+    later = Route("PUT", "/api/v1/autorecovery/of_tomorrow", NOTHING, body=ReturnedBody)
+    monkeypatch.setattr(autorecovery, "LOOK_AT_RETURNED", later)
+    with pytest.raises(AdminUnknown):
+        await admin.look_at_returned(at, ["b:1"])
+
+
+async def test_whether_the_metadata_service_answers_a_pod_is_one_read(
+    served: ServedAdmin, session: aiohttp.ClientSession
+) -> None:
+    admin, at = Admin(session, TOKEN), endpoint(served)
+    served.admin.facts.fault = MetadataUnavailable("counting the marks takes too long")
+    assert await admin.tells(at)
+
+    async def unavailable() -> bool:
+        raise MetadataUnavailable("no session")
+
+    served.admin.auto_recovery.is_enabled = unavailable  # type: ignore[method-assign]
+    assert not await admin.tells(at)
 
 
 async def test_without_the_token_nothing_is_known(served: ServedAdmin, session: aiohttp.ClientSession) -> None:

@@ -46,7 +46,7 @@ def stateful_set(replicas: int) -> dict[str, Any]:
 @pytest.mark.parametrize("content", [b" ", b"<html>", b"\xff", b"[" * 100_000])
 def test_an_answer_that_is_no_json_is_none(content: bytes) -> None:
     request = Request("GET", "/api/v1/pods", {})
-    with pytest.raises(errors.Unreachable, match="is no JSON"):
+    with pytest.raises(errors.Unreachable, match="JSON"):
         judged(request, urllib3.HTTPResponse(content, status=200))
     with pytest.raises(errors.Forbidden):
         judged(request, urllib3.HTTPResponse(content, status=403))

@@ -85,7 +85,7 @@ async def test_who_is_a_pod(
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        (None, "pod-0: there is no Secret demo-admin-tls, so its pods cannot be told from others"),
+        (None, "pod-0: there is no Secret demo-admin-tls, so its pods cannot be verified"),
         ({"tls.crt": "x"}, "pod-0: there is no ca.crt in Secret demo-admin-tls"),
         ({"ca.crt": "x"}, "pod-0: ca.crt of Secret demo-admin-tls holds no PEM certificates"),
     ],

@@ -46,6 +46,26 @@ def test_it_is_there_when_it_is_asked_for_and_nothing_else_differs() -> None:
     assert (differing, beside.objects.keys() - without.objects.keys()) == (of_spec, parts(beside))
 
 
+def test_auto_recovery_has_a_budget_too_and_both_spread_over_zones() -> None:
+    objects = of().objects
+    for component in ("autorecovery", "gateway"):
+        budget = objects[f"PodDisruptionBudget/demo-{component}"]["spec"]
+        assert budget["selector"]["matchLabels"]["app.kubernetes.io/component"] == component
+        pod = objects[f"Deployment/demo-{component}"]["spec"]["template"]["spec"]
+        (spread,) = pod["topologySpreadConstraints"]
+        assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("topology.kubernetes.io/zone", "ScheduleAnyway")
+        assert spread["labelSelector"]["matchLabels"] == budget["selector"]["matchLabels"]
+
+
+@pytest.mark.parametrize(("memory", "budget"), [("1Gi", "256"), ("4Gi", "1024"), ("100Mi", "64")])
+def test_a_gateway_goes_by_the_memory_of_its_own_container(memory: str, budget: str) -> None:
+    made = of(
+        pod={"resources": {"limits": {"memory": "16Gi"}}}, gateway={"resources": {"limits": {"memory": memory}}}
+    ).objects[DEPLOYMENT]
+    env = made["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "BK_memoryBudgetMb", "value": budget} in env
+
+
 def test_without_policies_and_budgets_of_bookies_it_has_none_either() -> None:
     found = parts(of(networkPolicy={"enabled": False}, disruption={"enabled": False}))
     assert found == {DEPLOYMENT, "Service/demo-gateway"}

@@ -176,7 +176,7 @@ def test_alerts_are_those_of_the_chart_for_this_cluster() -> None:
         "__NAMESPACE__": "storage",
         "__CLUSTER__": "demo",
         "__ENSEMBLE_SIZE__": "5",
-        "__RUNBOOKS__": "docs/runbooks",
+        "__RUNBOOKS__": "https://podkeeper.github.io/podkeeper/latest/runbooks",
     }
     assert len(files) > 20
     wanted = {}
@@ -195,7 +195,7 @@ def test_alerts_as_spec_wants_them() -> None:
     assert found.keys() == alerts().keys() - {"PodkeeperNoAuditor"}
     down = found["PodkeeperBookieDown"]
     assert down["labels"] == {"severity": "warning", "team": "storage"}
-    assert down["annotations"]["runbook_url"] == "https://runbooks.example/books/PodkeeperBookieDown.md"
+    assert down["annotations"]["runbook_url"] == "https://runbooks.example/books/PodkeeperBookieDown/"
 
 
 def test_alerts_that_cannot_be_made_are_told() -> None:

@@ -14,9 +14,8 @@ from bookie_operator.builders import config
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.settings import DYNAMIC_DEFAULTS
-from bookie_operator.crds.config_keys import RESERVED, known_keys
+from bookie_operator.crds.config_keys import RESERVED
 from bookie_pod.config import properties
-from bookie_pod.config.keys import render
 from bookie_pod.config.load import read_config
 from bookie_pod.config.model import BookieConfig, all_keys, effective
 from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster
@@ -90,8 +89,9 @@ def test_directories_lie_on_their_volumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("resources", "budget"),
     [
-        ({"limits": {"memory": "8Gi"}, "requests": {"memory": "1Gi"}}, 4096),
-        ({"requests": {"memory": "2G"}}, 2_000_000_000 // 2 // MIB),
+        ({"limits": {"memory": "8Gi"}, "requests": {"memory": "1Gi"}}, 3840),
+        ({"requests": {"memory": "2G"}}, 2_000_000_000 // 2 // MIB - 256),
+        ({"limits": {"memory": "450Mi"}}, 66),
         ({"limits": {"memory": "100Mi"}}, 64),
     ],
 )
@@ -102,7 +102,8 @@ def test_caches_are_sized_by_the_containers_memory(resources: Any, budget: int, 
 
 
 def test_without_limits_the_bookie_looks_for_itself() -> None:
-    assert "memoryBudgetMb" not in config.static_keys(cluster(MINIMAL))
+    assert "memoryBudgetMb" in config.static_keys(cluster(MINIMAL))
+    assert "memoryBudgetMb" not in config.static_keys(cluster({**MINIMAL, "pod": {"resources": {}}}))
     assert "memoryBudgetMb" not in config.static_keys(
         cluster({**MINIMAL, "pod": {"resources": {"limits": {"cpu": 1}}}})
     )
@@ -114,7 +115,7 @@ def test_journals_leave_room_on_their_volume(size: str, tmp_path: Path) -> None:
     units = {"Mi": 1, "Gi": 1024, "Ti": 1 << 20}
     volume = int(size[:-2]) * units[size[-2:]]
     kept = loaded.journal.max_backups + 2  # the open one, and the one that is made in advance
-    assert kept * loaded.journal.max_size_mb <= volume // 2
+    assert kept * loaded.journal.max_size_bytes // MIB <= volume // 2
     assert loaded.ledger_storage.log_size_limit_bytes <= max(volume * MIB // 8, 16 * MIB)
 
 
@@ -122,7 +123,7 @@ def test_the_users_sizes_win(tmp_path: Path) -> None:
     keys = {"journalMaxSizeMB": "100", "journalMaxBackups": "2", "logSizeLimit": "7000000", "memoryBudgetMb": "99"}
     small = {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi"}}
     loaded = started({**MINIMAL, "config": keys, "storage": small}, tmp_path)
-    assert (loaded.journal.max_size_mb, loaded.journal.max_backups) == (100, 2)
+    assert (loaded.journal.max_size_bytes, loaded.journal.max_backups) == (100 * MIB, 2)
     assert (loaded.ledger_storage.log_size_limit_bytes, loaded.memory.budget_mb) == (7_000_000, 99)
 
 
@@ -178,11 +179,9 @@ def test_keys_that_need_no_restart_reach_the_next_start(tmp_path: Path) -> None:
     assert not set(dynamic) & set(config.static_keys(cluster(spec)))
 
 
-def test_dynamic_keys_and_their_defaults_are_the_bookies_own() -> None:
-    assert {name for name, key in known_keys().items() if key.dynamic and key.name == name} == set(DYNAMIC_DEFAULTS)
-    known = all_keys()
-    assert {name: render(known[name][3].default) for name in DYNAMIC_DEFAULTS} == DYNAMIC_DEFAULTS
-    assert [name for name in DYNAMIC_DEFAULTS if known[name][3].derived] == []
+def test_no_dynamic_key_has_a_derived_default() -> None:
+    """The operator puts a key back to its declared default."""
+    assert [name for name in DYNAMIC_DEFAULTS if all_keys()[name][3].derived] == []
 
 
 def test_nobody_meets_a_key_unasked_that_older_bookies_do_not_know() -> None:

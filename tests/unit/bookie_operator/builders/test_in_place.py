@@ -48,11 +48,11 @@ def test_its_claims_are_known_again_by_their_labels() -> None:
     }
     pod = f"{view.name}-bookie-12"
     templates = owner["spec"]["volumeClaimTemplates"]
-    known = [template["metadata"]["name"] for template in templates]
     for kind, template in zip(("journal", "ledger"), templates, strict=True):
         metadata = {**template["metadata"], "name": f"{template['metadata']['name']}-{pod}", "uid": "u"}
-        found = claim_view({"metadata": metadata, "spec": template["spec"], "status": {"phase": "Bound"}}, known)
+        found = claim_view({"metadata": metadata, "spec": template["spec"], "status": {"phase": "Bound"}}, view)
         assert found is not None
+        assert not found.foreign
         assert (found.bookie, found.ordinal, found.volume) == (pod, 12, kind)
         for name in (f"{template['metadata']['name']}-other-bookie-12", f"restored-{metadata['name']}"):
-            assert claim_view({"metadata": {**metadata, "name": name}, "spec": template["spec"]}, known) is None
+            assert claim_view({"metadata": {**metadata, "name": name}, "spec": template["spec"]}, view) is None

@@ -22,6 +22,20 @@ def peers(policy: Mapping[str, Any], port: int) -> list[Any] | None:
     return None
 
 
+def test_services_have_what_spec_adds_and_that_of_gateways_its_type() -> None:
+    given = {"annotations": {"external-dns.alpha.kubernetes.io/hostname": "x"}, "gatewayType": "LoadBalancer"}
+    objects = build(cluster({**MINIMAL, "services": given, "gateway": {"enabled": True}}), BuildContext()).objects
+    services = {key: each for key, each in objects.items() if key.startswith("Service/")}
+    assert len(services) == 3
+    assert all(each["metadata"]["annotations"].items() >= given["annotations"].items() for each in services.values())
+    types = {key: each["spec"].get("type") for key, each in services.items()}
+    assert types == {
+        "Service/demo-bookie": None,
+        "Service/demo-client": "ClusterIP",
+        "Service/demo-gateway": "LoadBalancer",
+    }
+
+
 def policy(name: str = "demo-bookie", context: BuildContext | None = None, **given: Any) -> dict[str, Any]:
     spec = {**MINIMAL, "networkPolicy": given}
     return build(cluster(spec), context or BuildContext()).objects[f"NetworkPolicy/{name}"]
@@ -53,6 +67,7 @@ def test_what_the_pods_of_a_cluster_reach() -> None:
     for uri, ports in (
         ("zk://zk-0", {2181}),
         ("zk+null://a:2281;b:2282/", {2281, 2282}),
+        ("etcd://etcd-0,etcd-1:2380", {2379, 2380}),
         ("zk://[fd00::1]:2183,zk-1", {2183, 2181}),
     ):
         assert set(reached(metadataService={"uri": uri})) - {53, 5353, 3181, 8000} == ports

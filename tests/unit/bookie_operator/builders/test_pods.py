@@ -172,10 +172,10 @@ def test_spreading_of_the_user_stands_beside_the_operators_or_instead_of_it() ->
 
 def test_containers_of_the_user_that_run_before_the_bookie() -> None:
     given = [{"name": "tune", "image": "a"}, {"name": "wait", "image": "b", "securityContext": {"runAsUser": 5}}]
-    first, second = bookie_pod({**MINIMAL, "pod": {"initContainers": given}})["initContainers"]
+    _, first, second = bookie_pod({**MINIMAL, "pod": {"initContainers": given}})["initContainers"]
     assert (first["name"], first["securityContext"]["capabilities"]) == ("tune", {"drop": ["ALL"]})
     assert second == given[1]
-    assert "initContainers" not in bookie_pod(MINIMAL)
+    assert len(bookie_pod(MINIMAL)["initContainers"]) == 1
 
 
 def test_auto_recovery_takes_as_many_ledgers_at_once_as_spec_says() -> None:
@@ -212,3 +212,41 @@ def test_a_volume_that_only_one_pod_can_have_is_the_bookies_alone() -> None:
     names = {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
     assert "zookeeper-login" in names
     assert "scratch" not in names
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_pod_that_keeps_data_or_copies_goes_first_where_memory_runs_short(case: str) -> None:
+    """Requests and limits by default; `resources: {}` is a person's own decision."""
+    for key, template in templates(case):
+        for container in template["spec"]["containers"]:
+            if container["name"] == "bookie":
+                assert any("memory" in part for part in container["resources"].values()), key
+
+
+def test_without_zones_in_spec_a_bookie_waits_for_that_of_its_node() -> None:
+    pod = bookie_pod({**MINIMAL, "pod": {"initContainers": [{"name": "users", "image": "x"}]}})
+    first, users = pod["initContainers"]
+    assert (first["name"], users["name"]) == ("network-location", "users")
+    assert first["image"] == pod["containers"][0]["image"]
+    env = {each["name"]: each for each in pod["containers"][0]["env"]}
+    path = env["BK_networkLocation"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['podkeeper.dev/network-location']"
+    mounted = {each["name"] for each in first["volumeMounts"]}
+    assert mounted <= {each["name"] for each in pod["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "context"),
+    [
+        (WITH_ZONES, BuildContext()),
+        ({**MINIMAL, "placement": {"zones": [{"name": "a"}]}}, BuildContext()),
+        ({**MINIMAL, "pod": {"env": [{"name": "BK_networkLocation", "value": "/mine"}]}}, BuildContext()),
+        (MINIMAL, BuildContext(reads_nodes=False)),
+    ],
+)
+def test_who_is_told_its_zone_otherwise_waits_for_nobody(spec: Spec, context: BuildContext) -> None:
+    pod = build(cluster(spec), context).sets[0].manifest["spec"]["template"]["spec"]
+    assert "initContainers" not in pod
+    given = [each for each in pod["containers"][0]["env"] if each["name"] == "BK_networkLocation"]
+    assert all("value" in each for each in given)
+    assert len(given) == (0 if spec is MINIMAL else 1)

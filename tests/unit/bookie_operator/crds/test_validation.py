@@ -28,13 +28,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "spec.metadataService.uri: an external metadata service needs a URI such as zk+hierarchical://",
     ),
     ({"metadataService": {"uri": "zk://zk-0:2181/ledgers"}}, "spec.metadataService.uri: an external"),
+    ({"metadataService": {"uri": "zk://zk-0:2181?password=secret"}}, "spec.metadataService.uri: an external"),
     (
         {"metadataService": {"type": "Embedded", "uri": "zk://zk-0:2181"}},
         "spec.metadataService.uri: an embedded metadata service has none; remove it",
     ),
     (
         {"metadataService": {"uri": "zk://a", "rootPath": "/a//b"}},
-        "spec.metadataService.rootPath: holds an empty part",
+        "spec.metadataService.rootPath: must be a path without empty parts",
     ),
     (
         {"bootstrap": {"inPlace": IN_PLACE}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,8 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from bookie_operator.api.admin import Admin, AdminRefused
-from bookie_operator.api.kinds import CLAIM, CLUSTER, POD, STATEFUL_SET
+from bookie_operator.api.admin import Admin, AdminRefused, AdminUnknown
+from bookie_operator.api.kinds import CLAIM, CLUSTER, POD, STATEFUL_SET, TASK
 from bookie_operator.builders.build import build
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import Operation, OperationType
@@ -182,6 +183,24 @@ async def test_what_has_changed_meanwhile_is_outdated() -> None:
         assert names.FINALIZER in fake.store.get(CLUSTER, NAMESPACE, "demo")["metadata"]["finalizers"]
 
 
+async def test_what_became_of_a_task_is_not_written_to_another_one_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ready_execution() as (fake, execution):
+        owner = {"kind": "BookieCluster", "name": "demo", "uid": execution.cluster.uid}
+        body = {"metadata": {"name": "roll", "ownerReferences": [owner]}, "spec": {"type": "Restart"}}
+        first, look = fake.store.create(TASK, NAMESPACE, body)["metadata"]["uid"], execution.kubernetes.get
+
+        async def replaced_then(*which: Any) -> Any:
+            found = await look(*which)
+            fake.store.delete(TASK, NAMESPACE, "roll", first)
+            fake.store.create(TASK, NAMESPACE, body)
+            return found
+
+        monkeypatch.setattr(execution.kubernetes, "get", replaced_then)
+        with pytest.raises(Outdated):
+            await carry_out(execution, actions.UpdateTask("roll", first, "Done"))
+        assert "status" not in fake.store.get(TASK, NAMESPACE, "roll")
+
+
 async def test_a_claim_asks_for_another_class_and_for_none() -> None:
     async with ready_execution() as (fake, execution):
         claim = claim_of(execution)
@@ -220,9 +239,9 @@ async def test_a_drain_is_the_work_of_who_stays() -> None:
         asked: list[str] = []
         begin = execution.admin.begin_drain
 
-        async def spy(at: Any, bookie_id: str, losses: Any = ()) -> None:
+        async def spy(at: Any, bookie_id: str, losses: Any = (), *, delete_cookie: bool = False) -> None:
             asked.append(at.pod)
-            await begin(at, bookie_id, losses)
+            await begin(at, bookie_id, losses, delete_cookie=delete_cookie)
 
         execution.admin.begin_drain = spy  # type: ignore[method-assign]
         fake.bookkeeper.start(fake.bookie_id("demo-bookie-2"))
@@ -234,3 +253,32 @@ async def test_a_drain_is_the_work_of_who_stays() -> None:
         await carry_out(execution, actions.UndoDrain(fake.bookie_id("demo-bookie-2")))
         await carry_out(execution, actions.UndoDrain(fake.bookie_id("demo-bookie-2")))
         assert fake.bookie_id("demo-bookie-2") in fake.bookkeeper.writable
+        await carry_out(execution, actions.LookAtReturned(frozenset({fake.bookie_id("demo-bookie-1")})))
+        assert fake.bookkeeper.returned == [fake.bookie_id("demo-bookie-1")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "tells", "raised"),
+    [
+        (AdminUnknown("no such path"), False, None),
+        (AdminUnknown("no such path"), True, AdminUnknown),
+        (AdminRefused("changed by others 10 times"), False, AdminRefused),
+        (AdminRefused("5001 bookies wait"), True, AdminRefused),
+    ],
+)
+async def test_a_look_that_was_refused_is_not_taken_for_one(
+    answer: AdminRefused, tells: bool, raised: type[Exception] | None
+) -> None:
+    async with ready_execution() as (fake, execution):
+
+        async def refuse(at: Any, bookies: Any) -> None:
+            raise answer
+
+        execution.admin.look_at_returned = refuse  # type: ignore[method-assign]
+        facts = execution.world.facts
+        assert facts is not None
+        known = replace(facts, unchecked=frozenset() if tells else None)
+        execution = replace(execution, world=replace(execution.world, facts=known))
+        look = actions.LookAtReturned(frozenset({fake.bookie_id("demo-bookie-1")}))
+        with pytest.raises(raised) if raised is not None else contextlib.nullcontext():
+            await carry_out(execution, look)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from bookie_operator.api.admin import Admin
+from bookie_operator.api.admin import Admin, AdminUnreachable, Endpoint
 from bookie_operator.api.errors import Unreachable
 from bookie_operator.api.kinds import CLAIM, NODE, POD, POD_EVENT, VOLUME
+from bookie_operator.observe import pods_facts
 from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired, DesiredDeployment
-from bookie_operator.world.facts import Outlook
+from bookie_operator.world.facts import ClusterFacts, Outlook
 from bookie_operator.world.model import DeploymentView, PodFault
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
 from tests.support.fake_kubernetes.faults import Fault
@@ -95,6 +98,27 @@ async def test_others_are_asked_when_a_bookie_does_not_answer() -> None:
         assert observed.world.facts is not None
         assert set(observed.world.bookies.values()) == {None}
         assert "autorecovery" in observed.tellers[0].pod
+
+
+async def test_all_others_are_asked_at_once_where_the_first_cannot_tell() -> None:
+    """Each may take its time to say so: one after the other they would take minutes."""
+    asked: list[str] = []
+    everybody = asyncio.Event()
+
+    class Silent:
+        async def cluster_facts(self, at: Endpoint) -> ClusterFacts:
+            asked.append(at.pod)
+            if len(asked) == 4:
+                everybody.set()
+            if len(asked) > 1:
+                await everybody.wait()
+            raise AdminUnreachable("nobody can tell")
+
+    pods = [Endpoint(f"pod-{number}", "127.0.0.1") for number in range(4)]
+    async with asyncio.timeout(10):
+        facts, teller, problem = await pods_facts.cluster_facts(Silent(), pods)  # type: ignore[arg-type]
+    assert (facts, teller) == (None, None)
+    assert "pod-0" in problem
 
 
 async def test_a_metadata_service_that_does_not_answer_is_told() -> None:
@@ -181,5 +205,28 @@ async def test_a_volume_is_lost_when_no_node_is_left_for_it(
         fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
         if not readable:
             fake.server.forbidden.add("persistentvolumes")
+        world = (await look(fake)).world
+        assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-1"] is fault
+
+
+@pytest.mark.parametrize(
+    ("key", "fault"),
+    [("topology.kubernetes.io/zone", PodFault.UNSCHEDULABLE), ("kubernetes.io/hostname", PodFault.VOLUME)],
+)
+async def test_a_volume_of_a_zone_without_nodes_is_not_lost(key: str, fault: PodFault) -> None:
+    """An autoscaler may bring nodes back; the disk of a node that is gone does not come back."""
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        fake.store.create(NODE, "", {"metadata": {"name": "node-a", "labels": {key: "another"}}, "spec": {}})
+        term = {"matchExpressions": [{"key": key, "operator": "In", "values": ["this"]}]}
+        affinity = {"required": {"nodeSelectorTerms": [term]}}
+        fake.store.create(VOLUME, "", {"metadata": {"name": "disk"}, "spec": {"nodeAffinity": affinity}})
+        for each in fake.store.list(CLAIM, NAMESPACE):
+            if each["metadata"]["name"].endswith("-demo-bookie-1"):
+                fake.store.patch(CLAIM, NAMESPACE, each["metadata"]["name"], {"spec": {"volumeName": "disk"}})
+        message = "0/1 nodes are available: 1 node(s) had volume node affinity conflict."
+        waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        pending = {"phase": "Pending", "conditions": [waiting], "containerStatuses": []}
+        fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
         world = (await look(fake)).world
         assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-1"] is fault

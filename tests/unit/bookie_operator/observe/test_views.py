@@ -12,7 +12,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.observe import faults, others, volumes, workloads
 from bookie_operator.world.model import AttributesView, ModifyState, PodFault, ResizeState
-from tests.support.operator_clusters import cluster
+from tests.support.operator_clusters import MINIMAL, cluster
 
 AT = "2026-01-02T03:04:05Z"
 SECONDS = 1767323045.0
@@ -48,6 +48,17 @@ def test_a_pod() -> None:
     assert (view.ready_since, view.unready_since, view.created_at) == (SECONDS, None, SECONDS)
     assert (view.owner_uid, view.template_hash) == ("s", "h")
     assert view.config_maps == {"demo-config-1", "demo-settings", "mine"}
+
+
+@pytest.mark.parametrize(
+    ("bookie", "other", "runs"), [("running", "waiting", True), ("waiting", "running", False), ("", "running", False)]
+)
+def test_whether_the_bookie_runs_is_told_of_its_own_container(bookie: str, other: str, runs: bool) -> None:
+    states = {"running": {}, "waiting": {"reason": "CrashLoopBackOff"}}
+    statuses = [{"name": name, "state": {of: states[of]}} for name, of in (("bookie", bookie), ("tune", other)) if of]
+    view = workloads.pod_view(pod(containerStatuses=statuses))
+    assert view is not None
+    assert view.bookie_runs is runs
 
 
 def test_a_pod_without_a_number_is_none_of_a_statefulset() -> None:
@@ -130,7 +141,27 @@ def test_the_code_of_a_container_of_the_user_says_nothing_of_cookies(statuses: s
 )
 def test_why_a_pod_is_not_scheduled(message: str, fault: PodFault) -> None:
     waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    assert faults.fault_of(pod(phase="Pending", conditions=[waiting])) == (fault, message)
+    told = message.partition(" preemption:")[0]  # which says the same once more
+    assert faults.fault_of(pod(phase="Pending", conditions=[waiting])) == (fault, told)
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        ("0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) had volume node affinity conflict.", True),
+        (
+            "0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't match PersistentVolume's node"
+            " affinity. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
+            True,
+        ),
+        ("0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient memory.", False),
+        ("0/3 nodes are available: 1 Insufficient memory, 2 node(s) had volume node affinity conflict.", False),
+        ("0/3 nodes are available: 3 node(s) had volume node affinity conflict.", False),
+    ],
+)
+def test_a_pod_whose_only_node_is_cordoned(message: str, kept: bool) -> None:
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    assert faults.kept_by_cordon(pod(phase="Pending", conditions=[waiting])) is kept
 
 
 def test_why_a_pod_does_not_begin_stands_in_its_events() -> None:
@@ -145,25 +176,57 @@ def test_why_a_pod_does_not_begin_stands_in_its_events() -> None:
 
 
 def claim(name: str = "ledger-0-demo-bookie-12", **status: Any) -> dict[str, Any]:
-    metadata = {"name": name, "uid": "u", "labels": {names.INSTANCE_ID: "i"}, "annotations": {}}
+    finalizers = ["kubernetes.io/pvc-protection", "backup.example/keep"]
+    metadata = {"name": name, "uid": "u", "labels": {names.INSTANCE_ID: "i"}, "finalizers": finalizers}
     spec = {"resources": {"requests": {"storage": "20Gi"}}, "storageClassName": "fast"}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Bound", "capacity": {"storage": "10Gi"}, **status}}
 
 
 def test_a_claim() -> None:
-    view = volumes.claim_view(claim())
+    view = volumes.claim_view(claim(), cluster())
     assert view is not None
     assert (view.bookie, view.ordinal, view.volume) == ("demo-bookie-12", 12, "ledger")
     assert (view.requested, view.actual, view.bound, view.lost) == ("20Gi", "10Gi", True, False)
     assert (view.instance_id, view.retired, view.storage_class, view.resize) == ("i", False, "fast", ResizeState.NONE)
-    assert volumes.claim_view(claim("data-other-0")) is None
-    assert volumes.claim_view(claim("mine")) is None
+    assert (view.finalizers, view.adoption) == (("backup.example/keep",), False)
+    assert volumes.claim_view(claim("data-other-0"), cluster()) is None
+    assert volumes.claim_view(claim("mine"), cluster()) is None
+
+
+def test_whose_a_claim_is_its_labels_say() -> None:
+    made = cluster()
+    own = replace(made, status=made.status.model_copy(update={"instance_id": "i"}))
+    labels = {names.NAME: "podkeeper", names.INSTANCE: made.name, names.INSTANCE_ID: "i"}
+    for changes, foreign in (
+        ({}, False),
+        ({names.INSTANCE_ID: "another"}, True),
+        ({names.INSTANCE_ID: None}, True),
+        ({names.INSTANCE: "another"}, True),
+        ({names.NAME: None}, True),
+    ):
+        found = claim()
+        found["metadata"]["labels"] = {key: text for key, text in (labels | changes).items() if text is not None}
+        view = volumes.claim_view(found, own)
+        assert view is not None
+        assert view.foreign is foreign, changes
+
+
+def test_a_claim_of_a_bookie_that_was_taken_over_is_known_by_its_template_alone() -> None:
+    volume = {"mountPath": "/disks/a"}
+    layout = {"journal": {**volume, "claim": "journal-9"}, "ledger": {**volume, "claim": "data"}}
+    made = cluster({**MINIMAL, "bootstrap": {"mode": "Adopt", "instanceId": "i", "inPlace": layout}})
+    for template, kind in (("journal-9", "journal"), ("data", "ledger")):
+        found = claim(f"{template}-demo-bookie-1")
+        found["metadata"]["labels"] = {}
+        view = volumes.claim_view(found, made)
+        assert view is not None
+        assert (view.bookie, view.volume, view.foreign) == ("demo-bookie-1", kind, True)
 
 
 def test_the_claim_of_the_embedded_metadata_service() -> None:
     found = claim("data-demo-metadata-0")
     found["metadata"]["labels"][names.VOLUME] = "metadata"
-    view = volumes.claim_view(found)
+    view = volumes.claim_view(found, cluster())
     assert view is not None
     assert (view.volume, view.bookie) == ("metadata", "demo-metadata-0")
 
@@ -180,7 +243,7 @@ def test_the_claim_of_the_embedded_metadata_service() -> None:
     ],
 )
 def test_how_far_a_volume_has_grown(status: dict[str, Any], resize: ResizeState) -> None:
-    view = volumes.claim_view(claim(**status))
+    view = volumes.claim_view(claim(**status), cluster())
     assert view is not None
     assert view.resize is resize
 
@@ -189,7 +252,7 @@ def test_how_far_a_volume_has_grown(status: dict[str, Any], resize: ResizeState)
     ("phase", "bound", "lost", "actual"), [("Pending", False, False, ""), ("Lost", False, True, "10Gi")]
 )
 def test_the_phase_of_a_claim(phase: str, bound: bool, lost: bool, actual: str) -> None:
-    view = volumes.claim_view(claim(phase=phase))
+    view = volumes.claim_view(claim(phase=phase), cluster())
     assert view is not None
     assert (view.bound, view.lost, view.actual) == (bound, lost, actual)
 
@@ -197,7 +260,7 @@ def test_the_phase_of_a_claim(phase: str, bound: bool, lost: bool, actual: str) 
 def modified(**status: Any) -> AttributesView:
     found = claim(**status)
     found["spec"]["volumeAttributesClassName"] = "gold"
-    view = volumes.claim_view(found)
+    view = volumes.claim_view(found, cluster())
     assert view is not None
     return view.attributes
 

@@ -138,7 +138,12 @@ def test_who_cannot_be_asked_is_an_obstacle_everywhere(sim: Simulation) -> None:
     ("changes", "reason", "words", "needs_person"),
     [
         ({"autorecovery_enabled": False}, "AutoRecoveryDisabled", "`bookie cluster autorecovery enable`", True),
-        ({"auditor": None}, "NoAuditor", "no auditor is elected, so nobody looks for missing copies: see why no", True),
+        (
+            {"auditor": None},
+            "NoAuditor",
+            "no auditor is elected, so nothing looks for missing copies",
+            True,
+        ),
         ({"under_replicated": 1}, "WaitingForReplication", "1 ledger is under-replicated", False),
         ({"under_replicated": 7}, "WaitingForReplication", "7 ledgers are under-replicated", False),
     ],
@@ -206,7 +211,7 @@ def test_of_a_bookie_that_need_not_be_stopped_last_copies_count_whatever_the_quo
 
 def test_nobody_asked_what_a_stop_would_do(sim: Simulation) -> None:
     obstacle = gates.stoppable(sim.world(), BOTH)
-    assert obstacle == gates.Obstacle("SafetyUnknown", "nobody could tell yet which ledgers need a, b at this moment")
+    assert obstacle == gates.Obstacle("SafetyUnknown", "it is not known yet which ledgers need a, b at this moment")
     assert gates.stoppable(replace(sim.world(), safety={BOTH: None}), BOTH) == obstacle
 
 
@@ -306,6 +311,31 @@ def test_too_little_room_tells_the_numbers(sim: Simulation) -> None:
     )
 
 
+@pytest.mark.parametrize(("stored", "fits"), [(30 << 20, True), (90 * GIB, False)])
+def test_on_a_shared_file_system_a_bookies_own_bytes_count_and_the_free_space_once(
+    sim: Simulation, stored: int, fits: bool
+) -> None:
+    """As with volumes that are folders of one disk: other programs use most of it."""
+    one = BookieFacts(False, 212 * GIB, 312 * GIB, 68.0, entry_log_bytes=stored, file_systems=frozenset({"a1"}))
+    names = [VICTIM, "c-bookie-0", "c-bookie-1", "c-bookie-2"]
+    obstacle = gates.room_for(replace(sim.world(), bookies=dict.fromkeys(names, one)), VICTIM)
+    assert (obstacle is None) is fits
+
+
+@pytest.mark.parametrize(("stored", "fits"), [(75, True), (85, False)])
+def test_a_file_system_that_bookies_share_in_part_counts_once(sim: Simulation, stored: int, fits: bool) -> None:
+    def one(free: int, *file_systems: str) -> BookieFacts:
+        return BookieFacts(False, GIB * (200 - free), GIB * 200, 50.0, file_systems=frozenset(file_systems))
+
+    bookies = {
+        VICTIM: replace(one(50, "v"), entry_log_bytes=stored * GIB),
+        "c-bookie-0": one(100, "a", "b"),
+        "c-bookie-1": one(60, "b"),
+        "c-bookie-2": one(30, "a"),
+    }
+    assert (gates.room_for(replace(sim.world(), bookies=bookies), VICTIM) is None) is fits
+
+
 def test_a_bookie_that_does_not_tell_what_it_stores_stays(sim: Simulation) -> None:
     world = replace(sim.world(), bookies={**sim.world().bookies, VICTIM: None})
     assert "does not tell how much it stores" in message(gates.room_for(world, VICTIM))
@@ -316,11 +346,11 @@ def test_what_a_bookie_stores_has_to_have_somewhere_to_go(sim: Simulation) -> No
         return gates.elsewhere(replace(sim.world(), outlooks={VICTIM: outlook}), VICTIM)
 
     assert told(Outlook(VICTIM, 7)) is None
-    assert told(Outlook(VICTIM, 0, ("nobody knows this bookie",))) is None
+    assert told(Outlook(VICTIM, 0, ("this bookie is unknown",))) is None
     assert told(Outlook(VICTIM, 7, ("3 ledgers have no other writable bookie to go to",))) == gates.Obstacle(
         "NoSpareBookie",
         f"what {VICTIM} stores has nowhere to go: 3 ledgers have no other writable bookie to go to. Raise"
-        " spec.replicas, or delete these ledgers if nobody needs them",
+        " spec.replicas, or delete these ledgers if they are not needed",
         needs_person=True,
         seconds=60.0,  # asking makes the bookie list every ledger
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,14 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import giving_way
 from bookie_operator.planner.decision import Needs, Rest
-from bookie_operator.world.model import PodFault
+from bookie_operator.planner.flows import rollout
+from bookie_operator.world.model import PodFault, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import at_step
+from tests.support.operator_sim.going import fewer, lose, may_lose, settled
 from tests.support.operator_sim.kubernetes import BAD_IMAGE
+from tests.support.operator_sim.mishaps import power_cut
 
 ROLLOUT, REPLACE, DECOMMISSION = OperationType.ROLLOUT, OperationType.REPLACE, OperationType.DECOMMISSION
 SCALE_UP = OperationType.SCALE_UP
@@ -324,3 +328,77 @@ def test_what_comes_before_is_asked_about_once_it_would_be_given_way_to(stalled:
     assert giving_way.needs(world, sim.desired()).proofs == ({bookie_id} if stalled else frozenset())
     rests = replace(world, cluster=replace(sim.view(), status=sim.status.model_copy(update={"operation": None})))
     assert giving_way.needs(rests, sim.desired()) == Needs()
+
+
+def move(sim: Simulation) -> None:
+    sim.ask(TaskType.REPLACE, "c-bookie-1")
+
+
+@pytest.mark.parametrize("step", ["ReadOnly", "DrainServing", "Stop", "Prove", "Claims", "Pod"])
+def test_a_move_that_cannot_be_taken_back_waits_for_no_other_bookie_that_its_template_breaks(step: str) -> None:
+    sim = settled(replicas=5, decommission=STALLS)
+    move(sim)
+    at_step(sim, step)
+    sim.kubernetes.sets["c-bookie"].image = f"{BAD_IMAGE}@2"
+    sim.kubernetes.stop_pod(sim.kubernetes.pods["c-bookie-2"])
+    sim.advance(40)
+    assert sim.kubernetes.pods["c-bookie-2"].fault is PodFault.IMAGE
+    sim.change(version="1.1")
+    sim.run_until_rest()
+    assert sim.phase("task-1") == "Done"
+    assert len(sim.bookkeeper.writable) == 5
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        *((fewer, step) for step in ("Audit", "ReadOnly", "Drain", "Prove", "Leave", "ProveGone", "Cookie", "Claims")),
+        *((lose, step) for step in ("Check", "Drain", "Prove", "Claims", "Pod", "Cookie", "Start")),
+        *((move, step) for step in ("ReadOnly", "DrainServing", "Stop", "Prove", "Claims", "Pod", "Start")),
+    ],
+)
+def test_a_template_that_is_put_right_reaches_bookies_of_whom_none_can_be_asked(
+    change: Callable[[Simulation], None], step: str
+) -> None:
+    """The image is gone from its registry, and every pod is made anew: a drain can neither go on nor be undone."""
+    sim = may_lose(replicas=5, repair={"autoReplaceAfterSeconds": 30}, decommission=STALLS)
+    change(sim)
+    at_step(sim, step)
+    sim.kubernetes.sets["c-bookie"].image = sim.autorecovery.newest = BAD_IMAGE
+    power_cut(sim, 0)
+    for _ in range(20):
+        sim.run_pass()
+        sim.advance(10)
+    assert sim.world().facts is None
+    sim.change(version="1.1")
+    sim.run_until_rest(most=900)
+    assert len(sim.bookkeeper.writable) == (4 if change is fewer else 5)
+    assert not sim.accidents
+
+
+def sidecar_crashes(sim: Simulation, *, bookies_run: bool) -> World:
+    """Of each bookie but that which is drained, with a template of yesterday; and nobody can be asked."""
+    world = replace(sim.world(), facts=None, facts_error="no answer")
+    (one,) = world.stateful_sets
+    newest = sim.desired().stateful_sets[0]
+    staged = replace(one, template_hash=newest.template_hash, inputs_hash=newest.inputs_hash)
+    broken = tuple(
+        replace(pod, ready=False, bookie_runs=bookies_run, fault=PodFault.CRASHING, fault_message="container tune: 1")
+        for pod in world.pods
+    )
+    return replace(world, pods=broken, stateful_sets=(staged,))
+
+
+@pytest.mark.parametrize("bookies_run", [True, False])
+def test_bookies_that_may_serve_are_not_stopped_for_a_sidecar_while_nobody_can_tell(bookies_run: bool) -> None:
+    sim = settled(replicas=5, decommission=STALLS)
+    fewer(sim)
+    at_step(sim, "Drain")
+    sim.change(version="1.1")
+    world = sidecar_crashes(sim, bookies_run=bookies_run)
+    found = rollout.mend_beside(world, sim.desired())
+    assert (found is None) is bookies_run
+    assert (rollout.mend(world, sim.desired()) is None) is bookies_run
+    one_serves = (replace(world.pods[0], bookie_runs=True), *world.pods[1:])
+    assert rollout.mend_beside(replace(world, pods=one_serves), sim.desired()) is None, "it may be the last that does"

@@ -79,7 +79,7 @@ def test_i1_nothing_goes_without_a_proof_but_with_a_cluster_that_is_deleted_with
     assert not refused(sim, stopped, action)
     assert "I1" in refused(sim, replace(stopped, cluster=replace(confirmed, annotations={})), action)
     unseen = a.DeleteClaim("another", claim.uid, None)
-    assert "nobody saw claim another" in refused(sim, stopped, unseen)
+    assert "claim another was not observed" in refused(sim, stopped, unseen)
     foreign = replace(claim, instance_id="instance-0")
     assert "another cluster" in refused(sim, replace(stopped, claims=(foreign, *stopped.claims[1:])), action)
 

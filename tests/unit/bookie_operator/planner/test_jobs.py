@@ -9,7 +9,7 @@ import pytest
 from bookie_operator.crds.job_spec import ActiveRun, BookieJobStatus, JobPhase, Run, RunOutcome
 from bookie_operator.planner.jobs import Removal, Suspension, result_row
 from bookie_operator.planner.operations import written
-from bookie_operator.world.model import JobWorld, ObjectView, RunState
+from bookie_operator.world.model import JobWorld, ObjectView, RunState, RunView
 from tests.support.job_worlds import FINDINGS, NOW, ROW, after, applied, desired_of, planned, run, told, world
 from tests.support.operator_clusters import MINIMAL, cluster
 from tests.support.operator_jobs import ONCE, SCHEDULED, job
@@ -290,6 +290,26 @@ def test_what_the_pods_tell_is_shown() -> None:
     status = after(stuck)
     assert "no such image" in next(each.message for each in status.conditions if each.type == "Ready")
     assert "no such image" in status.active[0].message
+
+
+@pytest.mark.parametrize(
+    ("of", "runs", "whole"),
+    [
+        (ONCE, [run(message="x" * 900)], "Reconciling"),
+        (ONCE, [run(state=RunState.FAILED, told="x" * 900)], "Stalled"),
+        (ONCE, [run(state=RunState.FAILED, exit_code=2, told=f'{{"error": "{"x" * 900}"}}')], "LastRunSucceeded"),
+        (SCHEDULED, [run(state=RunState.FAILED, told="x" * 900)], "LastRunSucceeded"),
+    ],
+)
+def test_one_condition_says_why_in_full(of: dict, runs: list[RunView], whole: str) -> None:
+    seen = world(of, runs=runs, objects=applied(job(of)))
+    seen = replace(seen, job=replace(seen.job, generation=7))
+    status = after(seen)
+    assert [each.type for each in status.conditions if len(each.message) > 800] == [whole]
+    assert all(each.reason for each in status.conditions)
+    assert {each.observed_generation for each in status.conditions} == {status.observed_generation} == {7}
+    (ready,) = [each for each in status.conditions if each.type == "Ready"]
+    assert len(ready.message) <= 240
 
 
 def test_a_row_is_the_last_line() -> None:

@@ -32,7 +32,7 @@ def test_claims_are_waited_for() -> None:
     assert proof(sim) is None
     assert proof(sim, claims=2) == (
         "2 ledgers are being re-replicated or recovered, and may come to name c-bookie-4: waits until that is done; one"
-        " that nobody ends is closed by `bookie ledger recover`"
+        " that does not end is closed by `bookie ledger recover`"
     )
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from bookie_operator.planner.decision import Rest, Wait
 from tests.support.operator_sim import Simulation, desired_of, resting
-from tests.support.operator_sim.mishaps import FAULTS, RELEASES, WISHES, Mishap, heal
+from tests.support.operator_sim.mishaps import (
+    FAULTS,
+    RELEASES,
+    WISHES,
+    Mishap,
+    configure,
+    heal,
+    lose_volume,
+    move,
+    scale_by_hand,
+    strip_claim,
+)
 
 MOST_PASSES = 900
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -15,6 +26,17 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 Event = tuple[Mishap, int, int, str]
 """What happens, its number, how many passes until the next event, and how the operator dies in the first of them."""
+
+LABELS_GO_BEFORE_THE_CLAIM: list[Event] = [(lose_volume, 10, 14, ""), (strip_claim, 10, 12, "")]
+"""It was recorded as the cluster's own, and is somebody else's when its turn to be deleted comes."""
+RESTARTED_WHILE_IT_IS_DRAINED: list[Event] = [(move, 7, 3, "after"), (scale_by_hand, 11, 0, ""), (move, 5, 24, "")]
+"""The pod that serves without a cookie is another one than that which was recorded."""
+LOST_AFTER_IT_WAS_MOVED: list[Event] = [(move, 2, 19, ""), (configure, 2, 5, ""), (lose_volume, 2, 4, "before")]
+"""The task was through with it, and had not been told so."""
+RESTARTED_BY_A_ROLLOUT: list[Event] = [(configure, 2, 8, ""), (move, 9, 36, "between"), (lose_volume, 9, 21, "before")]
+"""A bookie that is to be moved comes back from its restart: it was not lost."""
+LOST_WHILE_ANOTHER_IS_MOVED: list[Event] = [(move, 0, 5, "before"), (lose_volume, 1, 11, "between")]
+"""What the lost one stored has to go to the one that is moved, which takes no new data."""
 
 events = st.lists(
     st.tuples(
@@ -39,6 +61,11 @@ def run(sim: Simulation, happens: list[Event]) -> None:
 
 
 @settings(max_examples=60, deadline=None, phases=PHASES)
+@example(LABELS_GO_BEFORE_THE_CLAIM)
+@example(RESTARTED_WHILE_IT_IS_DRAINED)
+@example(LOST_AFTER_IT_WAS_MOVED)
+@example(RESTARTED_BY_A_ROLLOUT)
+@example(LOST_WHILE_ANOTHER_IS_MOVED)
 @given(events)
 def test_whatever_happens_it_ends_as_spec_says_and_nothing_is_lost(happens: list[Event]) -> None:
     sim = resting(repair={"autoReplaceAfterSeconds": 30})

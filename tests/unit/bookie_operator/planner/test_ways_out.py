@@ -59,10 +59,13 @@ events = st.lists(
 
 
 def heed(sim: Simulation) -> None:
-    """What messages ask for beside changes of `spec`: cordoned nodes come back; a bookie whose claim somebody deleted
+    """What messages ask for beside changes of `spec`: cordoned nodes come back; claims without the cluster's labels are
+    given to it, and finalizers that keep claims are taken off; a bookie whose claim somebody deleted
     is drained while it runs, stopped, and replaced; claims of a bookie that is gone, which no ledger names, are
     deleted; and what has no copy any more is given up, then deleted."""
     sim.kubernetes.cordoned.clear()
+    for claim in sim.kubernetes.claims.values():
+        claim.adoption, claim.kept_by = claim.foreign, ""
     lost = tuple(sorted(sim.bookkeeper.lost)) if sim.forgiven else ()
     if lost and any(one.type is TaskType.ACCEPT_LOSS for one in sim.tasks):
         sim.bookkeeper.ledgers = {key: one for key, one in sim.bookkeeper.ledgers.items() if key not in lost}

@@ -195,7 +195,10 @@ async def test_one_alone_and_only_in_its_turn(
     assert await rig.run("migrate", "run", NAME, "--bookie", strangers[0]) == 10
     assert "has to go before" in capsys.readouterr().err
     assert await rig.run("migrate", "run", NAME, "--bookie", "nobody:3181") == 11
-    assert f"there is no bookie nobody:3181 of somebody else; there are: {strangers[0]}" in capsys.readouterr().err
+    assert (
+        f"there is no bookie nobody:3181 beside those of the cluster; there are: {strangers[0]}"
+        in capsys.readouterr().err
+    )
     screen = Screen(capsys)
     assert await _run_to_the_end(rig, screen, "--bookie", strangers[2]) == 0
     assert rig.fake.bookkeeper.cookies & set(strangers) == set(strangers[:2])
@@ -212,7 +215,7 @@ async def test_a_run_goes_on_with_what_nobody_works_on(
     assert await rig.run("migrate", "status", NAME) == 0
     assert "interrupted" in screen.read()
     assert await _run_to_the_end(rig, screen) == 0
-    assert f"{strangers[2]}: goes on, since nobody worked on it" in screen.out
+    assert f"{strangers[2]}: goes on, since no process worked on it" in screen.out
     assert keeper.cookies.isdisjoint(strangers)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.kinds import BUDGET, CLAIM, CLUSTER, CONFIG_MAP, POD, SERVICE, STATEFUL_SET, Resource
+from bookie_operator.api.kinds import BUDGET, CLAIM, CLUSTER, CONFIG_MAP, JOB, POD, SERVICE, STATEFUL_SET, Resource
 from bookie_operator.crds import names
 from bookie_operator.plugin import in_place
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
@@ -213,11 +213,59 @@ async def test_undo_gives_all_back_and_it_goes_forward_again(rig: KubectlRig) ->
     rig.fake.annotate(names.PAUSED, None)
     rig.fake.store.delete(CLUSTER, NAMESPACE, NAME)
     await rig.fake.one_pass()
-    assert f"StatefulSet/{SET} is somebody else's" in rig.fake.message("Stalled")
+    assert f"StatefulSet/{SET}" in rig.fake.message("Stalled")
     rig.fake.apply(bootstrap=BOOTSTRAP, storage=keep)
     await rig.fake.until(lambda: rig.fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
     assert as_before(rig) == left, "the bookies stay"
     watch.look()
+
+
+async def given_back(rig: KubectlRig) -> dict[str, Any]:
+    watch = Watch(rig)
+    assert await done(rig, watch, "run", enough=lambda: len(ours(rig)) == 1) is None
+    assert await done(rig, watch, "undo") == 0
+    return as_before(rig)
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_bookies_that_were_given_back_are_left_alone_also_while_their_set_is_away(
+    rig: KubectlRig, away: bool
+) -> None:
+    left = await given_back(rig)
+    if away:  # its owner makes it again, with another template of claims for example
+        rig.fake.store.delete(STATEFUL_SET, NAMESPACE, SET, propagation="Orphan")
+        del left[f"StatefulSet/{SET}"]
+    rig.fake.annotate(names.PAUSED, None)
+    for _ in range(10):
+        await rig.fake.one_pass()
+    assert as_before(rig) == left
+    assert rig.fake.reason("Stalled") == ("AdoptRequired" if away else "NameTaken")
+
+
+@pytest.mark.parametrize("way_out", ["Retain", "deletion of the claims"])
+async def test_claims_that_were_given_back_keep_their_metadata_also_without_set_and_pods(
+    rig: KubectlRig, way_out: str
+) -> None:
+    await given_back(rig)
+    rig.fake.store.delete(STATEFUL_SET, NAMESPACE, SET)
+    rig.fake.run_controllers()
+    left = as_before(rig)
+    delete, keep = ({**STORAGE, "retention": {"whenDeleted": each}} for each in ("Delete", "Retain"))
+    rig.fake.apply(bootstrap=BOOTSTRAP, storage=delete)
+    rig.fake.annotate(names.CONFIRM_DELETE, NAME)
+    rig.fake.annotate(names.PAUSED, None)
+    rig.fake.store.delete(CLUSTER, NAMESPACE, NAME)
+    await rig.fake.until(lambda: rig.fake.reason("Stalled") == "DeletionBlocked", limit=20)
+    for _ in range(10):
+        await rig.fake.one_pass()
+    assert rig.fake.store.find(JOB, NAMESPACE, f"{NAME}-metadata-destroy") is None
+    if way_out == "Retain":
+        rig.fake.apply(bootstrap=BOOTSTRAP, storage=keep)
+    else:
+        for _, name in list(rig.fake.store.objects[CLAIM]):
+            rig.fake.store.delete(CLAIM, NAMESPACE, name)
+    await rig.fake.until(lambda: rig.fake.store.find(CLUSTER, NAMESPACE, NAME) is None, limit=40)
+    assert (as_before(rig) == left) is (way_out == "Retain")
 
 
 async def test_whoever_dies_at_whatever_request_is_followed_by_anybody(
@@ -274,7 +322,7 @@ async def test_what_speaks_against_it_is_refused_and_what_is_advised_makes_it_po
     store.patch(SERVICE, NAMESPACE, SET, {"spec": {"clusterIP": "198.19.0.9"}})
     told = await refused(rig, capsys)
     for words in (
-        f"ConfigMap/{taken} is somebody else's, and is not handed over: give it another name",
+        f"ConfigMap/{taken} has another owner, and is not handed over: give it another name",
         f"the Service of StatefulSet {SET} is other, and the host names of yours would be those of {SET}: move these",
         f"Service {SET} has an address of its own, which a Service that names bookies has not",
         f"Service/{SET}: it belongs to PravegaCluster x, which would make it again: stop that operator first",

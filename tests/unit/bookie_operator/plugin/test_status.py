@@ -42,6 +42,13 @@ async def test_a_healthy_cluster(rig: KubectlRig, capsys: pytest.CaptureFixture[
     assert "True: AllBookiesReady" in shown
 
 
+async def test_what_nobody_can_tell_is_shown_as_unknown(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
+    rig.fake.bookkeeper.reachable = False
+    await rig.fake.until(lambda: rig.fake.condition("Available") == "Unknown", limit=20)
+    assert await rig.run("status", NAME) == 0
+    assert "3 of 3 serve, ? writable, 3 up to date" in capsys.readouterr().out
+
+
 async def test_without_a_name_the_only_one_and_of_several_a_list(
     rig: KubectlRig, capsys: pytest.CaptureFixture[str]
 ) -> None:

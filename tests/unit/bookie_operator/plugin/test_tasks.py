@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.kinds import TASK
+from bookie_operator.api.kinds import CLAIM, TASK
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import BookieTaskSpec
 from bookie_operator.plugin import tasks
@@ -46,6 +46,13 @@ async def test_the_task_that_is_made(
     assert f"bookietask/{task['metadata']['name']} created" in capsys.readouterr().out
 
 
+async def test_options_of_the_connection_count_before_the_command_too(rig: KubectlRig) -> None:
+    assert await rig.run("-n", "elsewhere", "audit", NAME, "-n", NAMESPACE) == 0
+    assert await rig.run("-n", "elsewhere", "audit", NAME) == 11
+    assert await rig.run("-n", NAMESPACE, "audit", NAME) == 0
+    assert len(_made(rig)) == 2
+
+
 async def test_no_such_bookie(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("decommission", "replace", "restart"):
         assert await rig.run(command, NAME, "demo-bookie-9") == 11
@@ -62,6 +69,15 @@ async def test_loss_is_not_accepted_by_accident(rig: KubectlRig, capsys: pytest.
     assert _made(rig) == []
     assert await rig.run("accept-loss", NAME, "5", "--yes") == 0
     assert [task["spec"]["ledgers"] for task in _made(rig)] == [[5]]
+
+
+async def test_claims_that_are_adopted(rig: KubectlRig) -> None:
+    claims = [each["metadata"]["name"] for each in rig.fake.store.list(CLAIM, NAMESPACE)][:2]
+    assert await rig.run("adopt", NAME, claims[0], "no-such-claim") == 11
+    assert names.ADOPT not in (rig.fake.store.get(CLAIM, NAMESPACE, claims[0])["metadata"].get("annotations") or {})
+    assert await rig.run("adopt", NAME, *claims) == 0
+    for each in claims:
+        assert rig.fake.store.get(CLAIM, NAMESPACE, each)["metadata"]["annotations"][names.ADOPT] == NAME
 
 
 @pytest.fixture

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from bookie_operator.api.kinds import SECRET
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.reconcile import admin_certificate
-from bookie_operator.reconcile.admin_certificate import (
-    AUTHORITY_DAYS,
-    CERTIFICATE_DAYS,
-    AdminCertificates,
-    Pair,
-    fault_of,
-    make_authority,
-    make_certificate,
-)
+from bookie_operator.reconcile import certificates
+from bookie_operator.reconcile.admin_certificate import AUTHORITY_DAYS, CERTIFICATE_DAYS, AdminCertificates
+from bookie_operator.reconcile.certificates import Pair, fault_of, make_authority, make_certificate
 from bookie_operator.world.model import ClusterView
 from tests.support.fake_kubernetes.cluster import SPEC
 from tests.support.fake_kubernetes.serving import NOW, kubernetes_alone
@@ -109,6 +103,13 @@ async def test_a_certificate_is_made_once(kept: Kept) -> None:
     assert kept.texts() == made
 
 
+@pytest.mark.parametrize("make", [make_authority, lambda *_: make_certificate(make_authority("a", 2), "a", ["b"], 2)])
+def test_a_certificate_is_valid_on_nodes_whose_clocks_are_behind(make: Any) -> None:
+    now, pair = datetime.now(UTC), make("a", 2)
+    begins = x509.load_pem_x509_certificate(pair.certificate.encode()).not_valid_before_utc
+    assert timedelta(minutes=4) < now - begins < timedelta(minutes=6)
+
+
 async def test_it_is_renewed_before_it_ends_and_nobody_has_to_trust_anew(kept: Kept) -> None:
     await kept.keep()
     first = kept.texts()
@@ -152,26 +153,20 @@ async def test_none_is_made_where_none_is_wanted(kept: Kept) -> None:
     assert kept.store.list(SECRET, "storage") == []
 
 
-async def test_without_openssl_the_remedy_is_told_and_what_there_is_stays(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damaged", ["tls.crt", "tls.key"])
+async def test_an_authority_that_cannot_be_used_is_told_with_a_remedy_and_certificates_stay(
+    kept: Kept, damaged: str
 ) -> None:
-    monkeypatch.setattr(admin_certificate, "PROGRAM", "no-such-openssl")
-    (error,) = await kept.keep()
-    assert error.startswith("spec.tls.adminApi: no certificate can be made: there is no no-such-openssl in the")
-    assert "give secretName, or set enabled to false" in error
-    assert await kept.keep(enabled=False) == ()
-    monkeypatch.undo()
-    authority = make_authority("ours", 30)
-    good = make_certificate(authority, "x", [HOST, f"*.{HOST}"], 30)
-    monkeypatch.setattr(admin_certificate, "PROGRAM", "no-such-openssl")
-    kept.put({"tls.crt": good.certificate, "tls.key": good.key, "ca.crt": authority.certificate})
-    assert await kept.keep(secretName="mine") == ()
-    monkeypatch.undo()
     await kept.keep()
-    made = kept.texts()
-    monkeypatch.setattr(admin_certificate, "PROGRAM", "no-such-openssl")
-    assert await kept.keep(NOW + CERTIFICATE_DAYS * DAY_S * 0.7) == ()
-    assert kept.texts() == made
+    served = kept.texts()
+    kept.store.patch(SECRET, "storage", AUTHORITY, {"data": secret_data({damaged: "damaged"})})
+    assert await kept.keep(NOW + CERTIFICATE_DAYS * DAY_S * 0.7) == (), "the one in use is good still"
+    assert kept.texts() == served
+    kept.store.delete(SECRET, "storage", SERVED)
+    (error,) = await kept.keep()
+    assert error.startswith("spec.tls.adminApi: no certificate can be made: ")
+    assert error.endswith("give secretName, or set enabled to false")
+    assert await kept.keep(enabled=False) == ()
 
 
 async def test_a_secret_of_the_user_is_judged(kept: Kept) -> None:
@@ -217,17 +212,38 @@ async def test_one_of_cert_manager_is_judged_once_it_is_there(kept: Kept) -> Non
     assert await kept.keep(issuerRef=issuer) == ()
 
 
-def test_one_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("made", "reason"), [(-20, "it has expired: renew it"), (0, ""), (5, "it is not valid yet: look at the clocks")]
+)
+def test_one_that_is_over_or_not_valid_yet(monkeypatch: pytest.MonkeyPatch, made: int, reason: str) -> None:
+    """`made`: days from now."""
     authority = make_authority("ours", 30)
-    made = make_certificate(authority, "x", [HOST], 10)
-    later = f"{time.time() + 20 * DAY_S:.0f}"
-    openssl = admin_certificate._openssl
-    monkeypatch.setattr(
-        admin_certificate, "_openssl", lambda folder, *rest: openssl(folder, rest[0], "-attime", later, *rest[1:])
-    )
-    assert fault_of(made, authority.certificate, HOST) == "it has expired: renew it"
-    monkeypatch.undo()
-    assert fault_of(make_certificate(authority, "x", [HOST], 30), authority.certificate, HOST) == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "_now", lambda: datetime.now(UTC) + timedelta(days=made))
+        certificate = make_certificate(authority, "x", [HOST], 10)
+    assert fault_of(certificate, authority.certificate, HOST) == reason
+
+
+def test_certificates_are_those_that_openssl_made() -> None:
+    """The extensions, their order of importance, and names longer than a common name may be."""
+    authority = make_authority("a" * 70, 30)
+    shown = x509.load_pem_x509_certificate(authority.certificate.encode())
+    assert shown.subject.rfc4514_string() == "CN=" + "a" * 64
+    assert {each.oid._name: each.critical for each in shown.extensions} == {
+        "basicConstraints": True,
+        "keyUsage": True,
+        "subjectKeyIdentifier": False,
+    }
+    made = x509.load_pem_x509_certificate(make_certificate(authority, "x", [HOST], 30).certificate.encode())
+    made.verify_directly_issued_by(shown)
+    assert {each.oid._name: each.critical for each in made.extensions} == {
+        "authorityKeyIdentifier": False,
+        "basicConstraints": True,
+        "extendedKeyUsage": False,
+        "keyUsage": True,
+        "subjectAltName": False,
+        "subjectKeyIdentifier": False,
+    }
 
 
 def test_a_server_may_not_sign_others() -> None:

@@ -10,7 +10,7 @@ from bookie_operator.builders.inputs import inputs_hash, record
 from bookie_operator.builders.secrets import secret_data
 from bookie_operator.crds import names
 from bookie_operator.observe.others import cluster_view
-from bookie_operator.reconcile.admin_certificate import make_authority, make_certificate
+from bookie_operator.reconcile.certificates import make_authority, make_certificate
 from tests.support.fake_kubernetes.cluster import (
     NAME,
     NAMESPACE,

@@ -67,6 +67,19 @@ async def test_volumes_of_a_deleted_cluster_are_not_taken_over_unasked() -> None
         await fake.settle()
 
 
+async def test_bookies_of_another_owner_are_not_waited_for() -> None:
+    """A StatefulSet that lost its owner, as after `kubectl delete --cascade=orphan`, is not the cluster's own."""
+    async with settled_cluster(replicas=3) as fake:
+        key = (NAMESPACE, f"{NAME}-bookie")
+        live = fake.store.objects[STATEFUL_SET][key]
+        metadata = {name: value for name, value in live["metadata"].items() if name != "ownerReferences"}
+        fake.store.objects[STATEFUL_SET][key] = {**live, "metadata": metadata}
+        uids = fake.uids()
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None, limit=30)
+        assert {name: uid for name, uid in uids.items() if "-bookie-" in name} == fake.uids()
+
+
 async def test_data_go_only_when_that_was_confirmed() -> None:
     async with fake_cluster() as fake:
         storage = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}, "retention": {"whenDeleted": "Delete"}}
@@ -120,6 +133,11 @@ async def test_a_namespace_that_is_deleted_is_not_held_up(when_deleted: str, swe
         began = fake.time
         while fake.store.find(CLUSTER, NAMESPACE, NAME) is not None:
             await fake.one_pass()
+            if not swept and when_deleted == "Delete" and fake.time - began > delete.METADATA_SECONDS:
+                # The claims stay until the namespace takes them: no Job can ask whether another cluster needs them.
+                assert len(fake.store.list(CLAIM, NAMESPACE)) == 6
+                sweep_namespace(fake)
+                swept, began = True, fake.time
             assert fake.time - began < delete.METADATA_SECONDS + 60.0
         refused = fake.measured("reconcile_errors_total", reason="Forbidden")
         assert (refused > 0) is (when_deleted == "Delete")

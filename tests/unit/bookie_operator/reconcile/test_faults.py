@@ -9,6 +9,7 @@ import pytest
 
 from bookie_operator.api.errors import Forbidden, KubernetesError
 from bookie_operator.api.kinds import CLAIM, DEPLOYMENT, EVENT, POD, SERVICE, STATEFUL_SET
+from bookie_operator.planner import gates
 from bookie_operator.planner.actions import ApplyObjects, DeleteClaim
 from bookie_operator.reconcile import carrying_out
 from bookie_operator.reconcile.carrying_out import NotLeading, while_leading
@@ -216,6 +217,7 @@ async def test_a_pass_that_fails_is_counted() -> None:
         of_pass = {"namespace": NAMESPACE, "cluster": NAME, "reason": "Forbidden"}
         assert fake.measured("reconcile_errors_total", **of_pass) == 1
         assert fake.measured("reconcile_seconds_count") == passes
+        assert not fake.operators[0].peeks, "else the back-off would end as soon as its metadata service is away too"
         fake.server.forbidden.clear()
         await fake.one_pass()
         assert fake.measured("reconcile_errors_total") == 1
@@ -272,3 +274,39 @@ def test_actions_are_compared_by_value() -> None:
     """The back-off knows an action again that a later pass plans anew."""
     assert ApplyObjects(("a",)) == ApplyObjects(("a",))
     assert DeleteClaim("a", "1", None) != DeleteClaim("a", "2", None)
+
+
+async def test_at_rest_it_is_asked_whether_the_metadata_service_answers_and_by_nobody_else() -> None:
+    async with settled_cluster(replicas=3) as fake:
+        await fake.one_pass()
+        (peek,) = fake.operators[0].peeks.values()
+        requests, asked = len(fake.server.requests), len(fake.admin.requests)
+        assert await peek()
+        assert fake.admin.requests[asked:] == ["GET /api/v1/autorecovery/status"], "one read, not all facts"
+        fake.bookkeeper.reachable = False
+        assert not await peek()
+        assert len(fake.server.requests) == requests, "it costs the API server nothing"
+        await fake.one_pass()
+        assert not fake.operators[0].peeks
+        assert (fake.condition("Ready"), fake.reason("Ready")) == ("False", "MetadataUnreachable")
+        assert fake.condition("Available") == "Unknown"
+
+
+async def test_an_auditor_that_does_not_list_whom_it_looks_at_is_waited_for_but_not_for_ever() -> None:
+    """One of Java's never does. Since when is known without a field of the status: an earlier definition has none."""
+    async with settled_cluster(replicas=3) as fake:
+        for again in ("the first time", "and of one that has listed them meanwhile"):
+            fake.bookkeeper.unchecked = None
+            await fake.one_pass()
+            assert (fake.condition("LedgersReplicated"), fake.reason("LedgersReplicated")) == (
+                "Unknown",
+                "CopiesUnchecked",
+            ), again
+            began = fake.time
+            while fake.condition("LedgersReplicated") != "True":
+                await fake.one_pass()
+                assert fake.time - began < 90
+            assert fake.time - began >= gates.SILENT_S
+            fake.bookkeeper.unchecked = []
+            await fake.one_pass()
+            assert not fake.operators[0].silent

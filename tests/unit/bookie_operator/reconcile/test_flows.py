@@ -21,6 +21,7 @@ from bookie_operator.api.kinds import (
     SECRET,
     SERVICE,
     STATEFUL_SET,
+    TASK,
 )
 from bookie_operator.crds import names
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster, settled_cluster
@@ -163,6 +164,8 @@ async def test_a_new_version_is_rolled_one_after_the_other() -> None:
         after = fake.uids()
         assert all(after[pod] != before[pod] for pod in fake.pods())
         assert fake.bookkeeper.delay == 300
+        assert fake.bookkeeper.returned == [fake.bookie_id(f"demo-bookie-{each}") for each in (3, 2, 1, 0)]
+        assert fake.bookkeeper.checks == [], "every bookie was looked at"
         images = {
             pod["spec"]["containers"][0]["image"]
             for pod in fake.store.list(POD, NAMESPACE, f"{names.COMPONENT}=bookie")
@@ -180,7 +183,7 @@ async def test_a_roll_says_which_keys_changed_and_never_their_values() -> None:
         why = "the configuration changed: journalMaxSizeMB, logFormat"
         await fake.until(lambda: "operation" in fake.status, limit=5)
         assert fake.status["operation"]["message"] == why
-        assert fake.message("Upgrading") == why
+        assert fake.message("Reconciling") == why
         await fake.settle()
         assert fake.events("RolloutBegun") == [("RolloutBegun", why, "Normal")]
         assert fake.status["history"][0]["message"] == f"4 bookies were restarted: {why}"
@@ -273,7 +276,7 @@ async def test_the_nodes_of_one_zone_are_drained_together() -> None:
         fake.run_controllers()
         await fake.one_pass()
         assert len(fake.bookkeeper.writable) == 4
-        (budget,) = fake.store.list(BUDGET, NAMESPACE)
+        budget = fake.store.get(BUDGET, NAMESPACE, f"{NAME}-bookie")
         assert budget["spec"]["maxUnavailable"] == 0
         assert "matchExpressions" not in budget["spec"]["selector"]
         for number in range(2):
@@ -282,7 +285,7 @@ async def test_the_nodes_of_one_zone_are_drained_together() -> None:
         await fake.settle()
         assert len(fake.bookkeeper.writable) == 6
         await fake.one_pass()
-        assert fake.store.list(BUDGET, NAMESPACE)[0]["spec"]["maxUnavailable"] == 1
+        assert fake.store.get(BUDGET, NAMESPACE, f"{NAME}-bookie")["spec"]["maxUnavailable"] == 1
 
 
 async def test_alerts_come_and_go_with_spec() -> None:
@@ -313,3 +316,46 @@ async def test_some_definitions_of_the_prometheus_operator_may_be_there_without_
         fake.apply(replicas=3)
         await fake.settle()
         assert fake.condition("Ready") == "True"
+
+
+async def test_a_bookie_that_serves_gets_new_volumes_and_its_old_ones_start_no_pod() -> None:
+    async with settled_cluster(replicas=4) as fake:
+        bookie, keeper = f"{NAME}-bookie-1", fake.bookkeeper
+        bookie_id = fake.bookie_id(bookie)
+        keeper.ledgers = {number: {fake.bookie_id(f"{NAME}-bookie-{each}") for each in range(3)} for number in range(3)}
+        before = volumes(fake)
+        fake.ask("move", "Replace", bookies=[bookie])
+        refused = set()
+
+        def done() -> bool:
+            pod = fake.store.find(POD, NAMESPACE, bookie)
+            state = ((pod or {}).get("status") or {}).get("containerStatuses", [{}])[0].get("state", {})
+            if "terminated" in state:
+                refused.add(bookie_id in keeper.writable | keeper.read_only)
+            return (fake.store.get(TASK, NAMESPACE, "move").get("status") or {}).get("phase") == "Done"
+
+        await fake.until(done)
+        await fake.settle()
+        assert refused == {False}
+        changed = {name for name, uid in volumes(fake).items() if before[name] != uid}
+        assert changed == {f"journal-0-{bookie}", f"ledger-0-{bookie}"}
+        assert not keeper.naming(bookie_id)
+        assert len(keeper.writable) == 4
+        assert keeper.deleted_cookies == [], "the coordinator of the drain did it, on its own proof"
+
+
+def volumes(fake: FakeCluster) -> dict[str, str]:
+    return {each["metadata"]["name"]: each["metadata"]["uid"] for each in fake.store.list(CLAIM, NAMESPACE)}
+
+
+@pytest.mark.parametrize(("labels", "told"), [({"topology.kubernetes.io/zone": "eu-1"}, "/eu-1"), ({}, "")])
+async def test_a_bookie_learns_the_zone_of_its_node_before_it_starts(labels: dict[str, str], told: str) -> None:
+    async with fake_cluster() as fake:
+        node = {"metadata": {"name": "node-1", "labels": labels}, "spec": {}}
+        fake.store.create(NODE, "", node)
+        fake.apply(replicas=3)
+        await fake.settle()
+        pods = [fake.store.get(POD, NAMESPACE, f"{NAME}-bookie-{number}") for number in range(3)]
+        assert [each["metadata"]["annotations"][names.NETWORK_LOCATION] for each in pods] == [told] * 3
+        beside = [each for each in fake.store.list(POD, NAMESPACE) if "autorecovery" in each["metadata"]["name"]]
+        assert not any(names.NETWORK_LOCATION in (each["metadata"].get("annotations") or {}) for each in beside)

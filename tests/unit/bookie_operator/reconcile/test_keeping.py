@@ -16,6 +16,7 @@ from bookie_operator.reconcile.context import Settings
 from bookie_operator.reconcile.keeping import Keeper
 
 Pass = Callable[[object, str, str], Awaitable[float | None]]
+Peeks = dict[tuple[str, str], Callable[[], Awaitable[bool]]]
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +27,11 @@ def _no_spacing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def keeper(
-    one_pass: Pass, leading: Callable[[], bool] = lambda: True, at_once: int = 16
+    one_pass: Pass, leading: Callable[[], bool] = lambda: True, at_once: int = 16, peeks: Peeks | None = None
 ) -> AsyncIterator[Keeper]:
-    context = Mock(leading=leading, metrics=OperatorMetrics(), passes=asyncio.Semaphore(at_once), settings=Settings())
-    found = Keeper(context, one_pass=one_pass)  # type: ignore[arg-type]
+    settings = Settings(peek_s=0.001) if peeks else Settings()
+    context = Mock(leading=leading, metrics=OperatorMetrics(), passes=asyncio.Semaphore(at_once), settings=settings)
+    found = Keeper(context, one_pass=one_pass, peeks=peeks)  # type: ignore[arg-type]
     try:
         yield found
     finally:
@@ -50,6 +52,70 @@ async def test_an_event_wakes_a_cluster_that_rests() -> None:
         for _ in range(3):
             found.wake("a", "x", new=False)
             assert await passes.get() == "a/x"
+
+
+async def test_a_cluster_at_rest_is_looked_at_as_soon_as_its_metadata_service_answers_no_more() -> None:
+    passes, answers = 0, [True, True, True, False]
+    both = asyncio.Event()
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            both.set()
+        return 3600.0
+
+    async def peek() -> bool:
+        assert passes == 1
+        answer = answers.pop(0)
+        if not answers:
+            peeks.clear()
+        return answer
+
+    peeks: Peeks = {("a", "x"): peek}
+    async with asyncio.timeout(10), keeper(one_pass, peeks=peeks) as found:
+        found.wake("a", "x")
+        await both.wait()
+    assert passes == 2
+
+
+async def peeked(peek: Callable[[], Awaitable[bool]], wake: asyncio.Event | None = None) -> None:
+    """Until the second pass; `wake`: when the cluster is woken."""
+    passes, again = 0, asyncio.Event()
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            peeks.clear()
+            again.set()
+        return 3600.0
+
+    peeks: Peeks = {("a", "x"): peek}
+    async with asyncio.timeout(10), keeper(one_pass, peeks=peeks) as found:
+        found.wake("a", "x")
+        if wake is not None:
+            await wake.wait()
+            found.wake("a", "x", new=False)
+        await again.wait()
+
+
+async def test_a_peek_that_fails_in_any_way_leads_to_a_pass_and_the_cluster_is_kept() -> None:
+    async def peek() -> bool:
+        raise ValueError("a bug")
+
+    await peeked(peek)
+
+
+async def test_a_peek_that_hangs_does_not_keep_a_wake_up_waiting() -> None:
+    asked = asyncio.Event()
+
+    async def peek() -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    await peeked(peek, asked)
 
 
 async def test_passes_over_a_cluster_do_not_overlap_and_those_over_several_do() -> None:

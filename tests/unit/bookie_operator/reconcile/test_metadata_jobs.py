@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ async def test_metadata_are_removed_with_the_image_and_the_configuration_of_the_
         assert (
             mounted
             == {each["name"] for each in job["volumes"]}
-            == {each["name"] for each in bookies["volumes"]} - {"own"}
+            == {each["name"] for each in bookies["volumes"]} - {"own", "podkeeper-pod"}
         )
         assert job["containers"][0]["args"][:2] == ["cluster", "nuke"]
         assert not {"ports", "lifecycle", "livenessProbe"} & job["containers"][0].keys()
@@ -82,6 +83,31 @@ async def test_metadata_are_removed_by_what_spec_says_where_no_bookies_have_a_te
         fake.store.delete(STATEFUL_SET, NAMESPACE, "demo-bookie")
         image, _ = fits(await destroying(fake))
         assert image == "podkeeper:0.1.1"
+
+
+@pytest.mark.parametrize(
+    ("release", "own", "image"),
+    [
+        ("0.2.0", "podkeeper:0.2.0", "podkeeper:0.2.0"),
+        ("0.1.7", "podkeeper:0.1.7", "podkeeper:0.1.0"),
+        ("0.0.9", "podkeeper:0.0.9", "podkeeper:0.1.0"),
+        ("0.2.0", "", "podkeeper:0.1.0"),
+    ],
+)
+async def test_metadata_of_older_bookies_are_removed_by_the_image_of_the_operator(
+    release: str, own: str, image: str
+) -> None:
+    """That of the bookies may not know the options which keep it from removing another cluster's metadata."""
+    async with settled_cluster(storage=STORAGE) as fake:
+        operator = fake.operators[0]
+        operator.settings = replace(operator.settings, own_image=own, release=release)
+        assert fits(await destroying(fake))[0] == image
+        assert (
+            fake.store.get(STATEFUL_SET, NAMESPACE, f"{NAME}-bookie")["spec"]["template"]["spec"]["containers"][0][
+                "image"
+            ]
+            == "podkeeper:0.1.0"
+        )
 
 
 async def test_a_mended_spec_is_taken_at_once_where_the_metadata_cannot_be_made() -> None:

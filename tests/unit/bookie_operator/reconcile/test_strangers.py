@@ -22,6 +22,7 @@ THEIRS: tuple[tuple[Resource, str, dict[str, Any]], ...] = (
     (BUDGET, "demo-bookie", {"spec": {"maxUnavailable": 1, "selector": {"matchLabels": PULSAR}}}),
     (SECRET, "demo-admin-tls", {"type": "kubernetes.io/tls", "data": {"tls.crt": "eA==", "tls.key": "eA=="}}),
     (SECRET, "demo-admin-ca", {"type": "kubernetes.io/tls", "data": {"tls.crt": "eA==", "tls.key": "eA=="}}),
+    (SECRET, "demo-admin-token", {"type": "Opaque", "data": {"token": "dGhlaXJz"}}),
     (SECRET, "demo-identity", {"type": "Opaque", "data": {"a": "eA=="}}),
     (
         STATEFUL_SET,

@@ -42,7 +42,7 @@ def bookie(number: int) -> str:
 
 
 IDS = frozenset(bookie(number) for number in range(4))
-FACTS = ClusterFacts("i", IDS, frozenset(), IDS, 0, "a", 1000.0, True, 300)
+FACTS = ClusterFacts("i", IDS, frozenset(), IDS, 0, "a", 1000.0, True, 300, unchecked=frozenset())
 
 
 def world(**changes: object) -> World:
@@ -84,11 +84,26 @@ def test_at_rest() -> None:
     ],
 )
 def test_an_operation_is_told(kind: OperationType, reason: str, condition: str) -> None:
-    told = found(world(), Plan(Wait("X", "y")), operation(kind, message="waits"))
-    assert (told["Ready"].status, told["Ready"].reason, told["Ready"].message) == ("False", reason, "waits")
+    words = "waits for the scheduler " * 100
+    told = found(world(), Plan(Wait("X", "y")), operation(kind, message=words))
+    assert (told["Ready"].status, told["Ready"].reason) == ("False", reason)
     assert (told["Reconciling"].status, told["Reconciling"].reason) == ("True", "Step")
     assert (told[condition].status, told[condition].reason) == ("True", "Step")
+    assert [name for name, each in told.items() if each.message == words] == ["Reconciling"]
+    assert words.startswith(told["Ready"].message[:200])
+    assert len(told["Ready"].message) < 300
     assert told["Stalled"].status == "False"
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition"),
+    [(OperationType.ROLLOUT, "Upgrading"), (OperationType.DECOMMISSION, "ScalingDown")],
+)
+def test_why_an_operation_stalls_stands_in_one_of_its_conditions(kind: OperationType, condition: str) -> None:
+    stalls = operation(kind, message="a person is needed").model_copy(update={"stalled": True})
+    told = found(world(), Plan(Wait("X", "a person is needed", stalled=True)), stalls)
+    assert (told[condition].status, told[condition].reason, told[condition].message) == ("True", "Step", "")
+    assert told["Stalled"].message == "a person is needed"
 
 
 def test_what_stalls_beside_is_told_and_the_work_goes_on() -> None:
@@ -101,7 +116,7 @@ def test_what_stalls_beside_is_told_and_the_work_goes_on() -> None:
     assert resting["Reconciling"].status == "False"
 
 
-@pytest.mark.parametrize("reason", ["NotGivenUp", "BookieServes"])
+@pytest.mark.parametrize("reason", ["NotGivenUp", "MoveBlocked"])
 def test_no_cluster_is_judged_by_what_a_task_waits_for_in_vain(reason: str) -> None:
     vain = Wait(reason, "it is not as the task asks for it")
     assert found(world(), Plan(vain)) == found(world(), Plan(Rest()))
@@ -125,11 +140,8 @@ def test_writing_down_how_a_task_stands_changes_nothing_of_the_cluster() -> None
 def test_nobody_who_could_tell() -> None:
     told = found(world(facts=None, facts_error="no session"), Plan(Rest()))
     for name in ("Available", "LedgersReplicated"):
-        assert (told[name].status, told[name].reason, told[name].message) == (
-            "Unknown",
-            "MetadataUnreachable",
-            "no session",
-        )
+        assert (told[name].status, told[name].reason) == ("Unknown", "MetadataUnreachable")
+    assert [name for name, each in told.items() if each.message == "no session"] == ["Ready", "Available"]
     assert (told["Ready"].status, told["Ready"].reason) == ("False", "MetadataUnreachable")
 
 
@@ -138,6 +150,19 @@ def test_without_an_auditor_nobody_knows_whether_copies_are_missing() -> None:
     assert (told["LedgersReplicated"].status, told["LedgersReplicated"].reason) == ("Unknown", "NotAudited")
     told = found(world(facts=replace(FACTS, under_replicated=3)), Plan(Rest()))
     assert (told["LedgersReplicated"].status, told["LedgersReplicated"].reason) == ("False", "UnderReplicated")
+
+
+def test_copies_that_nobody_has_looked_at_yet_may_be_missing() -> None:
+    away, new = frozenset({bookie(1)}), replace(FACTS, unchecked=None)
+    for facts, status, reason in (
+        (replace(FACTS, unchecked=away), "Unknown", "CopiesUnchecked"),
+        (replace(FACTS, unchecked=away, autorecovery_enabled=False), "Unknown", "AutoRecoveryDisabled"),
+        (new, "Unknown", "CopiesUnchecked"),
+        (replace(new, silent_since=1941.0), "Unknown", "CopiesUnchecked"),
+        (replace(new, silent_since=1940.0), "True", "AllReplicated"),
+    ):
+        told = found(world(facts=facts), Plan(Rest()))["LedgersReplicated"]
+        assert (told.status, told.reason) == (status, reason)
 
 
 def test_too_few_writable_bookies() -> None:
@@ -290,8 +315,26 @@ def test_the_smallest_volume_counts_by_its_size_and_not_by_its_name() -> None:
 
 
 def test_what_is_advised_about_memory_helps() -> None:
-    before = found(world(), Plan(Rest()))["SpecValid"]
+    nothing = SPEC.model_dump(by_alias=True) | {"pod": {"resources": {}}}
+    bare = replace(world().cluster, spec=BookieClusterSpec.model_validate(nothing))
+    before = found(world(cluster=bare), Plan(Rest()))["SpecValid"]
+    assert found(world(), Plan(Rest()))["SpecValid"].reason == "Valid", "some is asked for by default"
     assert (before.reason, "give requests of memory where data count" in before.message) == ("NothingReserved", True)
     asked = SPEC.model_dump(by_alias=True) | {"pod": {"resources": {"requests": {"memory": "4Gi"}}}}
     better = replace(world().cluster, spec=BookieClusterSpec.model_validate(asked))
     assert found(world(cluster=better), Plan(Rest()))["SpecValid"].reason == "Valid"
+
+
+def claim(volume: str, number: int, requested: str) -> ClaimView:
+    bookie_of = f"d-bookie-{number}"
+    return ClaimView(f"{volume}-0-{bookie_of}", f"{volume}{number}", bookie_of, number, volume, requested, requested)
+
+
+def test_a_size_that_does_nothing_is_told_once_for_each_kind() -> None:
+    grown = tuple(claim("ledger", number, "3Gi") for number in range(2))
+    at = world(claims=(claim("journal", 0, "1Gi"), *grown, claim("ledger", 2, "2048Mi")))
+    told = found(at, Plan(Rest()))["SpecValid"]
+    assert (told.status, told.reason) == ("True", "PartlyApplied")
+    assert told.message.count("spec.storage.") == 1
+    assert "ledger-0-d-bookie-0 keeps its 3Gi" in told.message
+    assert found(at, Plan(Rest()))["Ready"].status == "True"

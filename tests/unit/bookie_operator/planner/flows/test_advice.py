@@ -192,10 +192,6 @@ def being_recovered(sim: Simulation) -> None:
     fewer(sim)
 
 
-def replaced_though_it_serves(sim: Simulation) -> None:
-    sim.ask(TaskType.REPLACE, GOING)
-
-
 def restarted_by_hand(sim: Simulation) -> None:
     sim.change(version="2.0")
     sim.ask(TaskType.RESTART)
@@ -211,7 +207,9 @@ def foreign_metadata(sim: Simulation) -> None:
 
 
 def fixed_class(sim: Simulation) -> None:
-    sim.kubernetes.storage_class, sim.kubernetes.expandable = "slow", False
+    sim.kubernetes.expandable = False
+    for claim in sim.kubernetes.claims.values():
+        claim.storage_class = "slow"
     grow(sim)
 
 
@@ -356,15 +354,6 @@ def vouched_for(sim: Simulation) -> None:
     sim.kubernetes.lost_nodes.clear()
 
 
-def drained_and_replaced(sim: Simulation) -> None:
-    bookie_id = sim.desired().bookie_id(LOST)
-    sim.bookkeeper.begin_drain(bookie_id, False, ())
-    sim.advance(300)
-    assert not sim.bookkeeper.naming(bookie_id)
-    sim.kubernetes.stop_pod(sim.kubernetes.pods[LOST])
-    sim.ask(TaskType.REPLACE, LOST)
-
-
 def deleted_pods(sim: Simulation) -> None:
     (wanted,) = sim.desired().stateful_sets
     for name in list(sim.kubernetes.pods):
@@ -413,12 +402,18 @@ TABLE = [
     Advice({}, last_copies, "LedgersUnrecoverable", ANNOTATE.format(names.ACCEPT_LEDGER_LOSS), accepted_by_annotation),
     Advice({}, last_copies, "LedgersUnrecoverable", "of type AcceptLoss", accepted_by_task),
     Advice({}, silent_node, "NodeLost", "out-of-service", vouched_for),
-    Advice({}, going_claim, "ClaimBeingDeleted", "then delete the pod, and replace", drained_and_replaced),
+    Advice(
+        {},
+        going_claim,
+        "ClaimBeingDeleted",
+        "Replace it with a BookieTask of type Replace",
+        lambda sim: sim.ask(TaskType.REPLACE, LOST),
+    ),
     Advice(
         {},
         going_claim_of_one_that_is_down,
         "ClaimBeingDeleted",
-        "replace it with a BookieTask of type Replace that names c-bookie-1, which looks first",
+        "Replace it with a BookieTask of type Replace that names c-bookie-1",
         replaced_and_mended,
     ),
     Advice(
@@ -433,7 +428,7 @@ TABLE = [
         {},
         leftover,
         "LeftoverClaims",
-        "delete it if nobody needs its data",
+        "delete it if its data are not needed",
         lambda sim: sim.kubernetes.claims.pop("ledger-0-c-bookie-4"),
     ),
     Advice(
@@ -521,10 +516,9 @@ TABLE = [
         {"replicas": 5},
         being_recovered,
         "WaitingForProof",
-        "one that nobody ends is closed by `bookie ledger recover`",
+        "one that does not end is closed by `bookie ledger recover`",
         by_hand("bookkeeper", recovering=0),
     ),
-    Advice({"replicas": 5}, replaced_though_it_serves, "BookieServes", "lower spec.replicas to take it out", four),
     Advice(
         {"update": {"strategy": "Manual"}}, restarted_by_hand, "ManualUpdate", "delete the pods instead", deleted_pods
     ),

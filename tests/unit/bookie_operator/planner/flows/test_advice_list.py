@@ -49,10 +49,14 @@ ELSEWHERE = {
     "restore the claims of": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
     "apply the right one": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
     "tell bootstrap.instanceId": f"{FLOWS}.test_create:test_what_is_advised_lets_an_adoption_go_on",
+    "remove its annotation": (
+        "tests.unit.bookie_operator.reconcile.test_claims_by_name"
+        ":test_one_that_no_bookie_mounts_is_not_adopted_and_holds_up_nothing"
+    ),
     "delete this resource and apply it with bootstrap.mode Adopt": (
         "tests.unit.bookie_operator.reconcile.test_endings:test_volumes_of_a_deleted_cluster_are_not_taken_over_unasked"
     ),
-    "or delete the claims if nobody needs their data": f"{FLOWS}.test_create:test_claims_that_nobody_needs_make_way",
+    "or delete the claims if their data are not needed": f"{FLOWS}.test_create:test_claims_that_nobody_needs_make_way",
     "remove what is left of it with `bookie cluster nuke`": f"{FLOWS}.test_create:test_a_root_that_is_cleared_is_taken",
     "and delete Job": f"{FLOWS}.test_create:test_a_root_that_is_cleared_is_taken",
     "to add bookies to that cluster on purpose set spec.bootstrap.instanceId": (
@@ -71,10 +75,14 @@ ELSEWHERE = {
         f"{FLOWS}.test_delete:test_nothing_goes_while_ledgers_of_others_may_have_copies_here"
     ),
     "take these bookies out first": f"{FLOWS}.test_delete:test_data_go_when_nobody_else_may_need_them",
-    "bring one of its bookies up": f"{FLOWS}.test_delete:test_data_go_when_nobody_else_may_need_them",
+    "run `kubectl bookie adopt": (
+        "tests.unit.bookie_operator.reconcile.test_claims_by_name"
+        ":test_one_that_a_bookie_uses_is_reported_and_left_alone_until_it_is_adopted"
+    ),
+    "bring the metadata service back, or": f"{FLOWS}.test_delete:test_data_go_when_nobody_else_may_need_them",
     "if its node is lost, taint it": f"{FLOWS}.test_delete:test_a_pod_that_does_not_stop_is_told_with_the_remedy",
     "`bookie cluster nuke` does it by hand": (
-        f"{FLOWS}.test_delete:test_a_metadata_service_that_is_gone_holds_nobody_up"
+        f"{FLOWS}.test_delete:test_a_metadata_service_that_is_gone_holds_up_nothing_but_volumes"
     ),
     "Put spec.metadataService.uri back": (
         "tests.unit.bookie_operator.reconcile.test_metadata_jobs:"
@@ -98,7 +106,7 @@ ELSEWHERE = {
     "Give these another name": (
         "tests.unit.bookie_operator.reconcile.test_strangers:test_a_new_cluster_waits_until_the_name_is_free"
     ),
-    "or delete them if nobody needs them": (
+    "or delete them if they are not needed": (
         "tests.unit.bookie_operator.reconcile.test_strangers:test_a_new_cluster_waits_until_the_name_is_free"
     ),
     "or change spec.tls": f"{FLOWS}.test_support:test_what_is_advised_about_certificates_and_hands_helps",
@@ -106,7 +114,7 @@ ELSEWHERE = {
     "or restart all bookies by a BookieTask": (
         f"{FLOWS}.test_newer_release:test_whoever_asks_gets_the_newest_template_bookie_by_bookie"
     ),
-    "create it anew if this one is to do it": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
+    "create it again if this one is to do it": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
     "name pods as `kubectl get pods` shows them": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
     "tell the ids whose loss is accepted": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
     "tell their pods in spec.bookies": f"{FLOWS}.test_tasks:test_what_a_task_that_failed_asks_for_helps",
@@ -138,9 +146,6 @@ ELSEWHERE = {
     "Take that back with `bookie cluster rename-bookie": (
         f"{FLOWS}.test_repair_doubts:test_nothing_of_a_bookie_that_was_renamed_goes"
     ),
-    "While it has its data run `bookie cluster decommission": (
-        f"{FLOWS}.test_deleted_claims:test_what_is_advised_brings_it_back"
-    ),
     "install it": f"{BUILD}:test_what_this_kubernetes_lacks_is_told_with_a_remedy_that_helps",
     "or give spec.tls.secretName": f"{BUILD}:test_what_this_kubernetes_lacks_is_told_with_a_remedy_that_helps",
     "or disable this": f"{BUILD}:test_what_this_kubernetes_lacks_is_told_with_a_remedy_that_helps",
@@ -152,13 +157,13 @@ ELSEWHERE = {
     "make one that does": f"{ADMIN}:test_a_secret_of_the_user_is_judged",
     "correct it": f"{ADMIN}:test_a_secret_of_the_user_is_judged",
     "correct them": f"{ADMIN}:test_a_secret_of_the_user_is_judged",
-    "renew it": f"{ADMIN}:test_one_that_is_over",
+    "renew it": f"{ADMIN}:test_one_that_is_over_or_not_valid_yet",
     "name an issuer that tells its authority": f"{ADMIN}:test_one_of_cert_manager_is_judged_once_it_is_there",
     "or give secretName, or set enabled to false": (
-        f"{ADMIN}:test_without_openssl_the_remedy_is_told_and_what_there_is_stays"
+        f"{ADMIN}:test_an_authority_that_cannot_be_used_is_told_with_a_remedy_and_certificates_stay"
     ),
     "give secretName, or set enabled to false": (
-        f"{ADMIN}:test_without_openssl_the_remedy_is_told_and_what_there_is_stays"
+        f"{ADMIN}:test_an_authority_that_cannot_be_used_is_told_with_a_remedy_and_certificates_stay"
     ),
     "give it another name": (
         "tests.unit.bookie_operator.reconcile.test_strangers:test_a_new_cluster_waits_until_the_name_is_free"
@@ -238,6 +243,9 @@ ELSEWHERE = {
     "copy its bookie's data to another one first": f"{IN_PLACE}:test_pods_and_claims_have_to_be_sound",
     "Run `kubectl bookie migrate run": f"{IN_PLACE}:test_the_operator_waits_until_it_is_told",
     "`kubectl bookie migrate undo {} --in-place` ends that": f"{IN_PLACE}:test_a_run_ends_when_somebody_gives_back",
+    "delete the claim if its data are not needed, or {}": (
+        f"{IN_PLACE}:test_claims_that_were_given_back_keep_their_metadata_also_without_set_and_pods"
+    ),
     "end it, or wait, at most": f"{IN_PLACE}:test_two_commands_at_once_are_refused",
     "stop {} for good, and remove its volumes": f"{PLUGIN}.test_migrate:test_bookies_without_a_statefulset_leave_too",
     "delete pod {} in namespace {} for good": f"{PLUGIN}.test_migrate:test_bookies_without_a_statefulset_leave_too",

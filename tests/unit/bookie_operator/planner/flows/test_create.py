@@ -194,7 +194,7 @@ def test_claims_that_nobody_needs_make_way() -> None:
     world = replace(sim.world(), claims=(claim("c-bookie-0", instance_id="instance-0"),))
     told = plan(world, sim.desired()).decision
     assert isinstance(told, Wait)
-    assert "or delete the claims if nobody needs their data" in told.message
+    assert "or delete the claims if their data are not needed" in told.message
     sim.run_until_rest()
     assert len(sim.bookkeeper.writable) == 4
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner.actions import (
     BeginDrain,
     DeleteClaim,
@@ -15,7 +17,7 @@ from bookie_operator.planner.actions import (
     SetReadOnly,
     TriggerAudit,
 )
-from bookie_operator.planner.decision import Wait
+from bookie_operator.planner.decision import Record, Wait
 from bookie_operator.planner.flows import decommission
 from bookie_operator.planner.plan import needs
 from tests.support.operator_sim import Simulation, killed_everywhere
@@ -90,6 +92,22 @@ def test_one_that_is_stopped_first_is_drained_from_the_others() -> None:
     assert steps_taken(sim) == ["Audit", "Stop", "Leave", "Drain", "ProveGone", "Cookie", "Claims"]
     assert [one.stopped for one in acted(sim) if isinstance(one, BeginDrain)] == [True]
     assert not sim.accidents
+
+
+def test_one_that_is_stopped_first_waits_for_the_look_at_another_one() -> None:
+    """No mark tells which of its entries the other one lacks."""
+    sim = settled(replicas=5, decommission={"mode": "StopFirst", "stallSeconds": 600})
+    fewer(sim)
+    at_step(sim, "Stop")
+    seen, operation = sim.world(needs(sim.world(), sim.desired())), sim.status.operation
+    assert seen.facts is not None
+    assert operation is not None
+    assert isinstance(decommission.proceed(seen, sim.desired(), operation), Record), "it may be stopped"
+    for name, waits in ((GOING, False), ("c-bookie-1", True)):
+        unchecked = replace(seen, facts=replace(seen.facts, unchecked=frozenset({sim.desired().bookie_id(name)})))
+        decision = decommission.proceed(unchecked, sim.desired(), operation)
+        assert isinstance(decision, Wait) is waits
+        assert not waits or decision.reason == "CopiesUnchecked"
 
 
 # --- the operator dies ------------------------------------------------------------------------------------------------
@@ -213,3 +231,24 @@ def test_a_task_takes_out_what_spec_gave_up_only(five: Simulation) -> None:
     five.change(replicas=3)
     decision = decommission.awaited(five.desired(), "c-bookie-3")
     assert (decision.message, decision.stalled) == ("waits until c-bookie-3 is taken out, which spec asks for", False)
+
+
+def test_a_claim_that_a_finalizer_keeps_holds_up_only_the_next_bookie_of_its_name(five: Simulation) -> None:
+    kept = five.kubernetes.claims[f"ledger-0-{GOING}"]
+    kept.kept_by = "backup.example/keep"
+    fewer(five)
+    five.run_until_rest()
+    assert [one.outcome for one in five.status.history] == ["Done"]
+    assert kept.name in five.kubernetes.claims
+    five.change(replicas=5)
+    five.run_until_stalled("ClaimsTerminating")
+    assert five.status.operation is None, "nothing else has to wait for it"
+    told = str(five.passes[-1].plan)
+    assert kept.name in told
+    assert kept.kept_by in told
+    five.change(version="2.0")
+    five.run(lambda sim, _: [one.type for one in sim.status.history[:1]] == [OperationType.ROLLOUT], most=300)
+    kept.kept_by = ""
+    five.run_until_rest()
+    assert len(five.kubernetes.pods) == 5
+    assert not five.accidents

@@ -9,12 +9,22 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import MetadataServiceKind
+from bookie_operator.crds.cluster_spec import Retention
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.planner.actions import DeleteClaim, DeleteObject, ScaleStatefulSet
-from bookie_operator.planner.decision import Act, Record, Rest, Wait
-from bookie_operator.planner.flows import delete as flow
-from bookie_operator.planner.flows.delete import DESTROY_METADATA, METADATA_SECONDS
+from bookie_operator.planner.actions import DeleteClaim, DeleteObject, ReleaseFinalizer, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Record, Wait
+from bookie_operator.planner.flows.delete import (
+    DELETE_CLAIMS,
+    DELETE_IDENTITY,
+    DESTROY_METADATA,
+    METADATA_SECONDS,
+    RELEASE,
+    STOP_AUTORECOVERY,
+    STOP_BOOKIES,
+    begin,
+    proceed,
+)
+from bookie_operator.world.model import ClaimView
 from tests.support.operator_sim import NAME, Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import at_step
 
@@ -33,8 +43,12 @@ def delete_with_data(sim: Simulation) -> None:
     sim.delete()
 
 
+def decided(sim: Simulation) -> list[Act]:
+    return [one.plan.decision for one in sim.passes if isinstance(one.plan.decision, Act)]
+
+
 def actions(sim: Simulation) -> list[object]:
-    return [one.plan.decision.action for one in sim.passes if isinstance(one.plan.decision, Act)]
+    return [one.action for one in decided(sim)]
 
 
 def test_retained_volumes_stay_whoever_dies() -> None:
@@ -97,7 +111,6 @@ def others_join(sim: Simulation) -> None:
 
 def nobody_tells(sim: Simulation) -> None:
     sim.bookkeeper.up = False
-    sim.status = sim.status.model_copy(update={"instance_id": "of-an-earlier-release"})
 
 
 @pytest.mark.parametrize("trouble", [others_join, nobody_tells])
@@ -127,32 +140,94 @@ def somebody_tells(sim: Simulation) -> None:
     sim.bookkeeper.up = True
 
 
-@pytest.mark.parametrize(
-    ("trouble", "words", "remedy"),
-    [
-        (others_join, "take these bookies out first", they_leave),
-        (nobody_tells, "bring one of its bookies up", somebody_tells),
-    ],
-)
+@pytest.mark.parametrize(("trouble", "remedy"), [(others_join, they_leave), (nobody_tells, somebody_tells)])
 def test_data_go_when_nobody_else_may_need_them(
-    trouble: Callable[[Simulation], None], words: str, remedy: Callable[[Simulation], None]
+    trouble: Callable[[Simulation], None], remedy: Callable[[Simulation], None]
 ) -> None:
     sim = resting()
-    sim.bookkeeper.instance_id = sim.bookkeeper.instance_id or "instance-1"
     trouble(sim)
     delete_with_data(sim)
     sim.run_until_stalled("DeletionBlocked")
-    assert words in str(sim.passes[-1].plan)
-    sim.status = sim.status.model_copy(update={"instance_id": sim.bookkeeper.instance_id})
     remedy(sim)
     sim.run_until_rest()
     assert not sim.kubernetes.claims
 
 
-def test_a_root_of_its_own_needs_nobody_who_tells() -> None:
+def no_pod_serves(sim: Simulation) -> None:
+    """No pod is left that could tell; the metadata service is there."""
+    for one in sim.kubernetes.sets.values():
+        one.replicas = 0
+        one.touch(sim.now)
+    sim.advance(10)
+    assert not sim.kubernetes.pods
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_volumes_of_a_cluster_without_pods_go_only_if_the_job_finds_no_other_cluster(joined: bool) -> None:
     sim = resting()
-    sim.bookkeeper.up = False
+    no_pod_serves(sim)
+    if joined:
+        others_join(sim)
     delete_with_data(sim)
+    if not joined:
+        sim.run_until_rest()
+        assert not sim.kubernetes.claims
+        return
+    sim.run_until_stalled("DeletionBlocked")
+    assert len(sim.kubernetes.claims) == 8
+    they_leave(sim)
+    sim.run_until_rest()  # the Job is tried again
+    assert not sim.kubernetes.claims
+
+
+@pytest.mark.parametrize("step", [STOP_AUTORECOVERY, STOP_BOOKIES, DESTROY_METADATA])
+def test_a_cluster_that_joins_while_this_one_stops_keeps_its_volumes(step: str) -> None:
+    sim = resting()
+    delete_with_data(sim)
+    at_step(sim, step)
+    others_join(sim)
+    sim.run_until_stalled("DeletionBlocked")
+    assert len(sim.kubernetes.claims) == 8
+    sim.change(storage={"retention": {"whenDeleted": "Retain"}})
+    sim.run_until_rest()
+    assert not sim.finalizer
+    assert len(sim.kubernetes.claims) == 8
+
+
+@pytest.mark.parametrize("step", [STOP_AUTORECOVERY, STOP_BOOKIES, DESTROY_METADATA])
+def test_bookies_of_another_owner_keep_their_metadata_at_every_step_before_the_removal(step: str) -> None:
+    """Its StatefulSet was made when the cluster's own was gone, and no volume is the cluster's any more."""
+    sim = resting()
+    delete_with_data(sim)
+    at_step(sim, step)
+    taken = {"StatefulSet/c-bookie": "Helm manages it"}
+    world = replace(sim.world(), claims=(), pods=(), stateful_sets=(), facts=None, taken=taken)
+    for job in ("", "Failed"):
+        waiting = replace(world, cleanup_job=job)
+        decision = begin(waiting, sim.desired())
+        assert isinstance(decision, Wait)
+        assert decision.reason == "DeletionBlocked"
+        assert not isinstance(begin(replace(waiting, outlived=frozenset(taken)), sim.desired()), Wait)
+    kept = sim.spec.storage.model_copy(update={"retention": Retention()})
+    spec = sim.spec.model_copy(update={"storage": kept})
+    retained = replace(world, cluster=replace(world.cluster, spec=spec))
+    assert not isinstance(begin(retained, sim.desired()), Wait)
+
+
+def test_bookies_stop_only_when_the_controller_has_seen_the_last_change() -> None:
+    """It could still make a pod, and with it claims that nothing would delete."""
+    sim = resting()
+    sim.kubernetes.stuck_sets.update(sim.kubernetes.sets)
+    for one in sim.kubernetes.sets.values():
+        one.replicas = 0
+        one.touch(sim.now)
+    sim.kubernetes.pods.clear()
+    delete_with_data(sim)
+    at_step(sim, STOP_BOOKIES)
+    for _ in range(5):
+        assert isinstance(sim.run_pass().plan.decision, Wait)
+        sim.advance(10)
+    sim.kubernetes.stuck_sets.clear()
     sim.run_until_rest()
     assert not sim.kubernetes.claims
 
@@ -188,15 +263,29 @@ def test_claims_of_another_cluster_and_later_ones_stay() -> None:
     sim.kubernetes.claims[later.name] = later
     sim.run_until_rest()
     assert sorted(sim.kubernetes.claims) == ["journal-0-c-bookie-9", "ledger-0-c-bookie-0"]
+    (event,) = [one.event for one in decided(sim) if isinstance(one.action, ReleaseFinalizer)]
+    assert event is not None
+    assert event.reason == "ClaimsLeft"
+    assert "journal-0-c-bookie-9" in event.message
+    assert "ledger-0-c-bookie-0" not in event.message
 
 
-def test_a_metadata_service_that_is_gone_holds_nobody_up() -> None:
+@pytest.mark.parametrize("volumes", [True, False])
+def test_a_metadata_service_that_is_gone_holds_up_nothing_but_volumes(volumes: bool) -> None:
     sim = resting()
     delete_with_data(sim)
-    sim.run(lambda s, _: s.status.operation is not None and s.status.operation.step == DESTROY_METADATA)
+    at_step(sim, DESTROY_METADATA)
     sim.bookkeeper.up = False
+    if volumes:
+        sim.run_until_stalled("DeletionBlocked")
+        assert len(sim.kubernetes.claims) == 8
+        sim.bookkeeper.up = True
+        sim.run_until_rest()
+        assert not sim.kubernetes.claims
+        return
+    sim.kubernetes.claims.clear()
     begun = sim.now
-    sim.run(lambda s, decision: isinstance(decision, Rest), each=lambda s: setattr(s, "cleanup_ends_at", s.now + 1e6))
+    sim.run_until_rest()
     assert not sim.finalizer
     assert sim.now - begun < METADATA_SECONDS + 60
     events = [getattr(one.plan.decision, "event", None) for one in sim.passes]
@@ -262,23 +351,36 @@ def test_a_resource_that_never_came_to_be_deletes_nothing_of_the_cluster_before_
     assert sim.cleanup_ends_at is None
 
 
-@pytest.mark.parametrize("job", ["", "Running", "Complete", "Failed"])
-def test_metadata_that_are_embedded_go_with_their_volume(job: str) -> None:
+def test_claims_wait_for_the_job_also_where_an_earlier_operator_had_begun_with_them() -> None:
+    """That one deleted claims first, on facts from before anything stopped, and metadata afterwards."""
     sim = resting()
     delete_with_data(sim)
     at_step(sim, DESTROY_METADATA)
+    others_join(sim)
+    assert sim.status.operation is not None
+    operation = sim.status.operation.model_copy(update={"step": DELETE_CLAIMS})
+    sim.status = sim.status.model_copy(update={"operation": operation})
+    sim.run_until_stalled("DeletionBlocked")
+    assert len(sim.kubernetes.claims) == 8
+    they_leave(sim)
+    sim.run_until_rest()
+    assert not sim.kubernetes.claims
+    assert not sim.finalizer
+
+
+@pytest.mark.parametrize(("uid", "goes"), [("recorded", True), ("of an earlier cluster", False)])
+def test_the_volume_of_the_embedded_metadata_service_goes_if_it_was_recorded(uid: str, goes: bool) -> None:
+    sim = resting()
+    delete_with_data(sim)
+    sim.run(lambda s, _: s.status.operation is not None)
     operation = sim.status.operation
     assert operation is not None
-    world = replace(sim.world(), cleanup_job=job)
-    found = flow.proceed(world, sim.desired(), operation)
-    done = {"": Act, "Running": Wait}.get(job, Record)
-    assert isinstance(found, done)
-    assert (getattr(found, "event", None) is not None) is (job == "Failed")
-    embedded = sim.spec.metadata_service.model_copy(update={"type": MetadataServiceKind.EMBEDDED})
-    spec = sim.spec.model_copy(update={"metadata_service": embedded})
-    found = flow.proceed(replace(world, cluster=replace(world.cluster, spec=spec)), sim.desired(), operation)
-    assert isinstance(found, Record)
-    assert (found.operation.step, found.reason) == (
-        flow.DELETE_IDENTITY,
-        "the embedded metadata service goes with the cluster",
-    )
+    saved = {**operation.saved, "claims/0": "recorded"}
+    operation = operation.model_copy(update={"step": DELETE_IDENTITY, "saved": saved})
+    volume = ClaimView("data-c-metadata-0", uid, "c-metadata-0", 0, "metadata", "2Gi", "2Gi")
+    decision = proceed(replace(sim.world(), claims=(volume,)), sim.desired(), operation)
+    assert (isinstance(decision, Act) and isinstance(decision.action, DeleteClaim)) is goes
+    del sim.annotations[names.CONFIRM_DELETE]
+    kept = proceed(replace(sim.world(), claims=(volume,)), sim.desired(), operation)
+    assert isinstance(kept, Record)
+    assert kept.operation.step == RELEASE

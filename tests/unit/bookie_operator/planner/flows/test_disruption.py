@@ -13,7 +13,7 @@ from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner.actions import ApplyObjects
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.desired import Evictions
-from bookie_operator.planner.flows import disruption
+from bookie_operator.planner.flows import disruption, rollout_state
 from bookie_operator.planner.plan import needs
 from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import World
@@ -36,7 +36,14 @@ def test_while_all_is_well_as_spec_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"under_replicated": 1}, {"auditor": None}, {"last_audit": None}, {"writable": frozenset()}]
+    "changes",
+    [
+        {"under_replicated": 1},
+        {"auditor": None},
+        {"last_audit": None},
+        {"writable": frozenset()},
+        {"unchecked": frozenset({"c-bookie-1.c-bookie.ns.svc:3181"})},
+    ],
 )
 def test_nobody_is_evicted_while_a_copy_may_be_missing(changes: dict[str, object]) -> None:
     sim = resting()
@@ -45,6 +52,15 @@ def test_nobody_is_evicted_while_a_copy_may_be_missing(changes: dict[str, object
     begun = disruption.begin(world, sim.desired())
     assert isinstance(begun, Act)
     assert begun.action == ApplyObjects((BUDGET,))
+
+
+@pytest.mark.parametrize(("seconds", "wanted"), [(None, 0), (0, 0), (59, 0), (60, 1)])
+def test_a_new_auditor_closes_it_until_it_lists_whom_it_looks_at_and_one_that_never_does_for_a_minute(
+    seconds: float | None, wanted: int
+) -> None:
+    sim = resting()
+    seen = facts(sim, unchecked=None, silent_since=None if seconds is None else sim.now - seconds)
+    assert disruption.allowed(seen, sim.desired()) == Evictions(wanted)
 
 
 def test_not_knowing_closes_it() -> None:
@@ -66,26 +82,53 @@ def test_without_auto_recovery_of_its_own_no_auditor_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pod_is_down", "wanted"),
+    ("kind", "pod_is_down", "chosen", "wanted"),
     [
-        (None, False, 1),
-        (None, True, 0),
-        (OperationType.DECOMMISSION, False, 0),
-        (OperationType.REPLACE, False, 0),
-        (OperationType.ROLLOUT, False, 1),
-        (OperationType.ROLLOUT, True, 1),
-        (OperationType.EXPAND, True, 0),
+        (None, False, 1, 1),
+        (None, True, 0, 0),
+        (OperationType.DECOMMISSION, False, 0, 0),
+        (OperationType.REPLACE, False, 0, 0),
+        (OperationType.ROLLOUT, False, 0, 1),
+        (OperationType.ROLLOUT, True, 0, 1),
+        (OperationType.ROLLOUT, True, 1, 0),
+        (OperationType.EXPAND, True, 0, 0),
     ],
 )
-def test_what_runs_counts(kind: OperationType | None, pod_is_down: bool, wanted: int) -> None:
+def test_what_runs_counts(kind: OperationType | None, pod_is_down: bool, chosen: int, wanted: int) -> None:
+    """Pod 0 is down; a rollout stops the one that it has chosen."""
     sim = resting()
-    operation = Operation(id="X-1", type=kind, step="x") if kind is not None else None
+    saved = {rollout_state.STOPPING: f"c-bookie-{chosen}=uid"}
+    operation = Operation(id="X-1", type=kind, step="x", saved=saved) if kind is not None else None
     world = replace(
         sim.world(), cluster=replace(sim.view(), status=sim.status.model_copy(update={"operation": operation}))
     )
     if pod_is_down:
         world = replace(world, pods=(replace(world.pods[0], ready=False), *world.pods[1:]))
     assert disruption.allowed(world, sim.desired()) == Evictions(wanted)
+
+
+@pytest.mark.parametrize(
+    ("unchecked", "saved", "wanted"),
+    [
+        ("c-bookie-1", {}, 0),
+        ("c-bookie-1", {rollout_state.STOPPING: "c-bookie-2=uid"}, 0),
+        ("c-bookie-1", {rollout_state.STOPPING: "c-bookie-1=uid"}, 1),
+        ("c-bookie-1", {rollout_state.UNCHECKED: "true"}, 1),
+        ("", {rollout_state.BACK: "c-bookie-1.c-bookie.ns.svc:3181"}, 0),
+        ("", {rollout_state.BACK: "c-bookie-1.c-bookie.ns.svc:3181", rollout_state.UNCHECKED: "true"}, 1),
+        ("", {}, 1),
+    ],
+)
+def test_a_rollout_opens_it_only_to_what_it_has_chosen_or_given_up(
+    unchecked: str, saved: dict[str, str], wanted: int
+) -> None:
+    """A bookie was away, and the auditor has not looked since what it lacks, or was not asked for it yet."""
+    sim = resting()
+    operation = Operation(id="Rollout-1", type=OperationType.ROLLOUT, step="Stop", saved=saved)
+    seen = facts(sim, unchecked=frozenset({sim.desired().bookie_id(unchecked)} if unchecked else ()))
+    status = sim.status.model_copy(update={"operation": operation})
+    seen = replace(seen, cluster=replace(sim.view(), status=status))
+    assert disruption.allowed(seen, sim.desired()) == Evictions(wanted)
 
 
 def test_an_eviction_storm_takes_one_bookie_at_most() -> None:
@@ -239,6 +282,15 @@ def test_not_knowing_holds_the_zone() -> None:
     )
     for each in doubtful:
         assert disruption.allowed(each, sim.desired()) == Evictions(0)
+
+
+def test_a_bookie_of_another_zone_whose_copies_nobody_looked_at_holds_the_zone() -> None:
+    sim = two_in_each_zone()
+    seen = half_drained(sim)
+    assert seen.facts is not None
+    for name, wanted in {"c-bookie-a-0": Evictions(0), "c-bookie-b-0": Evictions(0, "b")}.items():
+        unchecked = replace(seen.facts, unchecked=frozenset({sim.desired().bookie_id(name)}))
+        assert disruption.allowed(replace(seen, facts=unchecked), sim.desired()) == wanted, name
 
 
 def test_with_a_write_quorum_of_one_only_one_bookie_goes() -> None:

@@ -33,6 +33,7 @@ FLOWS_BEGUN_BY: dict[str, tuple[dict[str, object], Change]] = {
     "expand": ({}, lambda sim: sim.change(storage={"ledger": {"size": "20Gi"}})),
     "modify": ({}, lambda sim: sim.change(storage={"ledger": {"volumeAttributesClassName": "gold"}})),
     "replace": ({"repair": {"autoReplaceAfterSeconds": 30}}, lose),
+    "move": ({}, lambda sim: sim.ask(TaskType.REPLACE, "c-bookie-1")),
 }
 
 LACKS: dict[str, Lack] = {

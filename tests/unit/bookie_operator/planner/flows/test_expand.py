@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from bookie_operator.world.facts import SafetyFacts
 from bookie_operator.world.model import ClaimView, ResizeState, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
+from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
 
 @pytest.fixture
@@ -284,6 +286,27 @@ def test_a_file_system_that_waits_for_a_start_gets_one_through_the_gates(four: S
     assert safe.action == EvictPod("c-bookie-2", four.kubernetes.pods["c-bookie-2"].uid)
 
 
+def test_a_file_system_that_waits_for_a_start_waits_for_a_window_and_nothing_else_does(four: Simulation) -> None:
+    grow(four)
+    at_step(four, "Grow")
+    four.advance(700)
+    begins = datetime.fromtimestamp(four.now + 7200, UTC)
+    four.change(update={"windows": [{"start": f"{begins:%H}:{begins:%M}", "hours": 1}]})
+    late = pending(four.world(), four.now - 601)
+    ends = decide(four, late)
+    assert isinstance(ends, Record)
+    assert ends.operation.step == "Orphan", "the operation does not wait, for others would wait for it"
+    four.run_until_rest()
+    at_rest = pending(four.world(), four.now - 601)
+    wait = expand.begin(at_rest, four.desired())
+    assert isinstance(wait, Wait)
+    assert (wait.reason, wait.stalled) == ("MaintenanceWindow", False)
+    assert "c-bookie-2 has to be restarted" in wait.message
+    begun = expand.begin(replace(at_rest, now=four.now + 7200), four.desired())
+    assert isinstance(begun, Record)
+    assert begun.operation.step == "Grow"
+
+
 def test_a_bookie_that_is_down_or_was_started_since_is_not_restarted(four: Simulation) -> None:
     grow(four)
     at_step(four, "Grow")
@@ -372,3 +395,29 @@ def test_only_what_is_restarted_takes_an_answer_about_safety(four: Simulation) -
     assert expand.needs(restarting, four.desired()).safety == {frozenset({four.desired().bookie_id("c-bookie-1")})}
     later = restarting.model_copy(update={"step": "Orphan"})
     assert expand.needs(later, four.desired()).safety == frozenset()
+
+
+def stalled_rollout(sim: Simulation) -> None:
+    sim.change(image=BAD_IMAGE)
+    sim.run_until_stalled("CanaryFailed")
+
+
+def drain(sim: Simulation) -> None:
+    sim.change(replicas=3)
+    at_step(sim, "Drain")
+
+
+@pytest.mark.parametrize("waiting", [stalled_rollout, drain])
+def test_volumes_grow_while_another_operation_waits(four: Simulation, waiting: Callable[[Simulation], None]) -> None:
+    """Disks that fill during a bad upgrade would wait for its end otherwise."""
+    waiting(four)
+    running = four.status.operation
+    grow(four)
+    four.run(lambda _, decision: isinstance(decision, Act) and isinstance(decision.action, ExpandClaim), most=30)
+    assert running is not None
+    assert four.status.operation is not None
+    assert four.status.operation.id == running.id
+    if waiting is drain:
+        four.run_until_rest()
+        assert len(four.kubernetes.pods) == 3
+    assert not four.accidents

@@ -74,8 +74,8 @@ def test_where_it_finds_the_cluster_bookies_look_from_now_on(sim: Simulation, to
         ("instance-2 4 0", "Complete", "", "the cluster there has instance id instance-2"),
         ("instance-1 0 0", "Complete", "", "no bookie is registered there, and 4 are where it is now"),
         ("instance-1", "Complete", "", "no bookie is registered there, and 4 are where it is now"),
-        ("instance-1 4 0", "Failed", "refused", "nobody could tell which cluster is there (refused)"),
-        ("", "Failed", "", "nobody could tell which cluster is there (see its log)"),
+        ("instance-1 4 0", "Failed", "refused", "it is unknown which cluster is there (refused)"),
+        ("", "Failed", "", "it is unknown which cluster is there (see its log)"),
     ],
 )
 def test_what_is_not_the_cluster_is_told_and_looked_at_again_later(

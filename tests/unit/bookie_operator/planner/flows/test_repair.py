@@ -175,13 +175,13 @@ def test_many_that_are_lost_are_asked_about_in_turns() -> None:
     assert turns[0].safety == {frozenset({one}) for one in turns[0].outlooks}
 
 
-def test_one_that_serves_is_not_replaced(four: Simulation) -> None:
-    decision = repair.replace(four.world(), four.desired(), LOST, "task")
+def test_one_that_comes_or_goes_is_left_alone(four: Simulation) -> None:
+    """Its pod is not ready yet, and it is registered: it neither serves nor is it stopped."""
+    world = four.world()
+    pods = tuple(replace(one, ready=one.name != LOST) for one in world.pods)
+    decision = repair.replace(replace(world, pods=pods), four.desired(), LOST, "task")
     assert isinstance(decision, Wait)
-    assert (decision.reason, decision.stalled) == ("BookieServes", True)
-    assert decision.message == (
-        "c-bookie-1 is registered, and one that serves is not replaced: lower spec.replicas to take it out"
-    )
+    assert (decision.reason, decision.stalled) == ("BookieUnavailable", False)
 
 
 def test_without_a_spare_its_copies_have_nowhere_to_go() -> None:
@@ -262,7 +262,7 @@ def test_nothing_is_deleted_without_a_proof_of_this_pass(
     assert words in decision.message
     unknown = repair.proceed(replace(world, proofs={}), four.desired(), four.status.operation)
     assert isinstance(unknown, Wait)
-    assert unknown.message == "nobody could tell yet who needs c-bookie-1"
+    assert unknown.message == "it is not known yet who needs c-bookie-1"
 
 
 def test_a_pod_is_deleted_once_more_rather_than_waited_for(four: Simulation) -> None:

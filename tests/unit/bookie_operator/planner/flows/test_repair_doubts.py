@@ -127,7 +127,7 @@ def test_a_node_that_does_not_answer_waits_for_a_person_and_nothing_is_forced(fo
     four.kubernetes.lose_node("node-1")
     four.run_until_stalled("NodeLost")
     told = str(four.passes[-1].plan)
-    assert "nobody knows whether c-bookie-1 still runs there" in told
+    assert "it is unknown whether c-bookie-1 still runs there" in told
     assert "run `kubectl taint node node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`" in told
     for _ in range(30):
         four.run_pass()

@@ -15,12 +15,14 @@ from bookie_operator.planner.actions import (
     ApplyTemplate,
     DeletePod,
     EvictPod,
+    LookAtReturned,
     SetRecoveryDelay,
     TriggerAudit,
 )
-from bookie_operator.planner.decision import Act, Record, Wait
+from bookie_operator.planner.decision import Act, Finish, Record, Wait
 from bookie_operator.planner.flows import rollout, rollout_state
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim.bookkeeper import SimBookKeeper
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
 from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
@@ -83,6 +85,221 @@ def test_why_it_begins(four: Simulation, keys: tuple[str, ...], version: str, wh
     assert isinstance(decision, Record)
     assert decision.event is not None
     assert (decision.reason, decision.event.message, decision.operation.message) == (why, why, why)
+
+
+def test_copies_of_each_bookie_are_looked_at_before_the_next_one_goes(four: Simulation) -> None:
+    upgrade(four)
+    four.run_until_rest()
+    done = [one for one in acted(four) if isinstance(one, EvictPod | LookAtReturned)]
+    bookies = [four.desired().bookie_id(f"c-bookie-{ordinal}") for ordinal in (3, 2, 1, 0)]
+    assert [type(one) for one in done] == [EvictPod, LookAtReturned] * 4
+    assert [set(one.bookie_ids) for one in done if isinstance(one, LookAtReturned)] == [{each} for each in bookies]
+    assert four.bookkeeper.replica_checks == 0, "every bookie was looked at"
+    assert four.status.history[0].outcome == "Done"
+
+
+def unfinished(sim: Simulation) -> None:
+    """The auditor does not come to an end."""
+    sim.bookkeeper.__class__ = _Endless
+
+
+class _Endless(SimBookKeeper):
+    def tick(self) -> None:
+        unchecked = set(self.unchecked)
+        super().tick()
+        self.unchecked |= unchecked
+
+
+def test_no_bookie_stops_while_the_copies_of_the_last_one_are_looked_at(four: Simulation) -> None:
+    unfinished(four)
+    upgrade(four)
+    at_step(four, "Copies")
+    for _ in range(5):
+        four.run_pass()
+    assert evicted(four) == ["c-bookie-3"]
+    wait = four.passes[-1].plan.decision
+    assert isinstance(wait, Wait)
+    assert (wait.reason, wait.stalled) == ("CopiesUnchecked", False)
+    assert "c-bookie-3" in wait.message, "status says whom it waits for"
+    four.bookkeeper.unchecked.clear()
+    four.bookkeeper.__class__ = SimBookKeeper
+    four.run_until_rest()
+    assert len(evicted(four)) == 4
+
+
+def test_a_look_at_copies_that_does_not_end_is_given_up_for_the_whole_roll(four: Simulation) -> None:
+    unfinished(four)
+    upgrade(four)
+    four.run(lambda sim, _: bool(sim.status.history))
+    looks = [one for one in acted(four) if isinstance(one, LookAtReturned)]
+    assert (len(evicted(four)), len(looks)) == (4, 1)
+    events = [one.plan.decision.event for one in four.passes if isinstance(one.plan.decision, Record)]
+    assert [one.reason for one in events if one is not None].count("CopiesUnchecked") == 1
+    assert four.bookkeeper.replica_checks == 1, "the check of all replicas finds the same"
+    assert four.status.history[0].outcome == "Done"
+
+
+def unlooked(sim: Simulation, name: str) -> None:
+    """It was away, and the auditor does not come to an end with its copies."""
+    unfinished(sim)
+    sim.bookkeeper.unchecked.add(sim.desired().bookie_id(name))
+
+
+def test_no_roll_begins_while_copies_of_a_bookie_that_came_back_by_itself_were_not_looked_at(four: Simulation) -> None:
+    unlooked(four, "c-bookie-0")
+    upgrade(four)
+    for _ in range(30):
+        four.run_pass()
+        four.advance(5)
+    wait = four.passes[-1].plan.decision
+    assert isinstance(wait, Wait)
+    assert (wait.reason, four.status.operation) == ("CopiesUnchecked", None)
+    four.annotations[names.SKIP_REPLICATION_CHECK] = "Rollout-1"
+    four.run(lambda sim, _: bool(sim.status.history))
+    assert len(evicted(four)) == 4, "a person may say that it does not matter"
+
+
+@pytest.mark.parametrize("step", ["Audit", "Stop"])
+def test_a_bookie_that_comes_back_during_a_roll_is_looked_at_before_another_one_goes(
+    four: Simulation, step: str
+) -> None:
+    upgrade(four)
+    at_step(four, step)
+    unlooked(four, "c-bookie-0")
+    for _ in range(60):
+        four.run_pass()
+        four.advance(1)
+    assert not evicted(four)
+    four.bookkeeper.__class__ = SimBookKeeper
+    four.run_until_rest()
+    assert len(evicted(four)) == 4
+
+
+def test_the_bookie_that_lacks_copies_itself_may_be_restarted(four: Simulation) -> None:
+    upgrade(four)
+    at_step(four, "Stop")
+    unlooked(four, "c-bookie-3")
+    four.run(lambda sim, _: bool(evicted(sim)), most=10)
+
+
+def test_a_roll_that_was_paused_has_the_copies_looked_at_all_the_same(four: Simulation) -> None:
+    upgrade(four)
+    at_step(four, "Copies")
+    four.annotations[names.PAUSED] = "true"
+    for _ in range(15):
+        four.run_pass()
+        four.advance(60)
+    del four.annotations[names.PAUSED]
+    four.run_until_rest()
+    looks = [one for one in acted(four) if isinstance(one, LookAtReturned)]
+    assert (len(looks), four.bookkeeper.replica_checks) == (4, 0)
+
+
+@pytest.mark.parametrize("facts", [None, {"auditor": None}, {"autorecovery_enabled": False}])
+def test_a_look_is_not_given_up_while_nobody_could_look(four: Simulation, facts: dict[str, object] | None) -> None:
+    upgrade(four)
+    at_step(four, "Copies")
+    four.run_pass()
+    world, operation = four.world(), four.status.operation
+    assert world.facts is not None
+    assert operation is not None
+    assert rollout_state.COPIES_ASKED in operation.saved
+    known = None if facts is None else replace(world.facts, **facts)  # type: ignore[arg-type]
+    late = replace(world, now=world.now + 100_000, facts=known)
+    decision = rollout.proceed(late, four.desired(), operation.model_copy(update={"attempts": 3}))
+    assert isinstance(decision, Wait)
+    assert decision.stalled
+    assert names.SKIP_REPLICATION_CHECK in decision.message, "a person may say that it does not matter"
+    assert decision.operation is not None
+    assert rollout_state.COPIES_ASKED not in decision.operation.saved, "it is asked again, and has its time from then"
+    assert decision.operation.attempts == 0
+
+
+def test_a_look_is_asked_for_again_when_the_metadata_service_is_back(four: Simulation) -> None:
+    upgrade(four)
+    at_step(four, "Copies")
+    four.run_pass()
+    four.bookkeeper.up = False
+    for _ in range(15):
+        four.run_pass()
+        four.advance(60)
+    four.bookkeeper.up = True
+    four.run_until_rest()
+    looks = [one for one in acted(four) if isinstance(one, LookAtReturned)]
+    assert (len(looks), four.bookkeeper.replica_checks) == (5, 0)
+
+
+def test_a_bookie_that_comes_back_with_a_template_of_yesterday_is_looked_at(four: Simulation) -> None:
+    upgrade(four)
+    at_step(four, "Await")
+    unfinished(four)
+    gone, _, uid = four.status.operation.saved[rollout_state.STOPPING].partition("=")  # type: ignore[union-attr]
+    four.run(lambda sim, _: gone in sim.kubernetes.pods and sim.kubernetes.pods[gone].uid != uid)
+    four.change(version="1.2")
+    for _ in range(60):
+        four.run_pass()
+        four.advance(1)
+    done = [one for one in acted(four) if isinstance(one, EvictPod | LookAtReturned)]
+    assert [type(one) for one in done] == [EvictPod, LookAtReturned]
+    assert four.bookkeeper.unchecked == {four.desired().bookie_id(gone)}
+
+
+def test_a_roll_that_gives_way_has_those_looked_at_that_it_stopped(four: Simulation) -> None:
+    upgrade(four)
+    at_step(four, "Await")
+    stopped = evicted(four)
+    four.kubernetes.lose_volume("c-bookie-1")
+    four.ask(TaskType.REPLACE, "c-bookie-1")
+    four.run(lambda sim, _: bool(sim.status.history), most=200)
+    assert four.status.history[0].outcome == "Cancelled"
+    (look,) = [one for one in acted(four) if isinstance(one, LookAtReturned)]
+    assert look.bookie_ids == set(map(four.desired().bookie_id, stopped))
+    four.run_until_rest()
+    assert not four.accidents
+
+
+def test_a_look_that_was_asked_for_blindly_is_asked_for_again_when_an_auditor_lists_who_waits(four: Simulation) -> None:
+    """A pod of an earlier release drops the request, and a new auditor of this one lists nobody."""
+    upgrade(four)
+    at_step(four, "Copies")
+    four.bookkeeper.looks_at_returned = False
+    four.run(lambda sim, _: any(isinstance(one, LookAtReturned) for one in acted(sim)))
+    four.bookkeeper.unchecked.clear()
+    four.bookkeeper.looks_at_returned = True
+    four.run(lambda sim, _: sim.status.operation is not None and sim.status.operation.step != "Copies")
+    looks = [one for one in acted(four) if isinstance(one, LookAtReturned)]
+    assert [one.bookie_ids for one in looks] == [{four.desired().bookie_id("c-bookie-3")}] * 2
+
+
+def test_an_auditor_of_an_older_release_holds_a_roll_up_for_a_minute(four: Simulation) -> None:
+    four.bookkeeper.looks_at_returned = False
+    began = four.now
+    upgrade(four)
+    four.run_until_rest()
+    assert len(evicted(four)) == 4
+    assert four.now - began < four.spec.update.progress_deadline_seconds
+    assert four.bookkeeper.replica_checks == 1
+
+
+def test_a_roll_that_may_stop_bookies_without_copies_looks_at_none(four: Simulation) -> None:
+    four.change(version="1.1", update={"requireFullyReplicated": False})
+    four.run_until_rest()
+    assert "Copies" not in steps_taken(four)
+    assert four.bookkeeper.replica_checks == 1
+
+
+def test_a_check_that_nobody_takes_does_not_hold_up_the_end(four: Simulation) -> None:
+    upgrade(four)
+    four.run(lambda sim, _: sim.status.operation is not None and sim.status.operation.step == "RestoreDelay")
+    operation = four.status.operation
+    assert operation is not None
+    late = replace(four.world(), now=four.now + 100_000)
+    facts = late.facts
+    assert facts is not None
+    delay = int(operation.saved[rollout_state.DELAY])
+    late = replace(late, facts=replace(facts, lost_bookie_recovery_delay=delay))
+    tried = operation.model_copy(update={"attempts": 3})
+    assert isinstance(rollout.proceed(late, four.desired(), tried), Finish)
 
 
 def test_no_bookie_stops_before_an_audit_that_is_newer_than_the_last_restart(four: Simulation) -> None:

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_operator.planner.actions import DeletePod, EvictPod
+from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.planner.actions import DeletePod, EvictPod, LookAtReturned
 from bookie_operator.planner.decision import Act, Record, Wait
-from bookie_operator.planner.flows import rollout
+from bookie_operator.planner.flows import rollout, rollout_state
 from bookie_operator.planner.giving_way import unstick
+from bookie_operator.planner.run import Run
 from bookie_operator.world.model import NodeView, PodFault, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting, spec
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
@@ -103,6 +105,24 @@ def test_a_bookie_that_fails_after_the_canary_is_no_canary(four: Simulation) -> 
     assert four.status.history[0].outcome == "Done"
 
 
+def test_a_cordoned_node_is_no_reason_for_a_rollout(four: Simulation) -> None:
+    """Another template does not bring its bookie back: nothing is raised or deleted, and more bookies come."""
+    four.kubernetes.cordoned.add("node-1")
+    four.kubernetes.kill_pod("c-bookie-1")
+    four.advance(5)
+    pod = four.kubernetes.pods["c-bookie-1"]
+    four.change(replicas=5, version="2.0")
+    four.run(lambda sim, _: len(sim.bookkeeper.writable) == 4, most=100)
+    assert four.kubernetes.pods["c-bookie-1"].uid == pod.uid
+    assert four.bookkeeper.recovery_delay == 300
+    assert [one.type for one in four.status.history] in ([], [OperationType.SCALE_UP])
+    four.kubernetes.cordoned.clear()
+    four.run_until_rest()
+    assert {one.template_hash for one in four.kubernetes.pods.values()} == {
+        four.desired().stateful_sets[0].template_hash
+    }
+
+
 def test_the_metadata_service_may_be_away_at_any_step(four: Simulation) -> None:
     for step, sim in every_step(four, upgrade):
         sim.bookkeeper.up = False
@@ -122,6 +142,7 @@ def test_another_bookie_that_is_away_holds_the_next_one_up(four: Simulation) -> 
     four.kubernetes.cordoned.add("node-0")
     four.kubernetes.kill_pod("c-bookie-0")
     four.advance(3)
+    assert isinstance(four.run_pass().plan.decision, Act), "the budget is closed first"
     decision = four.run_pass().plan.decision
     assert isinstance(decision, Wait)
     assert "every other bookie serves: c-bookie-0 is not ready" in decision.message
@@ -286,3 +307,55 @@ def test_a_node_is_blamed_only_if_it_does_not_answer(
     decision = rollout.proceed(replace(four.world(), nodes=nodes), four.desired(), four.status.operation)
     assert isinstance(decision, Wait)
     assert ("does not answer" in decision.message) is told
+
+
+def test_a_bookie_that_comes_back_before_it_is_stopped_waits_for_those_before_it(four: Simulation) -> None:
+    """It was down when it was chosen, so nobody had asked what the one before it lacks, and the budget is closed."""
+    upgrade(four)
+    at_step(four, "Await")
+    at_step(four, "Choose")
+    crashed = four.kubernetes.pods["c-bookie-1"]
+    crashed.ready_since, runs = None, four.bookkeeper.running.pop(four.desired().bookie_id("c-bookie-1"))
+    at_step(four, "Stop")
+    operation = four.status.operation
+    assert operation is not None
+    assert rollout_state.read(operation.saved[rollout_state.STOPPING]) == {"c-bookie-1": crashed.uid}
+    crashed.ready_since = four.now
+    four.bookkeeper.running[four.desired().bookie_id("c-bookie-1")] = runs
+    four.run_until_rest()
+    done = [one for one in acted(four) if isinstance(one, EvictPod | LookAtReturned)]
+    assert [type(one) for one in done] == [EvictPod, LookAtReturned] * 4
+    assert end(four) == (True, sorted(four.bookkeeper.writable), 300, None)
+
+
+def test_what_a_roll_of_a_thousand_bookies_saves_fits_into_the_status(four: Simulation) -> None:
+    """Every pod is broken by its template, and none of those that are back was looked at."""
+    upgrade(four)
+    at_step(four, "Choose")
+    world, desired, operation = four.world(), four.desired(), four.status.operation
+    assert operation is not None
+    facts, (one,) = world.facts, world.stateful_sets
+    assert facts is not None
+    names = [f"c-bookie-{ordinal}" for ordinal in range(1000)]
+    pods = tuple(
+        replace(world.pods[0], name=name, ordinal=ordinal, uid=f"{ordinal:036}", ready=False, fault=PodFault.IMAGE)
+        for ordinal, name in enumerate(names)
+    )
+    facts = replace(
+        facts, writable=frozenset(), read_only=frozenset(), cookies=frozenset(map(desired.bookie_id, names))
+    )
+    all_down = replace(world, pods=pods, facts=facts, stateful_sets=(replace(one, replicas=1000),))
+    decision = rollout.proceed(all_down, desired, operation)
+    assert isinstance(decision, Record)
+    assert decision.operation.step == "Stop"
+    assert Operation.model_validate(decision.operation.model_dump()) == decision.operation
+
+    stopped = {rollout_state.BACK: "c-bookie-7.old.ns.svc:3181"}
+    for part in (names[::2], names[1::3], names):
+        uids = {rollout_state.STOPPING: rollout_state.written(dict.fromkeys(part, "uid"))}
+        run = Run(world, desired, operation.model_copy(update={"saved": {**stopped, **uids}}))
+        stopped = rollout_state.owed(run)
+        assert len(stopped[rollout_state.BACK]) < 4_096
+        kept = Run(world, desired, operation.model_copy(update={"saved": stopped}))
+        assert rollout_state.back(kept) >= {"c-bookie-7.old.ns.svc:3181", *map(desired.bookie_id, part)}
+    assert stopped[rollout_state.BACK] == "c-bookie=0-999,c-bookie-7.old.ns.svc:3181"

@@ -253,7 +253,7 @@ def test_it_does_not_grow_while_nobody_reaches_the_metadata_service() -> None:
     found = scale_up.proceed(world, desired, operation)
     assert isinstance(found, Act)
     assert isinstance(found.action, ScaleStatefulSet)
-    for error, words in (("", "nobody reaches the metadata"), ("refused", "refused")):
+    for error, words in (("", "no pod reaches the metadata"), ("refused", "refused")):
         waiting = scale_up.proceed(replace(world, facts=None, facts_error=error), desired, operation)
         assert isinstance(waiting, Wait)
         assert waiting.message == words

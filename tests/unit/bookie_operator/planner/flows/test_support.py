@@ -10,6 +10,7 @@ from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.flows import support
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.flows import at_step
+from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
 AUTORECOVERY = "Deployment/c-autorecovery"
 
@@ -56,15 +57,47 @@ def test_auto_recovery_begins_when_an_ensemble_can_be_written() -> None:
 def test_auto_recovery_that_is_gone_comes_back_also_without_bookies() -> None:
     sim = resting()
     gone = replace(sim.world(), object_hashes=without(sim, AUTORECOVERY), facts=None)
-    assert applied(support.missing_deployments(gone, sim.desired())) == (AUTORECOVERY,)
+    assert applied(support.down_deployments(gone, sim.desired())) == (AUTORECOVERY,)
 
 
 def test_while_an_operation_runs_auto_recovery_keeps_its_version() -> None:
     sim = resting()
     older = {**sim.world().object_hashes, AUTORECOVERY: "another"}
     world = replace(sim.world(), object_hashes=older)
-    assert support.missing_deployments(world, sim.desired()) is None
+    assert support.down_deployments(world, sim.desired()) is None
     assert applied(support.autorecovery(world, sim.desired())) == (AUTORECOVERY,)
+
+
+def test_a_rollout_whose_canary_failed_does_not_bring_its_image_to_auto_recovery() -> None:
+    sim = resting()
+    sim.change(version="1.1", image=BAD_IMAGE)
+    sim.run_until_stalled("CanaryFailed")
+    world = sim.world()
+    facts = world.facts
+    assert facts is not None
+    down = replace(world, autorecovery=replace(world.autorecovery, ready=0), gateway=replace(world.gateway, ready=0))
+    for seen in (down, replace(down, facts=replace(facts, auditor=None)), replace(down, facts=None)):
+        assert support.down_deployments(seen, sim.desired()) is None
+    gone = replace(down, object_hashes=without(sim, AUTORECOVERY))
+    assert applied(support.down_deployments(gone, sim.desired())) == (AUTORECOVERY,)
+
+
+def test_a_rollout_that_waits_for_an_auditor_brings_auto_recovery_what_its_bookies_work_with() -> None:
+    sim = resting()
+    sim.change(version="1.1")
+    at_step(sim, "Audit")
+    world, desired = sim.world(), sim.desired()
+    facts = world.facts
+    assert facts is not None
+    down = replace(world, autorecovery=replace(world.autorecovery, ready=0))
+    unaudited = replace(down, facts=replace(facts, auditor=None))
+    assert support.down_deployments(unaudited, desired) is None, "no bookie has its template yet"
+    newest = tuple(
+        replace(one, template_hash=desired.stateful_sets[0].template_hash) if one.ordinal == 3 else one
+        for one in world.pods
+    )
+    assert support.down_deployments(replace(down, pods=newest), desired) is None, "there is an auditor"
+    assert applied(support.down_deployments(replace(unaudited, pods=newest), desired)) == (AUTORECOVERY,)
 
 
 def test_auto_recovery_that_spec_does_not_want_is_not_made_and_goes() -> None:
@@ -111,7 +144,7 @@ def test_names_that_are_somebody_elses_stop_a_new_cluster_and_are_told_of_an_old
     key = "Service/c-client"
     taken = replace(world, taken={key: "of a Helm release"})
     words = (
-        f"names that the cluster needs are somebody else's, whose objects are left alone: {key} (of a Helm release)."
+        f"names that the cluster needs belong to objects of others, which are left alone: {key} (of a Helm release)."
     )
     assert stalled(support.names_taken(taken, desired)).startswith(words)
     assert support.new_names_taken(taken, desired) is None, "it is there"

@@ -133,7 +133,6 @@ def test_too_many_bookies_for_one_task() -> None:
     [
         (TaskType.DECOMMISSION, "c-bookie-3", "lower spec.replicas to 3"),
         (TaskType.DECOMMISSION, "c-bookie-1", "lower spec.replicas to 1"),
-        (TaskType.REPLACE, "c-bookie-1", "one that serves is not replaced"),
     ],
 )
 def test_a_task_that_waits_in_vain_fails_and_no_cluster_is_judged_by_it(kind: TaskType, bookie: str, told: str) -> None:

@@ -174,7 +174,7 @@ def told(sim: Simulation, state: ModifyState, message: str = "", **changes: Any)
             ModifyState.NONE,
             "",
             "VolumeAttributesIgnored",
-            "nobody has begun to give VolumeAttributesClass gold to the volumes of claim ledger-0-c-bookie-2: their"
+            "no driver has begun to give VolumeAttributesClass gold to the volumes of claim ledger-0-c-bookie-2: their"
             " driver has to be able to change volumes",
         ),
     ],
@@ -232,7 +232,7 @@ def test_claims_without_a_volume_are_told_once_their_pod_waits(four: Simulation)
     assert other.message == (
         "no volume is made for claim ledger-0-c-bookie-2 with VolumeAttributesClass gold, which spec does not name any"
         " more. Kubernetes lets only claims that have a volume ask for another class: delete these, which hold no data,"
-        " and they are made anew"
+        " and they are made again"
     )
     assert "ledger-0-c-bookie-2" not in {
         claim.name for claim in volume_attributes.to_ask(replace(world, claims=claims), four.desired())
