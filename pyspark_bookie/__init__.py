@@ -4,22 +4,24 @@ Spark imports every module whose name begins with `pyspark_` when a Python data 
 registers its `DefaultSource`. One module that fails there makes the sources of all others vanish without a message. So
 this module imports nothing but PySpark's own interface; everything else is imported when it is used.
 
-Where the package does not lie on the Python path that the JVM was started with, register it:
+Spark finds it by itself only in the `python3` of its Java process's PATH. One call works everywhere:
 
-    from pyspark_bookie import DefaultSource
-    spark.dataSource.register(DefaultSource)
+    from pyspark_bookie import register
+    register(spark)
 
 Any process: the driver, its planning workers, executors.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "register"]
 
 
 class DefaultSource(DataSource):
@@ -42,7 +44,7 @@ class DefaultSource(DataSource):
         return "bookkeeper"
 
     def schema(self) -> StructType:
-        """What the options select."""
+        """Return the columns that the options select."""
         schema: StructType = _load("source.schema", "schema_for")(self.options)
         return schema
 
@@ -67,5 +69,26 @@ class DefaultSource(DataSource):
         return writer
 
 
+def register(spark: SparkSession) -> None:
+    """Make the format `bookkeeper` known to a session, and let its workers on this machine run this Python unless
+    PYSPARK_PYTHON names another one. Calling it again has no effect.
+    """
+    _load("registration", "register")(spark)
+
+
 def _load(module: str, name: str) -> Any:
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    try:
+        return getattr(import_module(f"pyspark_bookie.{module}"), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        try:
+            from bookie_protocol.extras import install_command
+
+            remedy = install_command("spark", missing)
+        except ModuleNotFoundError:  # that Python has nothing of Podkeeper
+            remedy = "install Podkeeper with its extra spark there"
+        raise ModuleNotFoundError(
+            f"{sys.executable}, the Python of Spark's workers, does not have the package {missing}:"
+            f" {remedy}; or set PYSPARK_PYTHON to a Python that has it before Spark starts",
+            name=error.name,
+        ) from error

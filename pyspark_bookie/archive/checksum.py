@@ -1,4 +1,4 @@
-"""What is counted of the entries of a ledger: how many, how many bytes, and two CRC32C.
+"""The checksum of a ledger's entries: their number, their bytes, and two CRC32C.
 
 `payload_crc` is that of all payloads one after the other, `lengths_crc` that of their lengths, each as 4 bytes
 big-endian. Together they tell every change of content, of borders between entries, and of order.
@@ -39,7 +39,7 @@ class Counter:
         self._count(lengths, b"".join(payloads))
 
     def add_arrow(self, first_entry: int, entry_ids: pa.Array, values: pa.Array) -> None:
-        """The next entries, as they stand in a file. Raises `EntryDamaged` if they are not those that come next."""
+        """Count the next entries, as they are in a file. Raises `EntryDamaged` if they are not those that come next."""
         import numpy as np
 
         expected = np.arange(first_entry, first_entry + len(entry_ids))
@@ -54,7 +54,7 @@ class Counter:
 
     @property
     def entries(self) -> int:
-        """How many were counted: the id of the next one."""
+        """Return the number of counted entries, which is the id of the next one."""
         return self._entries
 
     def counts(self) -> Counts:

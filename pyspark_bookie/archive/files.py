@@ -1,6 +1,7 @@
-"""A folder on some file system of pyarrow's, by its URI, for archives, dumps and reports: local, S3, GCS, HDFS. Driver
-and Python workers reach them without Java: `file:///...`, plain paths, `s3://...` (or `s3a://...`, as Hadoop writes
-it), `gs://...`, `hdfs://...`.
+"""A folder on a file system of pyarrow's, by its URI, for archives, dumps and reports: local, S3, GCS, HDFS.
+
+Driver and Python workers reach it without Java: `file:///...`, plain paths, `s3://...` (or `s3a://...`, as Hadoop
+writes it), `gs://...`, `hdfs://...`.
 
 Credentials are what pyarrow finds in the environment of the process, not what Hadoop's configuration says. Of a URI
 that has some, no message shows them (`shown_uri`).
@@ -36,10 +37,16 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of a file that is read whole."""
+"""Maximum bytes of a file that is read whole."""
 _HADOOPS_S3: Final = re.compile(r"^s3[an]://")
 _NOT_IN_BUCKETS: Final = re.compile(r"[@:]")
-"""What a login has that was written as if it belonged to the name."""
+"""Characters of a login that was written as if it belonged to the name."""
+P = ParamSpec("P")
+T = TypeVar("T")
+_PATH_SIGNS: Final = "/:@!$&'()*+,;="
+"""Characters that the path of a URI may have besides letters and digits. They are not quoted: URIs are compared as
+texts.
+"""
 
 
 def file_system(argument: str, uri: str) -> tuple[pafs.FileSystem, str]:
@@ -101,7 +108,7 @@ class Files:
 
     @contextmanager
     def requests(self, path: str) -> Iterator[None]:
-        """What requests for a file, or a folder, fail with, as the errors of this module."""
+        """Raise the failures of requests for a file or folder as the errors of this module."""
         import pyarrow as pa
 
         try:
@@ -110,7 +117,8 @@ class Files:
             raise self.failed(path, error) from None
 
     def failed(self, path: str, error: Exception) -> ArchivedFileMissing | ArchiveUnavailable:
-        """What a request failed with: errors of the system's or of Arrow's; where GCS closed its file, ValueError."""
+        """Return the error for a failed request: an error of the system or of Arrow; ValueError where GCS closed
+        its file."""
         if isinstance(error, FileNotFoundError):
             return ArchivedFileMissing(f"{self._told(path)} is not there{self._here()}")
         return ArchiveUnavailable(
@@ -127,8 +135,10 @@ class Files:
         return self.failed(path, error)
 
     def check_there(self) -> None:
-        """Whether the folder is there. Raises `ArchivedFileMissing`, which a folder that holds nothing is, too, where
-        the store knows folders by what is in them."""
+        """Raise `ArchivedFileMissing` if the folder does not exist.
+
+        Where the store knows folders by their content, an empty folder does not exist.
+        """
         if not self._check_folder(""):
             raise self.failed("", FileNotFoundError())
 
@@ -159,7 +169,7 @@ class Files:
             return Noted(self.system.open_input_file(self.path(path)))
 
     def stream(self, path: str) -> Noted:
-        """A file to read from its beginning, as it stands there."""
+        """Open a file for reading from its beginning, without decompression."""
         with self.requests(path):
             return Noted(self.system.open_input_stream(self.path(path), compression=None))
 
@@ -175,6 +185,13 @@ class Files:
             stream.write(content)
         self.move(temporary, path)
 
+    @property
+    def replaces_at_once(self) -> bool:
+        """True if `move` never leaves a moment without the file that it replaces; HDFS deletes it first."""
+        import pyarrow.fs as pafs
+
+        return not isinstance(self.system, pafs.HadoopFileSystem)
+
     def move(self, path: str, to: str) -> None:
         """`to` is replaced if it exists."""
         self.make_folder(to.rpartition("/")[0])
@@ -184,7 +201,7 @@ class Files:
         self.sync(to.rpartition("/")[0])
 
     def sync(self, path: str) -> None:
-        """What was written to a file or folder is durable when this returns; of remote stores a finished upload is."""
+        """Make a written file or folder durable. On remote stores a finished upload is durable."""
         if not self._local:
             return
         with self.requests(path):
@@ -205,8 +222,8 @@ class Files:
             self.system.delete_dir(self.path(path))
 
     def list(self, folder: str) -> Iterator[Listed]:
-        """All files below a folder; none if there is no such folder. Those whose names are no text are left out: nobody
-        here makes such."""
+        """Yield all files below a folder; none if there is no such folder. Names that are not valid text are left
+        out: no job writes such files."""
         import pyarrow.fs as pafs
 
         selector = pafs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
@@ -224,12 +241,12 @@ class Files:
                 yield Listed(path, info.size or 0, info.mtime)
 
     def _check_folder(self, path: str) -> bool:
-        """Whether something is there. Raises `ArchiveUnavailable` where it is no folder."""
+        """Return True if the folder exists. Raises `ArchiveUnavailable` if it is not a folder."""
         import pyarrow.fs as pafs
 
         info = self._info(path)
         if info is not None and info.type != pafs.FileType.Directory:
-            raise self.failed(path, NotADirectoryError("it is no folder"))
+            raise self.failed(path, NotADirectoryError("it is not a folder"))
         return info is not None
 
     def _info(self, path: str) -> pafs.FileInfo | None:
@@ -251,14 +268,10 @@ class Files:
 
 
 def is_of_this_process(error: Exception) -> bool:
-    """Whether what pyarrow fails with says nothing of a file: there is no memory, or the process is interrupted."""
+    """Return True if an error of pyarrow's concerns this process and not a file: no memory, or an interruption."""
     import pyarrow as pa
 
     return isinstance(error, MemoryError | pa.ArrowCancelled)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Noted:
@@ -271,7 +284,7 @@ class Noted:
         self._raw = raw
         self.failure: OSError | None = None
         self.closed = False
-        """By `close`: stores close files on their own, and pyarrow would ask them nothing more."""
+        """True after `close`: stores close files on their own, and pyarrow would not ask further."""
 
     def close(self) -> None:
         """Close the file of the store, too."""
@@ -283,11 +296,11 @@ class Noted:
         return bytes(self._noted(self._raw.read, nbytes if nbytes >= 0 else None))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As of a file; of a stream nobody asks for it."""
+        """Seek as a file does; never called for a stream."""
         return int(self._noted(self._raw.seek, offset, whence))
 
     def tell(self) -> int:
-        """As of a file."""
+        """Return the position, as a file does."""
         return int(self._noted(self._raw.tell))
 
     def _noted(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -297,10 +310,6 @@ class Noted:
             failure = error if isinstance(error, OSError) else OSError(one_line(error))
             self.failure = self.failure or failure
             raise failure from None
-
-
-_PATH_SIGNS: Final = "/:@!$&'()*+,;="
-"""What the path of a URI may have besides letters and digits. It stays as it is: URIs are compared as texts."""
 
 
 def absolute_uri(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Whose an archive is: one cluster's, by its instance id.
+"""The owner of an archive: one cluster, by its instance id.
 
-Ledger numbers mean nothing without their cluster. A cluster that is lost or formatted begins its numbers anew, under
+Ledger numbers mean nothing without their cluster. A cluster that is lost or formatted begins its numbers again, under
 another instance id, and what its predecessor left in the archive may be the only copy.
 
 Invariants
@@ -25,7 +25,7 @@ _AT_A_TIME: Final = 16
 
 
 def other_owner(files: Files, instance_id: str) -> str | None:
-    """The instance id of another cluster whose archive it is; None: it is this one's, or nobody's. Raises
+    """Return the instance id of the other cluster that owns the archive; None if this one does, or none. Raises
     `MetadataDamaged`."""
     named = _named(files)
     if named:

@@ -1,13 +1,13 @@
-"""Where things lie in an archive, and the manifest of a ledger in it: what it was, and the files that hold it.
+"""The layout of an archive, and the manifest of a ledger in it: its properties, and the files that hold it.
 
     data/date=2026-11-21/ledger-7-<uuid>-0.parquet    what engines read: `.../data` as one partitioned table
     _manifests/ledger-7-<uuid>.json                   what there is of a ledger; written last
     _instances/<id>                                   the cluster whose archive it is
     _tmp/<uuid>/...                                   what is being written
 
-Engines overlook names that begin with an underscore. The uuid is that of the attempt which wrote a file, so that what
-an attempt left behind can be told from what counts, and what is there of one ledger is not replaced by what comes of
-another one of the same number. Older versions wrote `_manifests/ledger-7.json`.
+Engines overlook names that begin with an underscore. The uuid is that of the attempt which wrote a file, so that files
+that an attempt left behind differ from those that count, and a ledger's files are not replaced by those of another
+ledger with the same number. Older versions wrote `_manifests/ledger-7.json`.
 
 A ledger without a manifest is not in the archive. It is JSON; the numbers of entries are those of the ledger, and paths
 are relative to the archive:
@@ -17,9 +17,12 @@ are relative to the archive:
      "files": [{"path": "data/date=2026-11-21/ledger-7-...-0.parquet", "bytes": 50, "first_entry": 0, "entries": 9}],
      "ledger": {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2, "digest_type": "CRC32C",
                 "created_ms": 1, "length": 1000000, "custom_metadata": {"application": "YmFzZTY0"}},
+     "place": {"stream": "orders", "created_ms": 1, "generation": 0, "ordinal": 5000},
      "archived": "2026-11-21T20:15:00Z"}
 
-There is no password in it: who reads archives need not be who reads ledgers.
+`place` is null for a ledger that no stream listed; older versions wrote none.
+
+There is no password in it: readers of archives need not be readers of ledgers.
 
 Pure; any thread.
 """
@@ -40,6 +43,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import UNREADABLE, MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.shown import moment, one_line
+from pyspark_bookie.archive.places import StreamPlace
 
 DATA: Final = "data"
 MANIFESTS: Final = "_manifests"
@@ -100,7 +104,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerShape:
-    """What a ledger is besides its entries; enough to make another like it."""
+    """The properties of a ledger besides its entries; enough to make another like it."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -156,6 +160,8 @@ class Manifest:
     files: tuple[ArchivedFile, ...]
     shape: LedgerShape
     archived: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    place: StreamPlace | None = None
+    """Place in the stream that listed the ledger; None: there was no such stream, or it is unknown."""
 
     def encode(self) -> bytes:
         row = {
@@ -169,6 +175,7 @@ class Manifest:
             **self.counts.as_json(),
             "files": [file.as_json() for file in self.files],
             "ledger": self.shape.as_json(),
+            "place": None if self.place is None else self.place.as_json(),
             "archived": self.archived,
         }
         return json.dumps(row, indent=1).encode() + b"\n"
@@ -188,6 +195,7 @@ class Manifest:
                 tuple(ArchivedFile.from_json(file) for file in row["files"]),
                 LedgerShape.from_json(row["ledger"]),
                 str(row["archived"]),
+                StreamPlace.from_json(place) if (place := row.get("place")) is not None else None,
             )
         except UNREADABLE as error:
             raise MetadataDamaged(f"{name} is not a manifest of an archived ledger: {one_line(repr(error))}") from None

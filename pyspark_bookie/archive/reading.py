@@ -1,8 +1,9 @@
-"""Parquet files in, verified entries out: manifests, whole ledgers (`read_payloads`, `count_files`), and entries from
-one to another (`read_entries`).
+"""Reading Parquet files into verified entries: manifests, whole ledgers, and ranges of entries.
 
-What the files say is told apart from what nobody could tell: damage is `ArchiveDamaged`, a file that is not there
-`ArchivedFileMissing`, and a store that does not answer `ArchiveUnavailable`. Each names the ledger and the file.
+Whole ledgers are read by `read_payloads` and `count_files`, ranges by `read_entries`.
+
+Damage and unknown states are different errors: damage is `ArchiveDamaged`, a missing file `ArchivedFileMissing`, and a
+store that does not answer `ArchiveUnavailable`. Each names the ledger and the file.
 
 Memory: one row group, which `writing` bounds in bytes.
 
@@ -37,12 +38,19 @@ if TYPE_CHECKING:
 
 def read_manifest(files: Files, ledger_id: int, uuid: str) -> Manifest | None:
     """The manifest that an attempt wrote of a ledger; None: there is none. Raises as `manifest_at`."""
+    found = find_manifest(files, ledger_id, uuid)
+    return None if found is None else found[1]
+
+
+def find_manifest(files: Files, ledger_id: int, uuid: str) -> tuple[str, Manifest] | None:
+    """The same, with its path, as older versions named it by the ledger alone."""
     found = manifest_at(files, ledger_id, uuid)
     if found is not None and found.uuid != uuid:
         raise MetadataDamaged(f"{manifest_file(ledger_id, uuid)} is the manifest of another attempt")
-    if found is None:
-        found = manifest_at(files, ledger_id, None)
-    return found if found is not None and found.uuid == uuid else None
+    if found is not None:
+        return manifest_file(ledger_id, uuid), found
+    found = manifest_at(files, ledger_id, None)
+    return (manifest_file(ledger_id, None), found) if found is not None and found.uuid == uuid else None
 
 
 def manifest_at(files: Files, ledger_id: int, uuid: str | None) -> Manifest | None:
@@ -104,7 +112,7 @@ def _batches(
 T = TypeVar("T")
 
 _COLUMNS: Final = ["ledger_id", "entry_id", "value", "lac"]
-"""What files do not have is left out."""
+"""The columns to read; those that a file does not have are left out."""
 
 
 class ArchiveDamaged(EntryDamaged):
@@ -169,7 +177,7 @@ class _Part:
         return self._tried(lambda opened: _checked(opened).read_row_group(group, columns=_COLUMNS).to_batches(), last)
 
     def check(self, batch: pa.RecordBatch, counter: Counter, last: int) -> None:
-        """Whether these are the entries that come next, which are counted then."""
+        """Check that these are the entries that come next, and count them. Raises `ArchiveDamaged`."""
         import pyarrow.compute as pc
 
         if not pc.all(pc.equal(batch.column("ledger_id"), self._ledger_id)).as_py():

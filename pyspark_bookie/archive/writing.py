@@ -1,5 +1,8 @@
-"""Entries in, Parquet files out: columns `ledger_id`, `entry_id`, `length`, `value` and `lac`, sorted by the first two,
-zstd, with checksums of pages.
+"""Writing entries into Parquet files with the columns `ledger_id`, `entry_id`, `length`, `value` and `lac`.
+
+Rows are sorted by the ids.
+
+Files are compressed with zstd and have checksums of pages.
 
 Memory: one row group, `ROW_GROUP_BYTES` of payload or one entry, and what Parquet makes of it.
 
@@ -27,7 +30,7 @@ ROW_GROUP_ENTRIES: Final = 100_000
 
 
 class Written:
-    """What was written: files with paths relative to the folder that was given, and what they hold."""
+    """The files written, with paths relative to the given folder, and their counts."""
 
     def __init__(self, files: tuple[ArchivedFile, ...], counts: Counts) -> None:
         self.files = files

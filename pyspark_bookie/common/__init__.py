@@ -1,1 +1,1 @@
-"""What source, sink and jobs share: options, errors, clients, secrets, rates."""
+"""The common part of source, sink and jobs: options, errors, clients, secrets, rates."""

@@ -1,16 +1,15 @@
-"""How a task reaches the cluster, where what it writes is placed, and where it stands itself: the options that source,
-sink and jobs share.
+"""The options that source, sink and jobs share: access to the cluster, placement, and the location of a process.
 
     @dataclass(frozen=True, kw_only=True)
     class SinkOptions(AccessOptions): ...
 
 Invariants
-- Where a process stands is looked up in the environment of that process, never in the driver's on behalf of a task.
+- The location of a process is looked up in its own environment, never in the driver's on behalf of a task.
 
 Pure but for `client` and `client_options`, which read files, and `placement_options`, which reads the environment; any
 process.
 
-Source: reference client protocol, sections 11 and 16.
+Source: docs/internals/client-protocol.md, sections 11 and 16.
 """
 
 from __future__ import annotations
@@ -38,13 +37,15 @@ if TYPE_CHECKING:
     from bookie_protocol.wire.auth import ClientAuthProvider
 
 DEFAULT_POLICY: Final = "rack-aware"
-"""Of a client that is not told another one."""
+"""Placement policy of a client without another choice."""
 LOCATION_VARIABLE: Final = "BK_networkLocation"
-"""As for a bookie: where the process stands, such as `/zone-a` or `/zone-a/rack-7`."""
+"""Environment variable with the location of the process, as for a bookie, such as `/zone-a` or `/zone-a/rack-7`."""
 
 _OF_A_BOOKIES_HOST: Final = "local"
 """The policy of who writes to the bookie beside itself; a task has none."""
 _HAVE_OPTIONS: Final = frozenset({"policy", "local_bookie", "local_location"})
+_NAMES: Final = "tuple[str, ...]"
+_PLAIN: Final = re.compile(r"(int|float|bool|str)( \| None)?|" + re.escape(_NAMES))
 
 
 def policy_name(text: str) -> str:
@@ -72,7 +73,7 @@ def placement_options(policy: str, given: Mapping[str, str], location: str | Non
 
 
 def own_location(given: str | None) -> str | None:
-    """Where this process stands; None: nobody says. A label that a pod does not have is an empty text."""
+    """Return the location of this process; None if it is not set. A label that a pod does not have is an empty text."""
     location = os.environ.get(LOCATION_VARIABLE, "") if given is None else given
     return location.strip() or None
 
@@ -82,7 +83,7 @@ DEFAULT_METADATA_SECONDS: Final = 10.0
 
 
 class ZooKeeperAuthScheme(Enum):
-    """How the user in `zkAuthCredentialsPath` logs in."""
+    """The way in which the user in `zkAuthCredentialsPath` logs in."""
 
     DIGEST = "digest"
     SASL = "sasl"
@@ -90,7 +91,8 @@ class ZooKeeperAuthScheme(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AccessOptions:
-    """The cluster, logins, encryption, where passwords of ledgers are, where ledgers go and where tasks stand."""
+    """The cluster, logins, encryption, the source of ledger passwords, placement of ledgers and the location of
+    tasks."""
 
     metadata_service_uri: str = option(variable=URI_VARIABLE)
     metadata_timeout: float = option(DEFAULT_METADATA_SECONDS, read=seconds)
@@ -120,7 +122,7 @@ class AccessOptions:
     tls: bool = option(False)
     """Encrypt connections to bookies; any of the other `tls` options turns it on, too."""
     traffic_class: TrafficClass = option(TrafficClass.BATCH)
-    """Of what is read of entries: bookies serve `batch` behind writers and other readers."""
+    """Class of the reads of entries: bookies serve `batch` behind writers and other readers."""
     client_settings: Mapping[str, str] = option(factory=dict, prefix="client.")
     """Fields of `ClientOptions`, such as `client.readTimeout`."""
     placement: str = option(DEFAULT_POLICY, read=policy_name)
@@ -128,14 +130,14 @@ class AccessOptions:
     placement_settings: Mapping[str, str] = option(factory=dict, prefix="placement.")
     """Fields of `PlacementOptions`, such as `placement.minZones`."""
     network_location: str | None = option(None)
-    """Where every task stands, such as `/zone-a`. None: as `LOCATION_VARIABLE` in the environment of each tells."""
+    """Location of every task, such as `/zone-a`. None: each task uses `LOCATION_VARIABLE` of its environment."""
 
     def __post_init__(self) -> None:
         self.password  # noqa: B018 - refuses two sources of one password
 
     @property
     def password(self) -> PasswordSource:
-        """Where the password of ledgers comes from."""
+        """Return the source of ledger passwords."""
         return PasswordSource(self.password_file, self.recorded_passwords)
 
     def client_options(self) -> ClientOptions:
@@ -237,10 +239,6 @@ def _text(secret: bytes) -> str:
         return ""
 
 
-_NAMES: Final = "tuple[str, ...]"
-_PLAIN: Final = re.compile(r"(int|float|bool|str)( \| None)?|" + re.escape(_NAMES))
-
-
 def settings(prefix: str, given: Mapping[str, str], of: type[Any], *, but: Collection[str] = ()) -> dict[str, Any]:
     """Values of fields of `of`, whose names may be written in any case, with or without underscores. `but`: fields
     that are not set in this way. Raises `PodkeeperSparkError` (OPTION)."""
@@ -276,4 +274,4 @@ def _setting(name: str, kind: str, text: str) -> object:
         return {"int": int, "float": float, "str": str}[plain](text)
     except (KeyError, ValueError):
         wanted = "list of names with commas in between" if plain == _NAMES else kind
-        raise PodkeeperSparkError(OPTION, f"option {name}={text}: is no {wanted}") from None
+        raise PodkeeperSparkError(OPTION, f"option {name}={text} is not a valid {wanted}") from None

@@ -1,11 +1,11 @@
-"""One client per process and cluster, whoever asks.
+"""One client per process and cluster, shared by all callers.
 
 Spark forks its Python workers and uses them again for many tasks. A client has a thread and connections, which do not
 survive a fork, and costs some 100 ms to make. So tasks ask here, and never close what they get.
 
 Invariants
 - A client is used only in the process that made it; one that a fork brought along is never touched.
-- A client that nobody asked for in `IDLE_SECONDS` is let go: it closes as soon as the last one that holds it ends.
+- A client that was not asked for in `IDLE_SECONDS` is dropped: it closes as soon as its last holder ends.
 - Nothing here is ever pickled.
 
 Any thread.
@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS: Final = 120.0
 MAX_CLIENTS: Final = 8
-"""Clusters (or sets of options) that one process keeps clients of while nobody uses them."""
+"""Number of clusters (or sets of options) whose unused clients one process keeps."""
 
 _Key = tuple[str, "ClientOptions", "PlacementOptions"]
+_lock = threading.Lock()
+_clients: dict[_Key, _Cached] = {}
+_inherited: list[_Cached] = []
+"""Clients of the process that this one was forked from: kept, because closing them would reach into its loops."""
+_sweeper: threading.Timer | None = None
 
 
 class _Cached:
@@ -37,17 +42,13 @@ class _Cached:
         self.asked_at = time.monotonic()
 
 
-_lock = threading.Lock()
-_clients: dict[_Key, _Cached] = {}
-_inherited: list[_Cached] = []
-"""Of the process that this one was forked from: kept, because taking them down would reach into its loops."""
-_sweeper: threading.Timer | None = None
-
-
 def client(metadata_uri: str, client_options: ClientOptions, placement: PlacementOptions) -> BlockingClient:
-    """A started client. Do not close it, nor use it as a context manager. One that may know where it stands knows where
-    the bookies of now do, too, so that reads can prefer the near ones. Raises what `BlockingClient.start` does:
-    `MetadataUnavailable`, `BadRequest` for a URI that is none or options that make no sense together."""
+    """Return a started client. Do not close it, nor use it as a context manager.
+
+    A client that may know its own location also locates the current bookies, so that reads can prefer near ones. Raises
+    what `BlockingClient.start` does: `MetadataUnavailable`, `BadRequest` for an invalid URI or options that make no
+    sense together.
+    """
     key = metadata_uri, client_options, placement
     gone: list[_Cached] = []
     with _lock:
@@ -85,8 +86,8 @@ def _started(metadata_uri: str, client_options: ClientOptions, placement: Placem
 
 
 async def _locate_bookies(client: Client) -> None:
-    """Readers that are told their metadata (`Client.open_stored`) ask nobody, not for locations either. Nothing where
-    all are known."""
+    """Locate the bookies: readers with given metadata (`Client.open_stored`) send no requests, also not for
+    locations. Does nothing if all locations are known."""
     await client.context.placement_inputs.locate()
 
 

@@ -6,7 +6,7 @@ code that scripts can look for, and names the ledger and the remedy:
     [BOOKIE_NO_SUCH_LEDGER] ledger 7 does not exist
 
 The code is the name of the error in `bookie_protocol.errors`, or one of the package's own: `OPTION`, `SCHEMA`,
-`DATA_LOSS`, `DECODE`.
+`DATA_LOSS`, `DECODE`, `JAVA`.
 
 Pure; any process.
 """
@@ -24,6 +24,7 @@ OPTION: Final = "OPTION"
 SCHEMA: Final = "SCHEMA"
 DATA_LOSS: Final = "DATA_LOSS"
 DECODE: Final = "DECODE"
+JAVA: Final = "JAVA"
 
 _WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _REMEDIES: Final[dict[type[PodkeeperError], str]] = {

@@ -12,7 +12,7 @@ A field `min_partitions` is the option `minPartitions`. Spark does not keep the 
 compared without it. The reader of a field is chosen by its type (str, int, float, bool, Enum) or given.
 
 Invariants
-- An option that nobody knows is an error that names the nearest one.
+- An unknown option is an error that names the nearest known one.
 - A value that cannot be read is an error that names the option, the value and what would be right.
 - No option takes a password: options show in plans, logs and the web page of Spark. `passwordFile` names a file.
 
@@ -47,15 +47,37 @@ _SECOND_FACTORS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 36
 _LONGEST_DAYS: Final = 36_500
 _BOOLEANS: Final = {"true": True, "false": False}
 _SECRET_NAMES: Final = frozenset({"password", "ledgerpassword", "passwd"})
+_VIEW: Final = "make a view, CREATE TEMPORARY VIEW name USING bookkeeper OPTIONS (...)"
+_NO_END: Final = "only a start is found by time; use endingPosition"
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "use metadataServiceUri",
+    "subscribe": "use stream, or streams for several",
+    "subscribepattern": "use streamPattern",
+    "topic": "use stream",
+    "assign": "use streams",
+    "startingoffsets": "use startingPosition",
+    "endingoffsets": "use endingPosition",
+    "endingtimestamp": _NO_END,
+    "endingoffsetsbytimestamp": _NO_END,
+    "includeheaders": "entries have no headers",
+}
+"""Options of a source that users know, and what serves instead."""
 
 
 class _Meta:
-    """How a field is read; kept in the metadata of the dataclass field."""
+    """The way in which a field is read; kept in the metadata of the dataclass field."""
 
     def __init__(
-        self, name: str | None, read: Read | None, prefix: str | None, variable: str | None, required: bool
+        self,
+        name: str | None,
+        read: Read | None,
+        prefix: str | None,
+        variable: str | None,
+        required: bool,
+        also: str | None = None,
     ) -> None:
         self.name, self.read, self.prefix, self.variable, self.required = name, read, prefix, variable, required
+        self.also = also
 
 
 def option(
@@ -66,23 +88,22 @@ def option(
     read: Read | None = None,
     prefix: str | None = None,
     variable: str | None = None,
+    also: str | None = None,
 ) -> Any:
     """A dataclass field that is an option. Without `default` and `factory` it must be given.
 
     `name` in place of the field's own in camel case; `read` turns the text into the value and raises `ValueError` with
     what would be right; `prefix` takes every option that begins so, without it, as a mapping; `variable` is the
-    environment variable that counts where the option is not given.
+    environment variable that counts where the option is not given; `also` is the name that Spark's Kafka source has for
+    the same.
     """
     required = default is MISSING and factory is MISSING
-    metadata = {_META: _Meta(name, read, prefix, variable, required)}
+    metadata = {_META: _Meta(name, read, prefix, variable, required, also)}
     if required:
         return field(metadata=metadata)
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-_VIEW: Final = "make a view, CREATE TEMPORARY VIEW name USING bookkeeper OPTIONS (...)"
 
 
 def parse(raw: Mapping[str, str], of: type[T]) -> T:
@@ -97,7 +118,7 @@ def parse(raw: Mapping[str, str], of: type[T]) -> T:
         if meta.prefix is not None:
             values[item.name] = _taken(given, meta.prefix.lower())
             continue
-        name = option_name(item)
+        name = _name_given(given, item)
         text = given.pop(name.lower(), (name, os.environ.get(meta.variable) if meta.variable else None))[1]
         if text is not None:
             values[item.name] = _value(name, text, meta.read or _reader(hints[item.name]))
@@ -113,13 +134,19 @@ def parse(raw: Mapping[str, str], of: type[T]) -> T:
 
 
 def option_name(item: Field[Any]) -> str:
-    """How users write the option of a dataclass field."""
+    """Return the name that users write for the option of a dataclass field."""
     return _meta(item).name or camel_case(item.name)
 
 
 def option_names(of: type[Any]) -> tuple[str, ...]:
-    """All options of a dataclass; those with a prefix as `client.*`."""
-    return tuple(f"{prefix}*" if (prefix := _meta(item).prefix) else option_name(item) for item in fields(of))
+    """All options of a dataclass; those with a prefix as `client.*`, and other names of theirs at the end."""
+    names = [f"{prefix}*" if (prefix := _meta(item).prefix) else option_name(item) for item in fields(of)]
+    return (*names, *other_names(of))
+
+
+def other_names(of: type[Any]) -> Mapping[str, str]:
+    """Return the names that options have besides their own, with that."""
+    return {also: option_name(item) for item in fields(of) if (also := _meta(item).also) is not None}
 
 
 def camel_case(name: str) -> str:
@@ -141,7 +168,7 @@ def size(text: str) -> int:
 
 
 def size_at_most(most: int) -> Callable[[str], int]:
-    """As `size`, with an upper bound."""
+    """Return a reader of sizes, as `size`, with an upper bound."""
 
     def read(text: str) -> int:
         value = size(text)
@@ -195,7 +222,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def digest_type(text: str) -> DigestType:
-    """How entries are protected, in the names of the metadata."""
+    """Read a digest type by its name in the metadata."""
     try:
         return DigestType.parse(text)
     except BadRequest as error:
@@ -208,8 +235,18 @@ def digest_type(text: str) -> DigestType:
 def _meta(item: Field[Any]) -> _Meta:
     meta = item.metadata.get(_META)
     if meta is not None:
-        return meta  # type: ignore[no-any-return] # nobody else uses the key
+        return meta  # type: ignore[no-any-return] # only this module uses the key
     return _Meta(None, None, None, None, item.default is MISSING and item.default_factory is MISSING)
+
+
+def _name_given(given: Mapping[str, tuple[str, str]], item: Field[Any]) -> str:
+    """Return the one of an option's names that was given, or its own."""
+    name, also = option_name(item), _meta(item).also
+    if also is None or also.lower() not in given:
+        return name
+    if name.lower() in given:
+        raise PodkeeperSparkError(OPTION, f"{name} and {also} are one option: give one of them")
+    return also
 
 
 def _taken(given: dict[str, tuple[str, str]], prefix: str) -> dict[str, str]:
@@ -278,6 +315,8 @@ def _unknown(name: str, of: type[Any]) -> PodkeeperSparkError:
         return PodkeeperSparkError(
             OPTION, "no path is needed: say by options what is meant, then call load() or save()"
         )
+    if (instead := _OF_KAFKA.get(name.lower())) is not None:
+        return PodkeeperSparkError(OPTION, f"there is no option {name}, which is of Spark's Kafka source: {instead}")
     names = {known.lower(): known for known in option_names(of)}
     longer = [known for known in names if known.startswith(f"{name.lower()}.")]
     near = difflib.get_close_matches(name.lower(), names, n=1) or longer

@@ -22,8 +22,11 @@ _MAX_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True)
 class PasswordSource:
-    """Where the password of ledgers comes from. `recorded`: it is the one in each ledger's metadata
-    (administration). Else the file, else `BOOKIE_LEDGER_PASSWORD`, else the empty password."""
+    """The source of ledger passwords.
+
+    `recorded`: the one in each ledger's metadata (administration). Else the file, else `BOOKIE_LEDGER_PASSWORD`, else
+    the empty password.
+    """
 
     file: str | None = None
     recorded: bool = False

@@ -1,12 +1,13 @@
-"""The job `audit`: the driver plans pieces of work, has them inspected (`replicas`) and adds up what they found; and
-the part of an audit that is of no single copy: bookies without a cookie that ledgers name, bookies that are away for
-long, and marks of under-replication that nobody worked off.
+"""The job `audit`: the driver plans pieces of work, tasks inspect them (`replicas`), the driver adds up findings.
 
-Since when a bookie is away no registration tells, so audits note it: the record `unregistered` of kind `audit`, JSON,
+It also audits what concerns no single copy: bookies without a cookie that ledgers name, bookies that are away for long,
+and old marks of under-replication.
+
+No registration shows since when a bookie is away, so audits note it: the record `unregistered` of kind `audit`, JSON,
 `{"v": 1, "since_ms": {bookie id: ms since 1970}}`.
 
 Invariants
-- Nothing is told of bookies on which two readings of the registry do not agree.
+- Bookies on which two readings of the registry do not agree are not reported.
 - The note has the bookies with a cookie that the last audit saw registered nowhere, each since the first of the audits
   in a row that saw that. A note that cannot be read, or that another audit changes meanwhile, costs time and no
   finding.
@@ -52,6 +53,10 @@ if TYPE_CHECKING:
 LIGHT_LEDGERS: Final = 1_000
 """Ledgers of one piece where no data is read."""
 DEEP_LEDGERS: Final = 5_000
+FINDINGS_AT_ONCE: Final = 1_000
+KIND: Final = "audit"
+NOTE: Final = "unregistered"
+_VERSION: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +72,24 @@ class AuditArguments(SelectionArguments):
     extra: bool = argument(False, help="List copies that no metadata ask for, too. They are harmless.")
     mark: bool = argument(False, help="Mark ledgers that lost copies, so that auto-recovery restores them.")
     recheck: float = argument(
-        5.0, help="Pause before what seems wrong is inspected again; nothing is told without that.", kind=DURATION
+        5.0, help="Pause before a suspected fault is inspected again; only confirmed ones are reported.", kind=DURATION
     )
     absent_after: float = argument(
-        DAY_S, help="A bookie that has a cookie and that no audit saw registered for so long is told.", kind=DURATION
+        DAY_S, help="Report bookies that have a cookie but have not been registered for this long.", kind=DURATION
     )
     overdue_after: float = argument(
-        DAY_S, help="A ledger that has been marked as under-replicated for so long is told.", kind=DURATION
+        DAY_S, help="Report ledgers that have been marked as under-replicated for this long.", kind=DURATION
     )
     piece_bytes: int = argument(256 << 20, help="Data of one piece of work, with --digests.", kind=SIZE)
 
 
 @job("audit")
 class AuditJob:
-    """Look for replicas that are missing, damaged or misplaced, and tell them from those of bookies that do not answer.
+    """Find replicas that are missing, damaged or misplaced, and report bookies that do not answer separately.
 
     Every bookie of every ensemble is asked which entries it has (no data is read); with --digests everything is read
-    and verified as well. Bookies without a cookie or a registration, and old marks of under-replication, are told, too.
-    Whatever seems wrong is inspected twice. Exit code 2: there are findings.
+    and verified as well. Bookies without a cookie or a registration, and old marks of under-replication, are reported
+    too. Every suspected fault is inspected twice. Exit code 2: there are findings.
     """
 
     Arguments = AuditArguments
@@ -92,9 +97,6 @@ class AuditJob:
     def run(self, context: JobContext[AuditArguments]) -> JobResult:
         """See the class."""
         return audit(context)
-
-
-FINDINGS_AT_ONCE: Final = 1_000
 
 
 def audit(context: JobContext[AuditArguments]) -> JobResult:
@@ -160,11 +162,6 @@ def units(context: JobContext[AuditArguments], ids: Sequence[int]) -> Iterator[U
         return light_units(context, ids, LIGHT_LEDGERS)
     most = min(DEEP_LEDGERS, max(fair_count(context, ids), 16))
     return numbered(groups(sized(context, ids), args.piece_bytes, most))
-
-
-KIND: Final = "audit"
-NOTE: Final = "unregistered"
-_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +279,7 @@ class RegistryCheck:
             yield of_ledger(NO_LEDGER, Verdict.UNKNOWN, f"marks of under-replication cannot be listed: {error}")
 
     def _noted(self, away: frozenset[str]) -> dict[str, int]:
-        """Since when each of these is away; the note is brought up to date."""
+        """Return the time since which each of these is away, in ms since 1970, and update the note."""
         records = JobRecords(self._client, KIND, self._decoded)
         stored = records.find(NOTE)
         before = {} if stored is None else stored.value.since_ms
@@ -298,7 +295,7 @@ class RegistryCheck:
         try:
             return Absences.decode(data)
         except MetadataDamaged as error:
-            self._log(f"{error}; it is begun anew")
+            self._log(f"{error}; a new one is begun")
             return Absences()
 
 

@@ -20,7 +20,7 @@ from pyspark_bookie.jobs.space import (
 
 @dataclass(frozen=True, kw_only=True)
 class CompactReportArguments(AdminArguments):
-    """No ledgers are looked at."""
+    """Arguments of the job, which inspects no ledgers."""
 
     entry_logs: int = argument(100, help="Look at so many entry logs of each bookie one by one.", metavar="N")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyspark_bookie.archive.places import PlacedLedger, StreamPlace
 from pyspark_bookie.jobs.framework.arguments import UsageError, access_options, argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
+from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, select_ledgers
+from pyspark_bookie.jobs.framework.places import placed_ledgers
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult, missing_findings
 from pyspark_bookie.jobs.transfer.running import TransferArguments, TransferPlan, run_transfer
@@ -50,12 +53,31 @@ class CopyJob:
         settings = args.settings("copy", args.metadata)
         missing = context.client().run(lambda client: missing_findings(client, selected.missing))
         source = ClusterSource(context.access)
-        return run_transfer(context, TransferPlan(source, rows, missing, settings, target, cut=_cut(context)))
+        several = len(set(args.stream)) > 1  # the places of one have nothing to do with those of another
+        if args.to_stream is not None and not several:
+            rows = _placed(context, rows)
+        return run_transfer(
+            context, TransferPlan(source, rows, missing, settings, target, cut=_cut(context), is_ordered=several)
+        )
+
+
+def _placed(context: JobContext[CopyArguments], rows: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Return the ledgers with their places in the streams that they name, or that the arguments do."""
+    named = {row.stream for row in rows if row.stream is not None}.union(context.args.stream)
+    listed = placed_ledgers(context.client(), named, context.log)
+    return [replace(row, place=_place(row, listed.get(row.ledger_id))) for row in rows]
+
+
+def _place(row: LedgerRow, listed: PlacedLedger | None) -> StreamPlace | None:
+    """Return the place of a closed ledger. A list that does not know yet how its writer ended tells no size."""
+    if listed is None or (listed.entries is not None and (listed.entries, listed.nbytes) != (row.entries, row.nbytes)):
+        return None
+    return listed.place
 
 
 def _cut(context: JobContext[CopyArguments]) -> tuple[int, int] | None:
-    """Where the stream begins that is copied, if that is within a ledger. Raises `UsageError` where a stream could not
-    be as it is."""
+    """Return where the copied stream begins, if that is within a ledger. Raises `UsageError` if a stream could not
+    be copied as it is."""
     from bookie_client.streams import Streams
 
     async def read(client: Client) -> list[StreamPosition | None]:

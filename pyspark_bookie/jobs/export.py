@@ -12,9 +12,11 @@ from typing import Final
 
 from bookie_protocol.errors import EntryDamaged
 from pyspark_bookie.archive.files import Files, absolute_uri
+from pyspark_bookie.archive.places import PlacedLedger
 from pyspark_bookie.jobs.framework.arguments import argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, bundles, select_ledgers
+from pyspark_bookie.jobs.framework.places import placed_ledgers
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import (
     WOULD,
@@ -38,15 +40,15 @@ class ExportArguments(SelectionArguments):
 
     target: str = argument(help="The folder, as s3://bucket/path, file:///path or a plain path.", metavar="URI")
     compression: str = argument("zstd", help="Of the files.", choices=_COMPRESSIONS)
-    replace: bool = argument(False, help="Write dumps anew that are there.")
+    replace: bool = argument(False, help="Overwrite existing dumps.")
 
 
 @job("export")
 class ExportJob:
     """Write closed ledgers, with their metadata and entry ids, to single files that `import` reads.
 
-    A dump is read again before it gets its name. What is there is read to its end and not written again, so a run that
-    was interrupted is resumed by the next one; one that is damaged is told, and stays. Passwords are not exported.
+    A dump is read again before it gets its name. An existing dump is read to its end and not written again, so the next
+    run resumes an interrupted one; a damaged dump is reported and stays. Passwords are not exported.
     """
 
     Arguments = ExportArguments
@@ -90,7 +92,7 @@ class _Run:
         )
 
     def _dry_run(self, rows: list[LedgerRow]) -> int:
-        """Of what is there the beginning alone is read."""
+        """Count what a run would do. Only the headers of existing dumps are read."""
         dumps = Dumps(Files(self._target, "--target"))
         names = {} if self._context.args.replace else dumps.names()
         there = {row.ledger_id: row for row in rows if row.ledger_id in names}
@@ -112,10 +114,13 @@ class _Run:
         if not rows:
             return 0
         args, total = self._context.args, sum(row.nbytes for row in rows)
+        named = {row.stream for row in rows if row.stream is not None}.union(args.stream)
+        listed = placed_ledgers(self._context.client(), named, self._context.log)
         items = [
             ExportBundle(
                 tuple(row.ledger_id for row in bundle),
                 tuple((row.entries, row.nbytes) for row in bundle),
+                tuple(listed.get(row.ledger_id) for row in bundle),
                 self._target,
                 args.compression,
                 args.replace,
@@ -148,7 +153,7 @@ class _Run:
 
 
 class ExportFate(Enum):
-    """What became of a ledger in this run."""
+    """The outcome of a ledger in this run."""
 
     EXPORTED = "exported"
     ALREADY = "already there"
@@ -157,10 +162,12 @@ class ExportFate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExportBundle:
-    """`sizes`: entries and bytes of each ledger, as its metadata told."""
+    """Ledgers of one piece of work. `sizes`: entries and bytes of each, from its metadata."""
 
     ledger_ids: tuple[int, ...]
     sizes: tuple[tuple[int, int], ...]
+    listed: tuple[PlacedLedger | None, ...]
+    """Ledgers as their streams list them."""
     target: str
     compression: str
     replace: bool
@@ -172,7 +179,7 @@ class ExportBundle:
 
 @dataclass(frozen=True, slots=True)
 class ExportOutcome:
-    """What became of one ledger: `fate`, or `error`."""
+    """The outcome of one ledger: `fate`, or `error`."""
 
     ledger_id: int
     fate: ExportFate | None
@@ -190,8 +197,8 @@ def export_bundle(bundle: ExportBundle, environment: TaskEnvironment) -> tuple[E
     dumps = Dumps(Files(bundle.target, "--target"), throttle, longest)
     exporter = Exporter(source, dumps, bundle.compression, replace=bundle.replace)
     return tuple(
-        _export(exporter, ledger_id, entries, nbytes)
-        for ledger_id, (entries, nbytes) in zip(bundle.ledger_ids, bundle.sizes, strict=True)
+        _export(exporter, ledger_id, entries, nbytes, listed)
+        for ledger_id, (entries, nbytes), listed in zip(bundle.ledger_ids, bundle.sizes, bundle.listed, strict=True)
     )
 
 
@@ -204,10 +211,11 @@ class Exporter:
         self._compression = compression
         self._replace = replace
 
-    def export(self, ledger_id: int, entries: int, nbytes: int) -> ExportOutcome:
+    def export(self, ledger_id: int, entries: int, nbytes: int, listed: PlacedLedger | None = None) -> ExportOutcome:
         """Raises what reading and writing raise; then nothing has the name of a dump that was not there before."""
         ledger = self._source.ledger(ledger_id)
-        header = DumpHeader(ledger_id, entries, nbytes, ledger.shape)
+        is_listed = listed is not None and (listed.entries, listed.nbytes) == (entries, nbytes)
+        header = DumpHeader(ledger_id, entries, nbytes, ledger.shape, listed.place if listed and is_listed else None)
         found = None if self._replace else self._dumps.find(ledger_id)
         if found is not None:
             same = self._is_of(found, header)
@@ -216,25 +224,27 @@ class Exporter:
         return ExportOutcome(ledger_id, ExportFate.EXPORTED, None, counts.entries, counts.nbytes, size)
 
     def _is_of(self, name: str, header: DumpHeader) -> bool:
-        """Whether a dump is that of the ledger; then it is whole. Raises `EntryDamaged`."""
+        """Return True if a dump is that of the ledger, and then whole. Raises `EntryDamaged`."""
         created_ms = header.shape.created_ms
         try:
             same = is_of(self._dumps.header(name), header.ledger_id, header.entries, header.nbytes, created_ms)
             if same:
                 self._dumps.count(name)
         except EntryDamaged as error:
-            raise EntryDamaged(f"{error}; --replace --ledgers {header.ledger_id} writes it anew") from None
+            raise EntryDamaged(f"{error}; --replace --ledgers {header.ledger_id} overwrites it") from None
         return same
 
 
 def is_of(there: DumpHeader, ledger_id: int, entries: int, nbytes: int, created_ms: int | None) -> bool:
-    """Whether a dump with this header is that of the ledger."""
+    """Return True if a dump with this header is that of the ledger."""
     found = there.ledger_id, there.entries, there.nbytes, there.shape.created_ms
     return found == (ledger_id, entries, nbytes, created_ms)
 
 
-def _export(exporter: Exporter, ledger_id: int, entries: int, nbytes: int) -> ExportOutcome:
+def _export(
+    exporter: Exporter, ledger_id: int, entries: int, nbytes: int, listed: PlacedLedger | None
+) -> ExportOutcome:
     try:
-        return exporter.export(ledger_id, entries, nbytes)
+        return exporter.export(ledger_id, entries, nbytes, listed)
     except Exception as error:
         return ExportOutcome(ledger_id, None, task_error(error))

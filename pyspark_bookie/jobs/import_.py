@@ -55,7 +55,8 @@ class ImportJob:
         names = {each: name for each, name in dumps.names().items() if args.ledgers is None or each in args.ledgers}
         headers, unreadable = readable(sorted(names), lambda each: dumps.header(dumps.only(names[each])))
         rows = narrowed(
-            context, [closed_row(each.ledger_id, each.entries, each.nbytes, each.shape) for each in headers]
+            context,
+            [closed_row(each.ledger_id, each.entries, each.nbytes, each.shape, place=each.place) for each in headers],
         )
         missing = not_at_source(set(args.ledgers.singles()) - set(names)) if args.ledgers is not None else []
         return run_transfer(
@@ -73,7 +74,7 @@ class ImportJob:
 
 @dataclass(frozen=True)
 class DumpSource:
-    """What `export` has written. `longest`: see `Dumps`."""
+    """The dumps that `export` has written. `longest`: see `Dumps`."""
 
     uri: str
     longest: int = LEAST_RECEIVED_FRAME_SIZE

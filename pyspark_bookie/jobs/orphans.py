@@ -1,8 +1,8 @@
 """The job `orphans`: ledgers are searched by tasks, segments of manifests and files of offloads by the driver.
 
 Orphaned ledgers are found by their owners' lists, and removed under a guard. Invariants
-- Only a ledger that its owner does not list, and that is old enough by its own metadata, is an orphan; one whose age
-  nobody knows is left alone.
+- Only a ledger that its owner does not list, and that is old enough by its own metadata, is an orphan; one of unknown
+  age is left alone.
 - Before a ledger is removed its metadata say so, then the owner's list is read once more, and it is removed only in the
   version that was judged (`bookie_client.streams.publishing`).
 
@@ -28,8 +28,8 @@ from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, NotThere, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import STREAM_SEGMENT
-from bookie_protocol.metadata_service.versioned import Versioned
 from bookie_protocol.shown import moment, one_line, shown_uri
+from bookie_protocol.versioned import Versioned
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
@@ -52,10 +52,13 @@ MANAGED_LEDGERS: Final = "managed-ledgers"
 KINDS: Final = (SINK_ATTEMPTS, STREAM_LEDGERS, STREAM_SEGMENTS, OFFLOADS, GONE_STREAMS, MANAGED_LEDGERS)
 DEFAULT_KINDS: Final = (SINK_ATTEMPTS, STREAM_LEDGERS, STREAM_SEGMENTS, OFFLOADS)
 OF_LEDGERS: Final = frozenset({SINK_ATTEMPTS, STREAM_LEDGERS, GONE_STREAMS, MANAGED_LEDGERS})
+READ_AT_ONCE: Final = 32
+LEDGERS: Final = 1_000
+"""Maximum ledgers of one piece."""
 
 
 class Fate(Enum):
-    """What became of it."""
+    """The outcome for an orphan."""
 
     FOUND = "FOUND"
     REMOVED = "REMOVED"
@@ -65,7 +68,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """`nbytes`: of all copies; 0 where nobody knows. `created_ms`: since 1970; None: not known."""
+    """An orphan. `nbytes`: of all copies; 0 if unknown. `created_ms`: since 1970; None: unknown."""
 
     kind: str
     thing: str
@@ -106,12 +109,9 @@ def table_of(orphans: Iterable[Orphan]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-READ_AT_ONCE: Final = 32
-
-
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What all pieces share. `before_ms`: only ledgers made until then."""
+    """The options that all pieces share. `before_ms`: only ledgers made until then."""
 
     kinds: frozenset[str]
     before_ms: int
@@ -187,10 +187,6 @@ async def _remove(client: Client, owners: Owners, stored: Versioned[LedgerMetada
     return Fate.REMOVED, detail
 
 
-LEDGERS: Final = 1_000
-"""Of one piece."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class OrphansArguments(SelectionArguments):
     """The arguments of `orphans`: by default about all ledgers, older than three days, and nothing is removed."""
@@ -213,9 +209,9 @@ class OrphansArguments(SelectionArguments):
 class OrphansJob:
     """List, and on demand remove, what failed attempts and dead writers left behind.
 
-    Ledgers of Spark's sink and of streams that no manifest lists, segments of manifests that nobody names, files of
-    offloads that were given up. Removes nothing without --no-dry-run, and nothing that is younger than --older-than.
-    Exit code 2: something was found and not removed.
+    Ledgers of Spark's sink and of streams that no manifest lists, segments that no manifest names, files of offloads
+    that were given up. Removes nothing without --no-dry-run, and nothing that is younger than --older-than. Exit code
+    2: something was found and not removed.
     """
 
     Arguments = OrphansArguments
@@ -329,7 +325,7 @@ def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iter
     files.check_there()
     instance_id = context.client().run(lambda client: client.metadata_service.cluster.instance_id())
     if instance_id is None:
-        raise UsageError("the cluster has no instance id, by which its archive is told from another cluster's")
+        raise UsageError("the cluster has no instance id, which identifies its archive")
     if (other := other_owner(files, instance_id)) is not None:
         raise UsageError(
             f"--target {shown_uri(target)}: the archive belongs to another cluster, with instance id {one_line(other)}"

@@ -24,6 +24,10 @@ from pyspark_bookie.jobs.replicas.placement import POLICIES, PlacementCheck, pla
 from pyspark_bookie.jobs.replicas.tasks import Totals, UnitResult, mark_findings
 from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, chosen, light_units, size_of
 
+LEDGERS: Final = 2_000
+"""Ledgers of one piece."""
+READ_AT_ONCE: Final = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicationCheckArguments(SelectionArguments):
@@ -52,14 +56,9 @@ class ReplicationCheckJob:
         return check(context)
 
 
-LEDGERS: Final = 2_000
-"""Of one piece."""
-READ_AT_ONCE: Final = 64
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What all pieces of a run share. `placement` None: no policy."""
+    """The options that all pieces of a run share. `placement` None: no policy."""
 
     bookies: frozenset[str]
     placement: str | None

@@ -31,7 +31,7 @@ from bookie_client.blocking import BlockingClient
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import UNREADABLE, MetadataDamaged
-from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.versioned import Versioned
 from pyspark_bookie.jobs.framework.arguments import DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
@@ -49,6 +49,11 @@ from pyspark_bookie.jobs.replicas.units import Slice, Unit, by_bookie, chosen, g
 
 KIND: Final = "scrub-pass"
 _VERSION: Final = 1
+PIECES_PER_SLOT: Final = 8
+"""Approximate pieces per slot of one wave: at its end slots wait for the last one."""
+MAX_LEDGERS: Final = 5_000
+"""Maximum ledgers of one wave."""
+DOUBTS_PER_PIECE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class PassRecord:
         self._restart = False
 
     def load(self, *, restart: bool) -> PassState:
-        """Where to go on; a new pass if the last one ended. Raises `MetadataDamaged`."""
+        """Return where to continue; a new pass if the last one ended. Raises `MetadataDamaged`."""
         self._restart = restart
         self._stored = self._records.find(self._name)
         now = int(time.time() * 1000)
@@ -150,7 +155,7 @@ class ScrubArguments(SelectionArguments):
     restart: bool = argument(False, help="Begin a new pass, whatever the last run of this name left.")
     mark: bool = argument(False, help="Mark ledgers that lost copies, so that auto-recovery restores them.")
     recheck: float = argument(
-        5.0, help="Pause before what seems wrong is inspected again; nothing is told without that.", kind=DURATION
+        5.0, help="Pause before a suspected fault is inspected again; only confirmed ones are reported.", kind=DURATION
     )
     piece_bytes: int = argument(256 << 20, help="Data of one bookie in one piece of work.", kind=SIZE)
 
@@ -168,13 +173,6 @@ class ScrubJob:
     def run(self, context: JobContext[ScrubArguments]) -> JobResult:
         """See the class."""
         return scrub(context)
-
-
-PIECES_PER_SLOT: Final = 8
-"""Of one wave, about: at its end slots wait for the last one."""
-MAX_LEDGERS: Final = 5_000
-"""Of one wave."""
-DOUBTS_PER_PIECE: Final = 64
 
 
 def scrub(context: JobContext[ScrubArguments]) -> JobResult:
@@ -244,7 +242,7 @@ class _Pass:
         return self.next_ledger
 
     def wave(self, wave: tuple[Slice, ...]) -> bool:
-        """Whether all of it was done."""
+        """Inspect a wave. Return True if all of it was done."""
         blocks: list[BlockSum] = []
         planned = pieces(wave, self.context.args.piece_bytes)
         ended = 0
@@ -279,15 +277,15 @@ class _Pass:
                 self.totals.add_failed(self.context, Unit(0, slices), outcome.failure)
 
     def tell(self) -> None:
-        """How much of it is done."""
+        """Report the progress of the pass."""
         found = sum(self.totals.spool.counts.values())
         note = f"{self.totals.sums['nbytes'] / 1e6:,.0f} MB, {found} findings"
         self.context.progress(self.done, self.total, "ledgers", note)
 
 
 def pieces(wave: tuple[Slice, ...], piece_bytes: int) -> list[Unit]:
-    """The wave as pieces of single bookies, each in ascending order, so that neighbours are of different bookies. What
-    names no bookie, because nobody can read its metadata, is a piece of its own."""
+    """Cut the wave into pieces of single bookies, each in ascending order, so that neighbours are of different
+    bookies. Ledgers without a bookie, whose metadata cannot be read, are a piece of their own."""
     of_bookies: list[list[Unit]] = []
     for unit in by_bookie(wave, 0):
         parts: list[list[Slice]] = [[]]

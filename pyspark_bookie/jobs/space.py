@@ -1,5 +1,6 @@
-"""The job `space`: tasks count what ledgers take, by owner and by bookie, from metadata alone; bookies are asked over
-their admin API about their disks and entry logs; and a forecast is made.
+"""The job `space`: sizes of ledgers by owner and by bookie, disks and entry logs of bookies, and a forecast.
+
+Tasks read metadata alone; bookies are asked over their admin API about disks and entry logs.
 
 Format of the detail report of `space` and `compact-report`, which is one table for owners, bookies and entry logs:
 `section` is owner, bookie or entry log; `name` is the owner as "kind name", the bookie, or "bookie file". What a
@@ -26,6 +27,7 @@ from bookie_client.client import Client
 from bookie_protocol.admin_api import bookie as bookie_api
 from bookie_protocol.admin_api import gc
 from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.admin_api.trust import Trust
 from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.together import bounded
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LEDGERS: Final = 2_000
-"""Of one piece."""
+"""Ledgers of one piece."""
 _NUMBERS: Final = (
     "ledgers",
     "open_ledgers",
@@ -58,6 +60,8 @@ _NUMBERS: Final = (
     "garbage_bytes",
     "reclaimable_bytes",
 )
+AT_ONCE: Final = 16
+READ_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +129,8 @@ def report(context: JobContext[SpaceArguments]) -> JobResult:
 
 
 def bookies_of(context: JobContext[AdminArguments], entry_logs: int) -> list[BookieSpace]:
-    """What all registered bookies say. Raises `UsageError` for files that cannot be used, `MetadataUnavailable`."""
+    """Return the answers of all registered bookies. Raises `UsageError` for files that cannot be used,
+    `MetadataUnavailable`."""
     args = context.args
     access = AdminAccess(args.admin_token_file, args.admin_ca_file, args.admin_certificate_file, args.admin_key_file)
     try:
@@ -135,7 +140,8 @@ def bookies_of(context: JobContext[AdminArguments], entry_logs: int) -> list[Boo
 
     async def ask(client: Client) -> list[BookieSpace]:
         async with aiohttp.ClientSession() as session:
-            return await ask_bookies(AdminClient(session, token), await admin_places(client, tls), entry_logs)
+            places = await admin_places(client, tls, access.trust(tls))
+            return await ask_bookies(AdminClient(session, token), places, entry_logs)
 
     return context.client().run(ask)
 
@@ -275,9 +281,15 @@ class AdminAccess:
             context.load_cert_chain(self.certificate_file, self.key_file)
         return context
 
+    def trust(self, tls: ssl.SSLContext) -> Trust:
+        """Return the servers that may see the token; `tls`: what `context` returned."""
+        authorities = tls if self.ca_file is not None else None
+        return Trust(authorities=authorities, remedy="set httpServerTlsEnable=true there, and --admin-ca-file here")
 
-async def admin_places(client: Client, tls: ssl.SSLContext) -> dict[str, Place | None]:
-    """Where each registered bookie serves its admin API, and whether by HTTPS, as it says itself; None: nowhere.
+
+async def admin_places(client: Client, tls: ssl.SSLContext, trust: Trust) -> dict[str, Place | None]:
+    """Return the address of each registered bookie's admin API, with its scheme, as the bookie publishes it; None:
+    it has none.
 
     Raises `MetadataUnavailable`.
     """
@@ -287,11 +299,8 @@ async def admin_places(client: Client, tls: ssl.SSLContext) -> dict[str, Place |
             url = (await client.bookies.info(bookie)).admin_url()
         except MetadataError:
             url = None
-        places[bookie] = None if url is None else Place(url, url, tls)
+        places[bookie] = None if url is None else Place(url, url, tls, trust=trust)
     return places
-
-
-AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,9 +383,6 @@ async def _logs(api: AdminClient, bookie: str, at: Place, most: int) -> list[Log
             owners = tuple(share.ledger_id for share in each.owners or ())
             found.append(LogSpace(bookie, name, each.size, each.live_bytes, owners, each.reason))
     return found
-
-
-READ_AT_ONCE: Final = 64
 
 
 @dataclass(slots=True)

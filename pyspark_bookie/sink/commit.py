@@ -1,5 +1,6 @@
-"""What the driver does when all tasks have written, or some have failed: it puts tiny ledgers together if asked to
-(`coalescePartitions`), publishes, tells which ledgers were written (`idsFile`), and cleans up.
+"""The driver's part of a write, when all tasks have written or some have failed: coalesce, publish, clean up.
+
+It puts tiny ledgers together if asked to (`coalescePartitions`), and writes the list of ledgers (`idsFile`).
 
 Tiny ledgers are copied into one only for batches that are small anyway, so the copy costs little; larger ones stay as
 the tasks wrote them.
@@ -17,13 +18,13 @@ Invariants
 - A copy of tiny ledgers has the same entries in the same order; the batch's number of rows and checksum stay. The
   tasks' ledgers are deleted only when the copy is closed; a driver that dies in between leaves ledgers that no stream
   lists, and the batch is written again.
-- The file of `idsFile` is there wholly or not at all, and is known to be writable before a batch is published. It tells
-  of published ledgers alone: those of a batch that was published before are of a repetition, which nobody sees, and
-  then it stays as it is.
+- The file of `idsFile` is there wholly or not at all, and is known to be writable before a batch is published. It lists
+  published ledgers alone: a repetition of a batch that was published before makes ledgers that no reader sees, and the
+  file stays as it is.
 
 No Spark in here. Any process.
 
-Source: reference Spark notes, section 3.
+Source: docs/internals/spark.md, section 3.
 """
 
 from __future__ import annotations
@@ -63,10 +64,20 @@ if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
     from bookie_client.client import Client
 
+_log = logging.getLogger(__name__)
+WARNING_SECONDS: Final = 600.0
+"""Between warnings of tiny ledgers of one stream."""
+MAX_WARNED: Final = 1_000
+_warned: dict[str | None, float] = {}
+"""Time of the next warning of a stream, by this process's clock."""
+METADATA_UNAVAILABLE: Final = code_of(MetadataUnavailable())
+MAX_COPIED_FACTOR: Final = 4
+"""A batch is copied if it has at most so many times `tinyLedgerBytes` in all."""
+
 
 @dataclass(frozen=True)
 class IdsFile:
-    """What is to be told, in a file beside it until it counts. `path` None: nobody wants to know."""
+    """The content of `idsFile`, in a file beside it until the batch is published. `path` None: it is not wanted."""
 
     path: str | None
 
@@ -112,19 +123,13 @@ def _told(path: str) -> Iterator[None]:
         raise PodkeeperSparkError(OPTION, f"option idsFile={path}: {error.strerror}") from None
 
 
-_log = logging.getLogger(__name__)
-WARNING_SECONDS: Final = 600.0
-"""Between warnings of tiny ledgers of one stream."""
-MAX_WARNED: Final = 1_000
-_warned: dict[str | None, float] = {}
-"""When to warn of a stream again, by this process's clock."""
-METADATA_UNAVAILABLE: Final = code_of(MetadataUnavailable())
-
-
 @contextmanager
 def told_if_away(options: SinkOptions, then: str) -> Iterator[None]:
-    """An error of the block that says that the metadata service is away names the stream, and what to do `then`, a
-    sentence: tasks may have written already, and nobody knows whether the batch was published."""
+    """Add the stream and a remedy, the sentence `then`, to an error of the block that the metadata service is
+    away.
+
+    Tasks may have written already, and it is unknown whether the batch was published.
+    """
     try:
         yield
     except PodkeeperSparkError as error:
@@ -208,7 +213,7 @@ def delete_ledgers(client: BlockingClient, ledger_ids: Iterable[int]) -> None:
 
 
 def warn_of_tiny_ledgers(options: SinkOptions, batch: Batch) -> None:
-    """Many tiny ledgers burden the metadata service and the memory of bookies. Told once in a while."""
+    """Warn, once in a while, of many tiny ledgers: they burden the metadata service and the memory of bookies."""
     count = len(batch.ledgers)
     now = time.monotonic()
     if count and batch.nbytes // count < options.tiny_ledger_bytes and now >= _warned.get(options.stream, now):
@@ -239,10 +244,6 @@ def _set_back(name: str, txn: Txn | None, error: StreamTransactionConflict) -> P
         " or double rows: restore the checkpoint, or begin a new one. If the query does not make the same content again"
         " (random values), set replayCheck=rows",
     )
-
-
-MAX_COPIED_FACTOR: Final = 4
-"""A batch is copied if it has at most so many times `tinyLedgerBytes` in all."""
 
 
 def coalesced(options: SinkOptions, batch: Batch, batch_id: int | None = None) -> Batch:

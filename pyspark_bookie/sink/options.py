@@ -28,8 +28,11 @@ class SinkMode(Enum):
 
 
 class ReplayCheck(Enum):
-    """How a batch that was published before is recognised: by the number of its rows and a checksum of their
-    content, or by the number alone, for queries that do not make the same content again."""
+    """The way to recognise a batch that was published before.
+
+    CONTENT: by the number of its rows and a checksum of their content. ROWS: by the number alone, for queries that do
+    not make the same content again.
+    """
 
     CONTENT = "content"
     ROWS = "rows"
@@ -51,7 +54,7 @@ class SinkOptions(AccessOptions):
 
     # --- where to ---------------------------------------------------------------------------------------------
     write_mode: SinkMode = option(SinkMode.STREAM)
-    """Not `mode`: that option is Spark's own, the save mode."""
+    """Write mode. It is not called `mode`, which is Spark's own option, the save mode."""
     stream: str | None = option(None, read=stream_name)
     create_stream: bool = option(True)
     """Create the stream, with the sizes below, if there is none."""
@@ -76,7 +79,7 @@ class SinkOptions(AccessOptions):
     order_by: tuple[str, ...] = option((), read=words)
     """Columns by which a task sorts its rows, ascending, before it writes them."""
     order_by_max_bytes: int = option(256 * MIB, read=size)
-    """What a task may hold in memory for that."""
+    """Bytes that a task may hold in memory for that."""
     coalesce_partitions: bool = option(False)
     """The driver copies the ledgers of a batch into one if they are tiny."""
     tiny_ledger_bytes: int = option(8 * MIB, read=size)
@@ -122,7 +125,7 @@ class SinkOptions(AccessOptions):
 
     @property
     def has_own_sizes(self) -> bool:
-        """Whether sizes were given, which count more than those of a stream that exists."""
+        """Return True if sizes were given, which override those of an existing stream."""
         return (self.ensemble_size, self.write_quorum, self.ack_quorum) != (None, None, None)
 
     def _refuse_what_needs_a_stream(self) -> None:

@@ -1,4 +1,4 @@
-"""What Spark calls to write: `df.write.format("bookkeeper")`, and `df.writeStream.format("bookkeeper")`, each row once.
+"""The writers that Spark calls (`df.write.format("bookkeeper")`, and the same with `writeStream`), each row once.
 
 Spark gives a batch write no identity, so running it again writes again, unless the caller says which of its batches
 this is (`txnAppId`, `txnVersion`).
@@ -11,7 +11,7 @@ Spark makes the writer of a batch write when it plans, and pickles it for tasks 
 has a new writer for the tasks of each batch and another one for each commit, in processes that are used again. Nothing
 but what the constructor sets, and the messages, goes from the one to the other.
 
-Source: reference Spark notes, sections 1 (items 11 to 13, 18) and 3.
+Source: docs/internals/spark.md, sections 1 (items 11 to 13, 18) and 3.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ _log = logging.getLogger(__name__)
 _UNKNOWN: Final = "Nobody knows whether the batch was published: when it is back, "
 _COUNTS_ONCE: Final = _UNKNOWN + "write it again with the same txnAppId and txnVersion, and it counts once"
 _MAY_COUNT_TWICE: Final = _UNKNOWN + "look at the stream (table=streams) first; a batch with txnAppId counts once"
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options of the query that Spark hands to its sink, too."""
+_RESTART: Final = (
+    "When it is back, start the query again from its checkpoint: the batch that was under way is published once then"
+)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -60,11 +65,11 @@ class BatchWriter(DataSourceArrowWriter):
         ensure_stream(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task. One attempt; Spark may make several of the same rows."""
+        """Write one partition, in a task. Spark may make several attempts with the same rows."""
         return write_task(iterator, self._options, self._write_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when every task has written."""
+        """Publish the batch, on the driver, when every task has written."""
         options = self._options
         with told_if_away(options, _MAY_COUNT_TWICE if options.txn_app_id is None else _COUNTS_ONCE):
             batch = coalesced(options, batch_of(collected(messages)))
@@ -75,15 +80,8 @@ class BatchWriter(DataSourceArrowWriter):
             _log.warning("wrote ledgers %s", [ledger.ledger_id for ledger in batch.ledgers])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when a task or the commit failed; other tasks may still be writing."""
+        """Clean up, on the driver, when a task or the commit failed; other tasks may still be writing."""
         clean_up(self._options, [ledger for message in collected(messages) for ledger in message.ledgers])
-
-
-_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options of the query that Spark hands to its sink, too."""
-_RESTART: Final = (
-    "When it is back, start the query again from its checkpoint: the batch that was under way is published once then"
-)
 
 
 class StreamingWriter(DataSourceStreamArrowWriter):
@@ -113,12 +111,13 @@ class StreamingWriter(DataSourceStreamArrowWriter):
             self._away = error  # for `write` and `commit`: if `abort` failed, too, Spark would hide why the batch did
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task. One attempt; Spark may make several of the same rows."""
+        """Write one partition, in a task. Spark may make several attempts with the same rows."""
         self._check()
         return write_task(iterator, self._options)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
-        """On the driver, when every task has written; again after a crash, with other ledgers of the same rows."""
+        """Publish the batch, on the driver, when every task has written; again after a crash, with other ledgers
+        of the same rows."""
         self._check()
         options = self._options
         batch = batch_of(collected(messages))
@@ -132,8 +131,8 @@ class StreamingWriter(DataSourceStreamArrowWriter):
             publish(options, batch, batch.query_id, batchId, replace=self._overwrite)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
-        """On the driver, when a task or the commit failed, also after a commit whose answer was lost; other tasks may
-        still be writing. A driver that dies calls nothing."""
+        """Clean up, on the driver, when a task or the commit failed, also after a commit whose answer was lost.
+        Other tasks may still be writing. It is not called if the driver dies."""
         clean_up(self._options, [ledger for message in collected(messages) for ledger in message.ledgers])
 
     def _check(self) -> None:

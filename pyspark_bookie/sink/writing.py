@@ -1,11 +1,12 @@
-"""What a task of the sink does, batch or streaming: record batches into ledgers, one column as their entries; how the
-ledgers are made and whose they are; and what it tells the driver of them.
+"""A task of the sink, batch or streaming: it writes one column of record batches as entries of new ledgers.
 
-Each row is an entry, its column `value` the payload: binary, or a string, which is stored as UTF-8. Columns that the
-source gives may stand beside it, so that what was read can be written; any other column would be lost, and is refused.
+It also tags the ledgers with their owner, and reports them to the driver.
 
-Only `write_task` knows Spark, which tells a task who it is. One thread writes with one call; payloads are copied once,
-out of the Arrow buffer.
+Each row is an entry, its column `value` the payload: binary, or a string, which is stored as UTF-8. Columns of the
+source may be present, so that rows that were read can be written; any other column would be lost, and is rejected.
+
+Only `write_task` uses Spark, which identifies the task. One thread writes with one call; payloads are copied once, out
+of the Arrow buffer.
 
 Each ledger carries tags in its custom metadata that say who made it: for people, and for the job `orphans`, which finds
 what attempts left behind that failed or were killed.
@@ -16,10 +17,10 @@ Invariants
 - A ledger is created with its first entry, so a task without rows leaves nothing behind.
 - At most `inflight_bytes` of payload, and the entries of one chunk, were sent and are not acknowledged.
 - What is returned is closed: its end is in the metadata, and every entry is acknowledged.
-- After a failure the ledgers of this attempt are deleted, as far as they can be: nobody else knows of them.
+- After a failure the ledgers of this attempt are deleted, as far as they can be: only this task knows of them.
 - No value is changed, dropped or made up: a null is an error, never an empty entry.
 
-Source: reference Spark notes, section 3.
+Source: docs/internals/spark.md, section 3.
 """
 
 from __future__ import annotations
@@ -48,6 +49,16 @@ if TYPE_CHECKING:
 VALUE: Final = "value"
 OF_THE_SOURCE: Final = frozenset({"ledger_id", "entry_id", "length", "lac", "stream", "_metadata", "_corrupt"})
 """All columns that the source gives of raw entries."""
+CHUNK_BYTES: Final = 1024 * 1024
+"""Payload bytes that are handed to the client at a time, at most."""
+CHUNK_ENTRIES: Final = 4_096
+_FAULTS: Final = (PodkeeperError, PodkeeperSparkError, RuntimeError)
+"""Errors of a client, or of one that was closed."""
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
+"""Local properties that Spark sets in the tasks of a streaming query; the group of its jobs is the run."""
+CHECKSUM_MODULUS = 1 << 64
 
 
 def check_input(schema: StructType, options: SinkOptions) -> None:
@@ -119,8 +130,8 @@ TAG: Final = "podkeeper/"
 
 @dataclass(frozen=True)
 class Owner:
-    """Who writes. `query_id` and `batch_id` are None in a batch write; `run_id` is the run of the query, or the
-    write."""
+    """The writer of a ledger. `query_id` and `batch_id` are None in a batch write; `run_id` is the run of the
+    query, or the write."""
 
     partition_id: int
     attempt: int
@@ -144,8 +155,7 @@ class Owner:
 
 
 def settings_of(options: SinkOptions, stream: StreamSettings | None) -> StreamSettings:
-    """How ledgers are made: sizes that were given count more than those of the stream, which count more than the
-    defaults."""
+    """Return the settings of new ledgers: given sizes override those of the stream, which override the defaults."""
     settings = stream or StreamSettings()
     if stream is None or options.has_own_sizes:
         ensemble, write, ack = options.quorums
@@ -196,13 +206,6 @@ class TaskLedgers:
         return {"application": SINK.encode(), **own, **of_stream, **self._owner.tags()}
 
 
-CHUNK_BYTES: Final = 1024 * 1024
-"""Payload bytes that are handed to the client at a time, at most."""
-CHUNK_ENTRIES: Final = 4_096
-_FAULTS: Final = (PodkeeperError, PodkeeperSparkError, RuntimeError)
-"""Of a client, or of one that was closed."""
-
-
 class Ledger(Protocol):
     """The part of `BlockingLedgerWriter` that is used."""
 
@@ -215,7 +218,7 @@ class Ledger(Protocol):
 
 
 class Ledgers(Protocol):
-    """Where ledgers come from."""
+    """A factory of ledgers."""
 
     def create(self) -> Ledger: ...
 
@@ -351,12 +354,6 @@ class _Task:
         self._closed.append(PublishedLedger(current.ledger.ledger_id, current.entries, current.nbytes, current.crc))
 
 
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
-_RUN_ID: Final = "spark.jobGroup.id"
-"""Local properties that Spark sets in the tasks of a streaming query; the group of its jobs is the run."""
-
-
 def write_task(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: str | None = None) -> Written:
     """Write a task's rows into ledgers of its own and close them. `write_id` names a batch write; a streaming query has
     its own ids. Raises `PodkeeperSparkError`; then nothing of this attempt is left, if that can be helped."""
@@ -393,9 +390,6 @@ def _owner(write_id: str | None) -> Owner:
     )
 
 
-CHECKSUM_MODULUS = 1 << 64
-
-
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
     """One attempt of one task. `query_id` and `batch_id` are None in a batch write: only here the driver's commit can
@@ -412,8 +406,8 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Batch:
-    """All tasks of a batch together; ledgers in the order of partitions. `copied`: ledgers of tasks whose entries are
-    in `ledgers` now, which is why nobody needs them when the batch is published."""
+    """All tasks of a batch together; ledgers in the order of partitions. `copied`: ledgers of tasks whose entries
+    are now in `ledgers`, so that they are not needed once the batch is published."""
 
     query_id: str | None
     ledgers: tuple[PublishedLedger, ...]

@@ -1,9 +1,11 @@
-"""What the archive has of ledgers that are gone from the cluster, by the records that `offload` keeps in the metadata
-service, and of what ledgers said of themselves by the archive's manifests.
+"""The archived copies of ledgers that are gone from the cluster, and their custom metadata.
+
+Copies are found by the records that `offload` keeps in the metadata service, custom metadata by the archive's
+manifests.
 
 Invariants
-- A ledger is in the archive on the record's word alone; without one, on the metadata service's word, it is not. What
-  cannot be told raises, and is never "not there".
+- A ledger is in the archive on the record's word alone; without one, on the metadata service's word, it is not. An
+  unknown state raises, and is never "not there".
 
 Event loop of the client only; files are read by threads beside it.
 """
@@ -33,13 +35,13 @@ _MANIFESTS_AT_A_TIME: Final = 16
 
 
 async def all_archived(client: Client, ledger_ids: Iterable[int]) -> dict[int, ArchivedLedger]:
-    """Those of these ledgers that are in the archive. Raises as `archived`."""
+    """Return those of these ledgers that are in the archive. Raises as `archived`."""
     found = await bounded(list(ledger_ids), partial(archived_ledger, client.metadata_service))
     return {each.ledger_id: each for each in found if each is not None}
 
 
 def is_as_listed(metadata: LedgerMetadata, listed: StreamLedger | None) -> bool:
-    """Whether the cluster's ledger can be the one that a stream lists; `listed` None: no list tells how long it is."""
+    """Return True if the cluster's ledger can be the one that a stream lists; `listed` None: no list has its length."""
     if listed is None or listed.entries is None:
         return True
     return metadata.is_closed and (metadata.last_entry_id + 1, metadata.length) == (listed.entries, listed.nbytes)
@@ -62,7 +64,8 @@ async def recorded(client: Client, ids: LedgerIds | None = None) -> frozenset[in
 
 
 async def custom_metadata(ledgers: Iterable[ArchivedLedger]) -> dict[int, Mapping[str, bytes]]:
-    """What ledgers said of themselves, by id. Raises `ArchivedFileMissing`, `ArchiveUnavailable`, `MetadataDamaged`."""
+    """Return the custom metadata of ledgers, by id. Raises `ArchivedFileMissing`, `ArchiveUnavailable`,
+    `MetadataDamaged`."""
     opened: dict[str, Files] = {}
 
     async def one(ledger: ArchivedLedger) -> tuple[int, Mapping[str, bytes]]:

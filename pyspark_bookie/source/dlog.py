@@ -12,7 +12,7 @@ entry begins with a record, whose first byte is 0. Uncompressed a block is recor
 
 | bits of `metadata` | |
 |---|---|
-| 0 | control record: DistributedLog's own, written so that readers see what stands in front of it |
+| 0 | control record: DistributedLog's own, written so that readers see what is in front of it |
 | 1 | end of stream: the log was sealed |
 | 2 | record set: the payload holds records of its own |
 | 16 to 47 | position in the log segment: 1 for its first user record; 0 from a writer that does not count |

@@ -1,5 +1,6 @@
-"""Options of the source, of batch and streaming reads: which ledgers, from where to where, and how they are read.
-docs/spark.md has the table.
+"""Options of the source, of batch and streaming reads: the selection of ledgers and entries, and ways of reading.
+
+The table is in docs/spark.md.
 
 Pure; any process.
 """
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.digest import DigestType
@@ -28,6 +31,7 @@ from pyspark_bookie.common.options import (
 )
 from pyspark_bookie.common.secrets import read_token
 from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions, positions
+from pyspark_bookie.source.starting_times import NoMatch, StartingTimes, milliseconds, times_by_name
 
 if TYPE_CHECKING:
     from bookie_client.options import ClientOptions
@@ -35,11 +39,17 @@ if TYPE_CHECKING:
 REPLICA: Final = "replica"
 QUORUM: Final = "quorum"
 _BOOKIE: Final = "bookie:"
+_FROM_EARLIEST: Final = Positions(EARLIEST, is_default=True)
+_FROM_LATEST: Final = Positions(LATEST, is_default=True)
+_STREAM_SELECTIONS: Final = frozenset({"stream", "streams", "streamPattern", "managedLedger"})
 
 
 class OpenLedgers(Enum):
-    """What becomes of ledgers that are not closed: read up to the last add confirmed (nobody is fenced), leave out, or
-    recover, which locks their writer out for good."""
+    """The treatment of ledgers that are not closed.
+
+    LAC: read up to the last add confirmed, without fencing. SKIP: leave out. RECOVER: recover, which locks their writer
+    out for good.
+    """
 
     LAC = "lac"
     SKIP = "skip"
@@ -54,8 +64,10 @@ class Locality(Enum):
 
 
 class Tiers(Enum):
-    """Where ledgers are looked for. ALL: in bookies, and what is gone from there in the archives that `offload` has
-    written. BOOKIES: in bookies alone."""
+    """The places where ledgers are looked for.
+
+    ALL: in bookies, and those gone from there in the archives that `offload` has written. BOOKIES: in bookies alone.
+    """
 
     ALL = "all"
     BOOKIES = "bookies"
@@ -68,6 +80,13 @@ class Decode(Enum):
     RAW = "raw"
     PULSAR = "pulsar"
     DLOG = "dlog"
+
+
+class PulsarSchema(Enum):
+    """NONE: values as they are. JSON: also as JSON texts, by the schema of the topic."""
+
+    NONE = "none"
+    JSON = "json"
 
 
 class Table(Enum):
@@ -129,7 +148,7 @@ def ledger_pattern(text: str) -> CustomMetadataPattern:
 
 
 def scope(text: str) -> str:
-    """Only `all`."""
+    """Read a scope; only `all` is valid."""
     if text.strip().lower() != "all":
         raise ValueError("must be all")
     return "all"
@@ -150,7 +169,10 @@ class SourceOptions(AccessOptions):
     table: Table | None = option(None)
 
     # --- from where to where ----------------------------------------------------------------------------------
-    starting_position: Positions = option(positions("earliest"), read=positions)
+    starting_position: Positions = option(_FROM_EARLIEST, read=positions)
+    starting_timestamp: int | None = option(None, read=milliseconds)
+    starting_offsets_by_timestamp: Mapping[str, int] | None = option(None, read=times_by_name)
+    starting_offsets_by_timestamp_strategy: NoMatch = option(NoMatch.ERROR)
     ending_position: Positions = option(positions("latest"), read=positions)
     open_ledgers: OpenLedgers = option(OpenLedgers.LAC)
 
@@ -158,6 +180,7 @@ class SourceOptions(AccessOptions):
     min_partitions: int = option(1, read=at_least(1))
     max_bytes_per_partition: int = option(128 * MIB, read=size)
     max_ledgers_per_partition: int = option(1_000, read=at_least(1))
+    max_entries_per_partition: int | None = option(None, read=at_least(1), also="maxRecordsPerPartition")
 
     # --- how they are read ------------------------------------------------------------------------------------
     read_mode: ReadMode = option(ReadMode(QUORUM), read=read_mode)
@@ -171,11 +194,12 @@ class SourceOptions(AccessOptions):
     digest_type: DigestType = option(DigestType.CRC32C, read=digest_type)
     rate_limit: int | None = option(None, read=size, name="rateLimit.bytesPerSecond")
     rate_limit_tasks: int | None = option(None, read=at_least(1), name="rateLimit.concurrentTasks")
-    """How many tasks can run at the same time; by default as many as there are partitions, which never exceeds the
-    rate."""
+    """Number of tasks that can run at the same time; by default as many as there are partitions, which never
+    exceeds the rate."""
 
     # --- what a row has ---------------------------------------------------------------------------------------
     decode: Decode = option(Decode.RAW)
+    pulsar_schema: PulsarSchema = option(PulsarSchema.NONE)
     include_metadata: bool = option(False)
 
     # --- the bookies' HTTP API, for table=entrylogs -----------------------------------------------------------
@@ -198,6 +222,9 @@ class SourceOptions(AccessOptions):
             )
         if self.decode is not Decode.RAW and not self.read_mode.is_quorum:
             raise ValueError(f"decode={self.decode.value} needs readMode=quorum")
+        if self.applies_schema and (self.managed_ledger is None or self.decode is not Decode.PULSAR):
+            raise ValueError("pulsarSchema=json needs managedLedger and decode=pulsar: a topic has the schema")
+        self._check_start()
 
     def client_options(self) -> ClientOptions:
         """Raises `PodkeeperSparkError` (OPTION)."""
@@ -216,6 +243,39 @@ class SourceOptions(AccessOptions):
             return None
         return read_token("admin.tokenFile", self.admin_token_file)
 
+    def _check_start(self) -> None:
+        starts = {
+            "startingPosition": not self.starting_position.is_default,
+            "startingTimestamp": self.starting_timestamp is not None,
+            "startingOffsetsByTimestamp": self.starting_offsets_by_timestamp is not None,
+        }
+        given = [name for name, is_given in starts.items() if is_given]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: a query has one start")
+
+    @property
+    def starting_times(self) -> StartingTimes | None:
+        """The times to begin at; None: `starting_position` counts. Raises `BadRequest`."""
+        named, strategy = self.starting_offsets_by_timestamp, self.starting_offsets_by_timestamp_strategy
+        if named is None:
+            since = self.starting_timestamp
+            return None if since is None else StartingTimes(since, otherwise=strategy)
+        if self.managed_ledger is not None:
+            from bookie_client.streams.managed_ledgers import stored_name
+
+            named = {stored_name(name): at for name, at in named.items()}
+        return StartingTimes(named=named, otherwise=strategy)
+
+    @property
+    def applies_schema(self) -> bool:
+        """Return True if values are decoded by the schema of their topic."""
+        return self.pulsar_schema is PulsarSchema.JSON
+
+    @property
+    def entries_have_times(self) -> bool:
+        """Return True if each entry says when it was made, as those of Pulsar do."""
+        return self.managed_ledger is not None or self.decode is Decode.PULSAR
+
     def selections(self) -> list[str]:
         """The names of the options that select ledgers and are given."""
         chosen = {
@@ -230,8 +290,13 @@ class SourceOptions(AccessOptions):
         return [name for name, value in chosen.items() if value is not None]
 
     @property
+    def reads_streams(self) -> bool:
+        """Return True if ledgers come as ordered lists, and not each by itself."""
+        return bool(_STREAM_SELECTIONS & set(self.selections()))
+
+    @property
     def reads_archive(self) -> bool:
-        """Whether ledgers that are gone from the bookies are looked for in archives, which have no replicas."""
+        """Return True if ledgers that are gone from the bookies are looked for in archives, which have no replicas."""
         return self.tiers is Tiers.ALL and self.read_mode.is_quorum
 
     @property
@@ -241,22 +306,21 @@ class SourceOptions(AccessOptions):
 
     @property
     def has_corrupt_column(self) -> bool:
-        """What could not be read is told in a row."""
+        """Return True if unreadable entries are reported in rows."""
         return not self.fail_on_data_loss or self.read_mode.is_replica
-
-
-_STREAM_SELECTIONS: Final = frozenset({"stream", "streams", "streamPattern", "managedLedger"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class EitherOptions(SourceOptions):
-    """What may be said of a read before it is known whether it is a batch or a stream: Spark asks for the schema
-    first."""
+    """The options of a read before it is known whether it is a batch or a stream: Spark asks for the schema first."""
 
-    max_entries_per_trigger: int | None = option(None, read=at_least(1))
+    max_entries_per_trigger: int | None = option(None, read=at_least(1), also="maxOffsetsPerTrigger")
     max_bytes_per_trigger: int | None = option(None, read=size)
     max_ledgers_per_trigger: int = option(1_000, read=at_least(1))
     """Ledgers without a stream that one batch begins."""
+    min_entries_per_trigger: int | None = option(None, read=at_least(1), also="minOffsetsPerTrigger")
+    max_trigger_delay: float = option(900.0, read=seconds)
+    """Seconds after a batch for which the next one waits for `min_entries_per_trigger`."""
     cursor: str | None = option(None)
     """Name under which the query tells the streams how far it is, so that retention waits for it."""
     metadata_refresh: float = option(0.2, read=seconds)
@@ -271,7 +335,7 @@ class EitherOptions(SourceOptions):
 class StreamingOptions(EitherOptions):
     """`starting_position` counts for a new query only; afterwards its checkpoint does."""
 
-    starting_position: Positions = option(positions("latest"), read=positions)
+    starting_position: Positions = option(_FROM_LATEST, read=positions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -283,17 +347,27 @@ class StreamingOptions(EitherOptions):
             raise ValueError(
                 "openLedgers=recover is for batch reads: a query that follows ledgers must not lock writers out"
             )
+        least, most = self.min_entries_per_trigger, self.max_entries_per_trigger
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"minEntriesPerTrigger={least} is more than maxEntriesPerTrigger={most}")
         if self.cursor is not None and (self.managed_ledger is not None or not self.reads_streams):
             raise ValueError("cursor needs stream, streams or streamPattern: other ledgers have no place for it")
 
     @property
-    def reads_streams(self) -> bool:
-        """Whether ledgers come as ordered lists, and not each by itself."""
-        return bool(_STREAM_SELECTIONS & set(self.selections()))
+    def fingerprint(self) -> str:
+        """Tells this selection of ledgers from others in the offsets of a query. Streams need none: their offsets name
+        each of them."""
+        (kind,) = self.selections()
+        pattern = self.ledger_pattern
+        conditions = [] if pattern is None else [(key, value.pattern) for key, value in pattern.conditions]
+        chosen = json.dumps([str(self.ledgers), conditions, self.scope])
+        return f"{kind}:{sha256(chosen.encode()).hexdigest()[:16]}"
 
     @property
     def start_text(self) -> str:
-        """The starting position as the first offset tells it; `positions` reads it."""
+        """The start as the first offset tells it; `start_of` reads it."""
+        if self.starting_times is not None:
+            return self.starting_times.text()
         chosen = self.starting_position
         if chosen.everywhere is not None:
             return {EARLIEST: "earliest", LATEST: "latest"}[chosen.everywhere]

@@ -5,7 +5,8 @@ Running a task costs some 60 ms before its first byte, and one task should not t
 
 Invariants
 - Every entry of every range is in exactly one partition, and no other entry is in any.
-- A partition with more than one range is not larger than `max_bytes`, nor has it more than `max_ranges` ranges.
+- A partition with more than one range is not larger than `max_bytes`, nor has it more than `max_ranges` ranges. None
+  has more than `max_entries` entries.
 - The same ranges and limits give the same partitions: a restarted batch reads the same entries.
 - Rows of a stream keep its order within a partition, and partitions that of their numbers. A sink that puts its ledgers
   together in that order, as ours does, gives a stream in the order of the source's.
@@ -20,14 +21,18 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
 from bookie_protocol.archive import ArchivedLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata, LedgerState
+from bookie_protocol.versioned import UNSTORED, Identity, LedgerLife
 from pyspark_bookie.common.throttle import share
+
+if TYPE_CHECKING:
+    from pyspark_bookie.source.pulsar_schema.types import Schemas
 
 RANGE_COST: Final = 64 * 1024
 """Bytes that a range counts for beyond its entries: opening it is a request, too."""
@@ -37,14 +42,15 @@ ENTRY_COST: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class LedgerSnapshot:
-    """What a task has to know of a ledger to read it without asking the metadata service. It carries no password.
+    """The metadata of a ledger that a task needs to read it without the metadata service. It has no password.
 
     `last_entry_id` is the last entry, of an open ledger the last one confirmed when it was looked at; `length` are the
-    payload bytes up to it. `stream` is the stream or managed ledger that it was selected by."""
+    payload bytes up to it. `stream` is the stream or managed ledger that it was selected by.
+    """
 
     ledger_id: int
-    version: int
-    """Of its metadata in the metadata service."""
+    identity: Identity
+    """Identity of its metadata in the metadata service."""
     ensemble_size: int
     write_quorum_size: int
     ack_quorum_size: int
@@ -55,7 +61,14 @@ class LedgerSnapshot:
     digest_type: DigestType
     stream: str | None = None
     archive: ArchivedLedger | None = None
-    """Where it is read from instead of bookies, which it is gone from."""
+    """The archived copy to read if the ledger is gone from the bookies."""
+    token: int = 0
+    """Its creation token."""
+
+    @property
+    def life(self) -> LedgerLife | None:
+        """Tells it from other ledgers of its number; None of one that is in the archive alone."""
+        return None if self.archive is not None else LedgerLife(self.ledger_id, self.identity.creation, self.token)
 
     @property
     def entries(self) -> int:
@@ -73,17 +86,28 @@ class LedgerSnapshot:
         starts = [first for first, _ in self.ensembles]
         return starts[bisect_right(starts, max(entry_id, 0)) - 1]
 
+    def covering(self, first: int, last: int) -> LedgerSnapshot:
+        """The snapshot with the fragments of these entries alone: a ledger with many would otherwise travel whole with
+        each of its partitions."""
+        starts = [start for start, _ in self.ensembles]
+        begin, end = bisect_right(starts, max(first, 0)) - 1, bisect_right(starts, max(last, 0))
+        if (begin, end) == (0, len(starts)):
+            return self
+        return replace(self, ensembles=self.ensembles[begin:end])
+
     def metadata(self) -> LedgerMetadata:
-        """As the client needs it; without digest type and password, which it is told apart."""
+        """Return the metadata that the client needs to read the entries of its fragments; digest type and password
+        are passed separately."""
         return LedgerMetadata(
             ledger_id=self.ledger_id,
             ensemble_size=self.ensemble_size,
             write_quorum_size=self.write_quorum_size,
             ack_quorum_size=self.ack_quorum_size,
-            ensembles=dict(self.ensembles),
+            ensembles={0: self.ensembles[0][1], **dict(self.ensembles)},
             state=LedgerState.CLOSED if self.is_closed else LedgerState.OPEN,
             last_entry_id=self.last_entry_id if self.is_closed else -1,
             length=self.length if self.is_closed else 0,
+            creation_token=self.token,
         )
 
 
@@ -93,7 +117,7 @@ def without_bookies(
     """A ledger that has no bookies any more: what the archive has of it, or nothing."""
     return LedgerSnapshot(
         ledger_id=ledger_id,
-        version=0,
+        identity=UNSTORED,
         ensemble_size=0,
         write_quorum_size=0,
         ack_quorum_size=0,
@@ -130,7 +154,7 @@ class Range:
 
     @property
     def cost(self) -> int:
-        """What it counts for when partitions are made."""
+        """Return the cost of the range, by which partitions are made."""
         return RANGE_COST + self.entries * (self.ledger.average + ENTRY_COST)
 
 
@@ -145,7 +169,10 @@ class LostLedger:
 
 
 class ReadPartition(InputPartition):
-    """What one task reads, in this order. `bytes_per_second` is its share of the rate; `lost` are told in rows."""
+    """The ranges that one task reads, in this order. `bytes_per_second` is its share of the rate; `lost` are
+    reported in rows. `schemas`: of the topic that they are of, if values are decoded by them."""
+
+    schemas: Schemas | None = None
 
     def __init__(
         self, ranges: Sequence[Range], bytes_per_second: float | None = None, lost: Sequence[LostLedger] = ()
@@ -175,10 +202,17 @@ class PlanLimits:
     max_bytes: int
     min_partitions: int = 1
     max_ranges: int = 1_000
+    max_entries: int | None = None
     bytes_per_second: float | None = None
-    """Of all tasks together."""
+    """Bytes per second of all tasks together."""
     concurrent_tasks: int | None = None
     """Tasks that can run at the same time; None: all of them."""
+
+    def weight(self, piece: Range, target: int) -> int:
+        """The share that a piece has of a partition that may cost `target`."""
+        if self.max_entries is None:
+            return piece.cost
+        return max(piece.cost, -(-piece.entries * target // self.max_entries))
 
     def rate_of_one(self, partitions: int) -> float | None:
         """The share of the rate that each of so many partitions has."""
@@ -189,24 +223,25 @@ class PlanLimits:
 def plan(ranges: Sequence[Range], limits: PlanLimits) -> list[ReadPartition]:
     """The partitions, ordered so that tasks that start together begin with different bookies."""
     wanted = [each for each in ranges if each.entries > 0]
-    # Cutting adds ranges and their cost; so what is shared by the partitions is known only afterwards.
-    contents = sum(each.cost - RANGE_COST for each in wanted)
-    longest = max(1, min(limits.max_bytes, RANGE_COST - (-contents // limits.min_partitions)))
-    pieces = [piece for each in wanted for piece in _cut(each, longest)]
+    longest = _longest(wanted, limits)  # looks at all ranges
+    pieces = [piece for each in wanted for piece in _cut(each, longest, limits.max_entries)]
+    # Cutting has added ranges and their cost; so what is shared by the partitions is known only now.
     total = sum(piece.cost for piece in pieces)
     target = max(1, min(limits.max_bytes, -(-total // limits.min_partitions)))
     place = {id(piece): number for number, piece in enumerate(pieces)}
-    bins = [sorted(found, key=lambda piece: place[id(piece)]) for found in _packed(pieces, target, limits.max_ranges)]
+    bins = [sorted(found, key=lambda piece: place[id(piece)]) for found in _packed(pieces, target, limits)]
     rate = limits.rate_of_one(len(bins))
     ordered = sorted(bins, key=lambda found: place[id(found[0])])
     return _spread([ReadPartition(found, rate) for found in ordered])
 
 
-def _cut(whole: Range, target: int) -> Iterator[Range]:
-    """Pieces of at most `target`; where a fragment begins in the second half of a piece, the piece ends there, so that
-    tasks keep to one ensemble."""
+def _cut(whole: Range, target: int, max_entries: int | None) -> Iterator[Range]:
+    """Pieces of at most `target` and `max_entries`; where a fragment begins in the second half of a piece, the piece
+    ends there, so that tasks keep to one ensemble."""
     per_entry = whole.ledger.average + ENTRY_COST
     most = max(1, (target - RANGE_COST) // per_entry)
+    if max_entries is not None:
+        most = min(most, max_entries)
     starts = [first for first, _ in whole.ledger.ensembles]
     first = whole.first
     while first <= whole.last:
@@ -214,30 +249,33 @@ def _cut(whole: Range, target: int) -> Iterator[Range]:
         if end <= whole.last:
             fragment = starts[bisect_right(starts, end) - 1]
             end = fragment if fragment > first + most // 2 else end
-        yield replace(whole, first=first, last=end - 1)
+        yield Range(whole.ledger.covering(first, end - 1), first, end - 1)
         first = end
 
 
-def _packed(pieces: Sequence[Range], target: int, max_ranges: int) -> list[list[Range]]:
-    """Longest processing time first: the largest piece goes to the bin with the least in it. A bin that cannot take it
-    cannot take it for all, since the others have more: then there is a new one."""
-    small = sorted((piece for piece in pieces if piece.cost < target), key=lambda piece: -piece.cost)
-    bins: list[list[Range]] = [[piece] for piece in pieces if piece.cost >= target]
-    total = sum(piece.cost for piece in small)
-    count = max(-(-total // target), -(-len(small) // max_ranges))
+def _packed(pieces: Sequence[Range], target: int, limits: PlanLimits) -> list[list[Range]]:
+    """Pack pieces by longest processing time first: the largest piece goes to the bin with the least in it.
+
+    A piece that does not fit there fits nowhere, since the other bins have more: it gets a new one.
+    """
+    weighed = [(limits.weight(piece, target), piece) for piece in pieces]
+    small = sorted((each for each in weighed if each[0] < target), key=lambda each: -each[0])
+    bins: list[list[Range]] = [[piece] for weight, piece in weighed if weight >= target]
+    total = sum(weight for weight, _ in small)
+    count = max(-(-total // target), -(-len(small) // limits.max_ranges))
     open_bins: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(min(count, len(small)))]
     bins += [found for _, _, found in open_bins]
     made = len(open_bins)
-    for piece in small:
-        cost, number, found = open_bins[0] if open_bins else (target, 0, [])
-        if cost + piece.cost > target:
+    for weight, piece in small:
+        filled, number, found = open_bins[0] if open_bins else (target, 0, [])
+        if filled + weight > target:
             bins.append([piece])
-            heapq.heappush(open_bins, (piece.cost, made, bins[-1]))
+            heapq.heappush(open_bins, (weight, made, bins[-1]))
             made += 1
             continue
         found.append(piece)
-        if len(found) < max_ranges:
-            heapq.heapreplace(open_bins, (cost + piece.cost, number, found))
+        if len(found) < limits.max_ranges:
+            heapq.heapreplace(open_bins, (filled + weight, number, found))
         else:
             heapq.heappop(open_bins)
     return [found for found in bins if found]
@@ -261,23 +299,29 @@ def _spread(partitions: Sequence[ReadPartition]) -> list[ReadPartition]:
 def plan_in_order(ranges: Sequence[Range], limits: PlanLimits) -> list[ReadPartition]:
     """Every entry of every range once, in order; a partition with several ranges is within the limits."""
     wanted = [each for each in ranges if each.entries > 0]
-    total = sum(each.cost for each in wanted)
-    target = max(1, min(limits.max_bytes, -(-total // limits.min_partitions)))
-    alone = PlanLimits(max_bytes=target)
+    target = _longest(wanted, limits)
+    alone = PlanLimits(max_bytes=target, max_entries=limits.max_entries)
     found: list[list[Range]] = []
-    cost = target + 1
+    filled = target + 1
     for piece in (piece for each in wanted for piece in _pieces(each, alone)):
-        if cost + piece.cost > target or len(found[-1]) >= limits.max_ranges:
+        weight = limits.weight(piece, target)
+        if filled + weight > target or len(found[-1]) >= limits.max_ranges:
             found.append([])
-            cost = 0
+            filled = 0
         found[-1].append(piece)
-        cost += piece.cost
+        filled += weight
     rate = limits.rate_of_one(len(found))
     return [ReadPartition(pieces, rate) for pieces in found]
 
 
+def _longest(wanted: Sequence[Range], limits: PlanLimits) -> int:
+    """Return what a piece may cost so that there are enough of them. Each costs `RANGE_COST`, however short it is."""
+    contents = sum(each.cost - RANGE_COST for each in wanted)
+    return max(1, min(limits.max_bytes, RANGE_COST - (-contents // limits.min_partitions)))
+
+
 def _pieces(whole: Range, limits: PlanLimits) -> list[Range]:
-    if whole.cost <= limits.max_bytes:
+    if limits.weight(whole, limits.max_bytes) <= limits.max_bytes:
         return [whole]
     cut = [piece for partition in plan([whole], limits) for piece in partition.ranges]
     return sorted(cut, key=lambda piece: piece.first)

@@ -1,4 +1,4 @@
-"""Where reading starts and ends: `earliest`, `latest`, or an entry for each ledger.
+"""The positions at which reading starts and ends: `earliest`, `latest`, or an entry for each ledger.
 
     startingPosition={"5": 100, "7": -2}     the first entry that is read
     endingPosition={"5": 200, "7": -1}       the first entry that is not read any more
@@ -12,9 +12,11 @@ Pure; any process.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -27,6 +29,8 @@ class Positions:
 
     everywhere: int | None = None
     ledgers: Mapping[int, int] = field(default_factory=dict, hash=False)
+    is_default: bool = field(default=False, compare=False)
+    """True if no option gave it."""
 
     def of(self, ledger_id: int, end: int, default: int) -> int:
         """The position in a ledger whose entries end in front of `end`; `default` is EARLIEST or LATEST."""
@@ -36,8 +40,23 @@ class Positions:
         return end if chosen == LATEST else min(chosen, end)
 
     def begin(self, ledger_id: int, entries: int, *, is_open: bool) -> int:
-        """Where a query begins in a ledger. Bookies may know less of an open one than whoever named the entry."""
+        """Return the first entry of a query in a ledger. Bookies may know fewer entries of an open one than the
+        option names."""
         return self.of(ledger_id, max(entries, self.ledgers.get(ledger_id, 0)) if is_open else entries, EARLIEST)
+
+
+def check_named(chosen: Positions, ledger_ids: Container[int], option: str, where: str) -> None:
+    """Check that each ledger that positions name is one of those that are read: a slip, or a ledger that retention
+    took, would otherwise mean "from the beginning". `where`: what is read, for the message. Raises
+    `PodkeeperSparkError` (OPTION)."""
+    strangers = sorted(ledger_id for ledger_id in chosen.ledgers if ledger_id not in ledger_ids)
+    if strangers:
+        named = ", ".join(map(str, strangers[:10]))
+        raise PodkeeperSparkError(
+            OPTION,
+            f"option {option} names ledger {named}, which is not part of {where}, or not any more; name a ledger that"
+            " is, or use earliest or latest",
+        )
 
 
 def positions(text: str) -> Positions:

@@ -11,16 +11,19 @@ The payload is compressed as a whole (`MessageMetadata.compression`). With `num_
 
 | message | fields that are read |
 |---|---|
-| `MessageMetadata` | `publish_time` 3, `properties` 4, `partition_key` 6, `compression` 8, `uncompressed_size` 9, `num_messages_in_batch` 11, `event_time` 12, `encryption_keys` 13, `marker_type` 20, `null_value` 25, `num_chunks_from_msg` 27, `chunk_id` 29, `null_partition_key` 30 |
-| `SingleMessageMetadata` | `properties` 1, `partition_key` 2, `payload_size` 3, `compacted_out` 4, `event_time` 5, `null_value` 9, `null_partition_key` 10 |
+| `MessageMetadata` | `publish_time` 3, `properties` 4, `partition_key` 6, `compression` 8, `uncompressed_size` 9, `num_messages_in_batch` 11, `event_time` 12, `encryption_keys` 13, `schema_version` 16, `partition_key_b64_encoded` 17, `marker_type` 20, `null_value` 25, `num_chunks_from_msg` 27, `chunk_id` 29, `null_partition_key` 30 |
+| `SingleMessageMetadata` | `properties` 1, `partition_key` 2, `payload_size` 3, `compacted_out` 4, `event_time` 5, `partition_key_b64_encoded` 6, `null_value` 9, `null_partition_key` 10 |
 
 Invariants
 - The checksum, where there is one, was right, or nothing is returned.
-- What was written for other readers is no message: markers of transactions and of replication, and what compaction took
-  out of a batch.
+- Entries for other readers are not messages: markers of transactions and of replication, and what compaction took out
+  of a batch.
 
-Encrypted messages and chunks of large messages cannot be decoded, and are told as that. Messages of transactions are
-there whether they were committed or not: an entry does not say.
+A key of bytes is base64 in the metadata, with a flag. Clients in other languages than Java put any bytes into keys and
+properties. Such keys are in `key_bytes` as they are; where text is asked for, bytes that are not UTF-8 become U+FFFD.
+
+Encrypted messages and chunks of large messages cannot be decoded, and are reported as such. Messages of transactions
+are there whether they were committed or not: an entry does not say.
 
 Pure; any thread. Source: the binary protocol of Apache Pulsar.
 """  # noqa: E501 - a table
@@ -29,17 +32,36 @@ from __future__ import annotations
 
 import struct
 import zlib
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
 
 import google_crc32c
 
 from bookie_protocol.compression import decompressed
 from pyspark_bookie.common.errors import UndecodableEntry
 from pyspark_bookie.source.planning import LedgerSnapshot
+from pyspark_bookie.source.schema import CORRUPT_COLUMN, SCHEMA_VERSION, VALUE_JSON
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_SHIFT: Final = 63
+_BROKER_METADATA: Final = b"\x0e\x02"
+_BROKER_TIMESTAMP: Final = 1
+"""Number of `broker_timestamp` in `BrokerEntryMetadata`."""
+_CHECKSUM: Final = b"\x0e\x01"
+_WORD: Final = struct.Struct(">I")
+_VERSION_BYTES: Final = 8
+_CODECS: Final = {1: "lz4_raw", 3: "zstd", 4: "snappy"}
+_ZLIB: Final = 2
+MAX_MESSAGES: Final = 100_000
+"""Maximum messages in one batch: some hundred times as many as producers send together. Each costs memory,
+whatever its size.
+"""
+MAX_TIME: Final = (1 << 63) // 1000 - 1
+"""Maximum milliseconds that a timestamp of Spark's can hold."""
+MAX_UNCOMPRESSED: Final = 256 * 1024 * 1024
+"""Bytes; a greater size in the metadata is damage."""
 
 
 class Fields:
@@ -75,9 +97,14 @@ class Fields:
         return self._integers.get(number, default)
 
     def text(self, number: int) -> str | None:
-        """The last one; None: the field is not there. Raises `ValueError` for what is no UTF-8."""
+        """The last one; None: the field is not there."""
+        found = self.last(number)
+        return None if found is None else found.decode(errors="replace")
+
+    def last(self, number: int) -> bytes | None:
+        """The last one, as it is; None: the field is not there."""
         found = self._bytes.get(number)
-        return found[-1].decode() if found else None
+        return found[-1] if found else None
 
     def all(self, number: int) -> list[bytes]:
         """A repeated field."""
@@ -96,18 +123,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-_BROKER_METADATA: Final = b"\x0e\x02"
-_CHECKSUM: Final = b"\x0e\x01"
-_WORD: Final = struct.Struct(">I")
 assert _WORD.size == 4
-_CODECS: Final = {1: "lz4_raw", 3: "zstd", 4: "snappy"}
-_ZLIB: Final = 2
-MAX_MESSAGES: Final = 100_000
-"""In one batch: some hundred times as many as producers send together. Each costs memory, whatever its size."""
-MAX_TIME: Final = (1 << 63) // 1000 - 1
-"""In ms: what a timestamp of Spark's can hold."""
-MAX_UNCOMPRESSED: Final = 256 * 1024 * 1024
-"""Bytes; a greater size in the metadata is damage."""
 
 
 class Message(NamedTuple):
@@ -119,6 +135,10 @@ class Message(NamedTuple):
     event_time: int | None
     properties: dict[str, str]
     batch_index: int | None
+    key_bytes: bytes | None = None
+    """The key, if it is not text; `key` is its base64 then, as the Java client shows it, or what of it is text."""
+    schema_version: int | None = None
+    """Version of the topic's schema that the value was made by; None: it was made by none."""
 
 
 def messages(entry: bytes) -> list[Message]:
@@ -135,11 +155,27 @@ def messages(entry: bytes) -> list[Message]:
         plain = _decompressed(payload, metadata.integer(8), metadata.integer(9))
         if 11 in metadata:
             return list(_batch(plain, metadata))
-        return [_message(metadata, plain, metadata.integer(3), None, _OF_MESSAGE)]
+        return [_message(metadata, plain, metadata, None, _OF_MESSAGE)]
     except UndecodableEntry:
         raise
     except (ValueError, struct.error, zlib.error) as error:
         raise UndecodableEntry(f"it is not an entry of a Pulsar topic: {error}") from None
+
+
+def entry_time(entry: bytes) -> int:
+    """Return the time of an entry in ms since 1970, as Pulsar's own searches take it: the broker's if it recorded one,
+    else the time at which the producer published it. Raises `UndecodableEntry`."""
+    try:
+        if entry.startswith(_BROKER_METADATA):
+            broker, _ = _sized(entry, len(_BROKER_METADATA))
+            if recorded := Fields(broker).integer(_BROKER_TIMESTAMP):
+                return recorded
+        metadata, _ = _split(entry)
+    except (ValueError, struct.error) as error:
+        raise UndecodableEntry(f"it is not an entry of a Pulsar topic: {error}") from None
+    if not (published := metadata.integer(3)):
+        raise UndecodableEntry("its producer gave no time")
+    return published
 
 
 # --- inside -----------------------------------------------------------------------------------------------------
@@ -151,10 +187,11 @@ class _Numbers(NamedTuple):
     event_time: int
     null_value: int
     null_key: int
+    key_is_base64: int
 
 
-_OF_MESSAGE: Final = _Numbers(properties=4, key=6, event_time=12, null_value=25, null_key=30)
-_OF_SINGLE: Final = _Numbers(properties=1, key=2, event_time=5, null_value=9, null_key=10)
+_OF_MESSAGE: Final = _Numbers(properties=4, key=6, event_time=12, null_value=25, null_key=30, key_is_base64=17)
+_OF_SINGLE: Final = _Numbers(properties=1, key=2, event_time=5, null_value=9, null_key=10, key_is_base64=6)
 
 
 def _split(entry: bytes) -> tuple[Fields, bytes]:
@@ -205,41 +242,87 @@ def _batch(plain: bytes, metadata: Fields) -> Iterator[Message]:
         if end > len(plain):
             raise ValueError(f"message {index} of a batch ends behind it")
         if not fields.integer(4):
-            yield _message(fields, plain[at:end], metadata.integer(3), index, _OF_SINGLE)
+            yield _message(fields, plain[at:end], metadata, index, _OF_SINGLE)
         at = end
 
 
-def _message(fields: Fields, value: bytes, publish_time: int, index: int | None, numbers: _Numbers) -> Message:
+def _message(fields: Fields, value: bytes, metadata: Fields, index: int | None, numbers: _Numbers) -> Message:
+    """`metadata`: of the entry."""
     pairs = [Fields(pair) for pair in fields.all(numbers.properties)]
+    publish_time = metadata.integer(3)
     event_time = fields.integer(numbers.event_time)
     if max(event_time, publish_time) > MAX_TIME:
         raise UndecodableEntry(f"a time of {max(event_time, publish_time)} ms since 1970 is more than Spark can hold")
+    has_key = not fields.integer(numbers.null_key)
     return Message(
-        None if fields.integer(numbers.null_key) else fields.text(numbers.key),
+        fields.text(numbers.key) if has_key else None,
         None if fields.integer(numbers.null_value) else value,
         publish_time,
         event_time or None,
         {pair.text(1) or "": pair.text(2) or "" for pair in pairs},
         index,
+        _key_bytes(fields, numbers) if has_key else None,
+        _schema_version(metadata),
     )
 
 
+def _schema_version(metadata: Fields) -> int | None:
+    """Return the number of the version; clients of Pulsar 2.4 and later send it as 8 bytes."""
+    version = metadata.last(16)
+    return (
+        int.from_bytes(version, "big", signed=True) if version is not None and len(version) == _VERSION_BYTES else None
+    )
+
+
+def _key_bytes(fields: Fields, numbers: _Numbers) -> bytes | None:
+    key = fields.last(numbers.key)
+    if key is None:
+        return None
+    if fields.integer(numbers.key_is_base64):
+        with suppress(ValueError):
+            return b64decode(key, validate=True)
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return key
+    return None
+
+
+class Values(Protocol):
+    """Values as JSON, by the schema of their topic."""
+
+    def json(self, value: bytes, version: int) -> str:
+        """Raises `UndecodableEntry`."""
+
+
 class PulsarDecoder:
-    """`decode=pulsar`. Columns: `pyspark_bookie.source.schema`."""
+    """`decode=pulsar`. Columns: `pyspark_bookie.source.schema`. `values` None: they are not decoded."""
+
+    def __init__(self, values: Values | None = None) -> None:
+        self._values = values
 
     def records(self, entry: bytes) -> Sequence[Message]:
         """Raises `UndecodableEntry`."""
         return messages(entry)
 
     def columns(self, record: Message) -> Mapping[str, Any]:
-        return {
+        columns: dict[str, Any] = {
             "key": record.key,
             "value": record.value,
             "publish_time": record.publish_time * 1000,
             "event_time": None if record.event_time is None else record.event_time * 1000,
             "properties": list(record.properties.items()),
             "batch_index": record.batch_index,
+            "key_bytes": record.key_bytes,
+            SCHEMA_VERSION: record.schema_version,
         }
+        if self._values is not None and record.value is not None and record.schema_version is not None:
+            try:
+                columns[VALUE_JSON] = self._values.json(record.value, record.schema_version)
+            except UndecodableEntry as error:
+                at = "" if record.batch_index is None else f"message {record.batch_index}: "
+                columns[CORRUPT_COLUMN] = f"{at}{error}"
+        return columns
 
     def ledger_columns(self, ledger: LedgerSnapshot) -> Mapping[str, Any]:
         return {"topic": topic_of(ledger.stream)}

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 METADATA_COLUMN: Final = "_metadata"
 CORRUPT_COLUMN: Final = "_corrupt"
+VALUE_JSON: Final = "value_json"
+SCHEMA_VERSION: Final = "schema_version"
 
 _RAW: Final[Mapping[str, DataType]] = {
     "ledger_id": LongType(),
@@ -55,7 +57,9 @@ _PULSAR: Final[Mapping[str, DataType]] = {
     "ledger_id": LongType(),
     "entry_id": LongType(),
     "batch_index": IntegerType(),
+    "key_bytes": BinaryType(),
 }
+_OF_SCHEMA: Final[Mapping[str, DataType]] = {VALUE_JSON: StringType(), SCHEMA_VERSION: LongType()}
 _DLOG: Final[Mapping[str, DataType]] = {
     "transaction_id": LongType(),
     "value": BinaryType(),
@@ -111,8 +115,13 @@ def check_schema(schema: StructType, options: SourceOptions) -> StructType:
     return schema
 
 
+def needs_schemas(schema: StructType) -> bool:
+    """Return True if a column is made by the schema of a topic."""
+    return VALUE_JSON in schema.fieldNames()
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As PySpark compares it with the first batch."""
+    """Return the Arrow schema that PySpark compares with the first batch."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
@@ -120,6 +129,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def _columns(options: SourceOptions) -> dict[str, DataType]:
     columns = dict(_OF_DECODER[options.decode])
+    if options.applies_schema:
+        columns |= _OF_SCHEMA
     if options.has_metadata_column:
         columns[METADATA_COLUMN] = METADATA_TYPE
     if options.has_corrupt_column:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.archive import ArchivedLedger
-from bookie_protocol.errors import MetadataNotFound, NoSuchLedger, NoSuchStream
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, NoSuchLedger, NoSuchStream
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.together import bounded
@@ -26,7 +26,8 @@ from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.source.archived import all_archived, custom_metadata, holds_listed, is_as_listed, recorded
 from pyspark_bookie.source.options import CustomMetadataPattern, SourceOptions
-from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
+from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions, check_named
+from pyspark_bookie.source.time_search import DatedLedger, positions_in_ledgers, positions_in_streams
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
@@ -37,13 +38,15 @@ if TYPE_CHECKING:
 PROBED_IDS: Final = 2_000
 """Ids that are asked for one by one; a wider selection goes through the list of all ledgers."""
 _READ_AT_A_TIME: Final = 1_000
+Matches = Callable[[Mapping[str, bytes]], bool]
+"""Return True if a ledger with this custom metadata is selected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Entries `first` up to, not including, `end` of a ledger; `end` None: as far as it goes. `stored`: its metadata,
-    None if the ledger does not exist; `archive` is what the archive has of it then. `stream` is what it was selected
-    by."""
+    None if the ledger does not exist, or they are `damaged`; `archive` is what the archive has of it then. `stream` is
+    what it was selected by."""
 
     ledger_id: int
     stored: Versioned[LedgerMetadata] | None
@@ -54,21 +57,51 @@ class Chosen:
     """Pulsar moved it to tiered storage and deleted it here."""
     archive: ArchivedLedger | None = None
     listed: StreamLedger | None = None
-    """As the stream lists it; None: the list is not held against ledgers (Pulsar's is not)."""
+    """The stream's entry for it; None: ledgers are not compared with the list (Pulsar's)."""
+    damaged: str | None = None
+    """Reason why its metadata cannot be read."""
+    position: int | None = None
+    """Entry to begin with in place of what `startingPosition` says, -1 for the end; None: that counts."""
 
 
-Matches = Callable[[Mapping[str, bytes]], bool]
-"""Whether a ledger with this custom metadata is meant."""
+@dataclass(frozen=True, slots=True)
+class DamagedLedger:
+    """A ledger whose metadata cannot be read: nothing else is known of it."""
+
+    ledger_id: int
+    why: str
 
 
 async def choose(client: Client, options: SourceOptions) -> list[Chosen]:
-    """Everything that the options select. Ledgers named by their id, or listed by a stream, are there even if they do
-    not exist. Raises `PodkeeperError`, `PodkeeperSparkError`."""
+    """Return everything that the options select. Ledgers named by their id, or listed by a stream, are included
+    even if they do not exist. Raises `PodkeeperError`, `PodkeeperSparkError`."""
+    if options.reads_streams:
+        return await _by_streams(client, options)
     if options.ledgers is not None:
-        return await _by_ids(client, options.ledgers, options)
-    if options.ledger_pattern is not None or options.scope is not None:
-        return await _by_what_they_say(client, options)
-    return await _by_streams(client, options)
+        chosen = await _by_ids(client, options.ledgers, options)
+    else:
+        chosen = await _by_what_they_say(client, options)
+    check_positions(options, {each.ledger_id for each in chosen}, "the selected ledgers")
+    return await _timed(client, chosen, options)
+
+
+async def _timed(client: Client, chosen: list[Chosen], options: SourceOptions) -> list[Chosen]:
+    """Return the ledgers with the places of the times that the options give."""
+    times = options.starting_times
+    if times is None:
+        return chosen
+    found = await positions_in_ledgers(client, [_dated(each) for each in chosen], times, options)
+    return [replace(each, position=found.ledgers.get(each.ledger_id)) for each in chosen]
+
+
+def _dated(chosen: Chosen) -> DatedLedger:
+    if chosen.archive is not None:
+        return DatedLedger(chosen.ledger_id, chosen.archive.created_ms, chosen.archive.counts.entries)
+    if chosen.stored is None:
+        return DatedLedger(chosen.ledger_id, None, 0)  # it is reported, wherever one would begin
+    metadata = chosen.stored.value
+    entries = metadata.last_entry_id + 1 if metadata.is_closed else None
+    return DatedLedger(chosen.ledger_id, metadata.ctime, entries)
 
 
 async def ids_of(client: Client, ids: LedgerIds | None) -> list[int]:
@@ -84,8 +117,16 @@ async def stored_metadata(client: Client, ledger_id: int) -> Versioned[LedgerMet
         return None
 
 
+async def stored_or_damaged(client: Client, ledger_id: int) -> Versioned[LedgerMetadata] | DamagedLedger | None:
+    """Return the stored metadata, as `stored_metadata`, but damage as a value: it concerns one ledger alone."""
+    try:
+        return await stored_metadata(client, ledger_id)
+    except MetadataDamaged as error:
+        return DamagedLedger(ledger_id, str(error))
+
+
 def matching(wanted: CustomMetadataPattern) -> Matches:
-    """Whether custom metadata have every key, with a value that matches as a whole."""
+    """Return a test that custom metadata have every key, with a value that matches as a whole."""
 
     def matches(custom: Mapping[str, bytes]) -> bool:
         return all(
@@ -115,25 +156,30 @@ async def _by_ids(client: Client, ids: LedgerIds, options: SourceOptions) -> lis
         wanted = {ledger_id for first, last in ids.spans for ledger_id in range(first, last + 1)}
     else:
         wanted = named.union(await ids_of(client, ids))
-    found = {each.value.ledger_id: each for each in await _stored(client, wanted)}
+    there, damaged = await _stored(client, wanted)
+    found = {each.value.ledger_id: each for each in there}
     gone: dict[int, ArchivedLedger] = {}
     if options.reads_archive and not (is_probed and len(found) == len(wanted)):
-        gone = await all_archived(client, await recorded(client, ids) - found.keys())
+        gone = await all_archived(client, await recorded(client, ids) - found.keys() - damaged.keys())
     return [
-        Chosen(ledger_id, found.get(ledger_id), archive=gone.get(ledger_id))
-        for ledger_id in sorted(named.union(found, gone))
+        Chosen(ledger_id, found.get(ledger_id), archive=gone.get(ledger_id), damaged=damaged.get(ledger_id))
+        for ledger_id in sorted(named.union(found, gone, damaged))
     ]
 
 
 async def _by_what_they_say(client: Client, options: SourceOptions) -> list[Chosen]:
-    """All ledgers that match; those deleted meanwhile are none, unless the archive has them."""
+    """Return all ledgers that match; those deleted meanwhile are left out, unless the archive has them. One with
+    damaged metadata may match: it is chosen, and lost."""
     pattern = options.ledger_pattern
     matches = None if pattern is None else matching(pattern)
     chosen: list[Chosen] = []
     existing: set[int] = set()
     ids = [each async for each in client.list()]
     for start in range(0, len(ids), _READ_AT_A_TIME):
-        for stored in await _stored(client, ids[start : start + _READ_AT_A_TIME]):
+        found, damaged = await _stored(client, ids[start : start + _READ_AT_A_TIME])
+        existing.update(damaged)
+        chosen += [Chosen(ledger_id, None, damaged=why) for ledger_id, why in damaged.items()]
+        for stored in found:
             existing.add(stored.value.ledger_id)
             if matches is None or matches(stored.value.custom_metadata):
                 chosen.append(Chosen(stored.value.ledger_id, stored))
@@ -143,10 +189,13 @@ async def _by_what_they_say(client: Client, options: SourceOptions) -> list[Chos
     return sorted(chosen, key=lambda each: each.ledger_id)
 
 
-async def _stored(client: Client, ledger_ids: Iterable[int]) -> list[Versioned[LedgerMetadata]]:
-    """The metadata of those that exist."""
-    found = await bounded(ledger_ids, lambda ledger_id: stored_metadata(client, ledger_id))
-    return [each for each in found if each is not None]
+async def _stored(client: Client, ledger_ids: Iterable[int]) -> tuple[list[Versioned[LedgerMetadata]], dict[int, str]]:
+    """The metadata of those that exist, and why those of others cannot be read."""
+    found = await bounded(ledger_ids, lambda ledger_id: stored_or_damaged(client, ledger_id))
+    return (
+        [each for each in found if isinstance(each, Versioned)],
+        {each.ledger_id: each.why for each in found if isinstance(each, DamagedLedger)},
+    )
 
 
 # --- by streams -------------------------------------------------------------------------------------------------
@@ -174,22 +223,43 @@ async def _listed_now(client: Client, options: SourceOptions) -> list[Chosen]:
         wanted = [topic.manifest]
     else:
         wanted = await manifests(client, options)
+    there = {ledger.ledger_id for manifest in wanted for ledger in manifest.ledgers}
+    if (times := options.starting_times) is not None:
+        starts = await positions_in_streams(client, wanted, times, options)
+        options = replace(
+            options, starting_position=starts, starting_timestamp=None, starting_offsets_by_timestamp=None
+        )
+    check_positions(options, there, "any selected stream")
     parts = [part for manifest in wanted for part in _parts(manifest, options)]
-    found = await bounded(parts, lambda part: stored_metadata(client, part.ledger_id))
+    looked = await bounded(parts, lambda part: stored_or_damaged(client, part.ledger_id))
+    damaged = {each.ledger_id: each.why for each in looked if isinstance(each, DamagedLedger)}
+    found = [None if isinstance(each, DamagedLedger) else each for each in looked]
     gone: dict[int, ArchivedLedger] = {}
     if options.reads_archive:
         missing = [
             part.ledger_id
             for part, stored in zip(parts, found, strict=True)
-            if stored is None or not is_as_listed(stored.value, part.listed)
+            if (stored is None or not is_as_listed(stored.value, part.listed)) and part.ledger_id not in damaged
         ]
         listed = {each.ledger_id: each for manifest in wanted for each in manifest.ledgers}
         found_there = await all_archived(client, missing)
         gone = {each: there for each, there in found_there.items() if holds_listed(there, listed[each])}
     return [
-        replace(part, stored=stored, is_offloaded=part.ledger_id in offloaded, archive=gone.get(part.ledger_id))
+        replace(
+            part,
+            stored=stored,
+            is_offloaded=part.ledger_id in offloaded,
+            archive=gone.get(part.ledger_id),
+            damaged=damaged.get(part.ledger_id),
+        )
         for part, stored in zip(parts, found, strict=True)
     ]
+
+
+def check_positions(options: SourceOptions, ledger_ids: Collection[int], where: str) -> None:
+    """Check that positions name ledgers that are read. Raises `PodkeeperSparkError` (OPTION)."""
+    check_named(options.starting_position, ledger_ids, "startingPosition", where)
+    check_named(options.ending_position, ledger_ids, "endingPosition", where)
 
 
 async def manifests(client: Client, options: SourceOptions) -> list[Manifest]:

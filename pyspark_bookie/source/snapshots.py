@@ -1,8 +1,8 @@
-"""Snapshots of ledgers: how far each can be read now, and whether the password is right.
+"""Snapshots of ledgers: the readable end of each, and a check of the password.
 
 Invariants
 - The writer of an open ledger notices nothing, unless `openLedgers=recover` says so.
-- A wrong password is told here, before any task starts.
+- A wrong password is rejected here, before any task starts.
 - What a snapshot says of a ledger stays right: entries up to `last_entry_id` never change.
 - A ledger that a stream lists with so many entries is read with so many, or it is an error or a loss.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
-from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import LedgerNotClosed, MetadataDamaged, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.records import archived_ledger
@@ -38,15 +38,15 @@ _OPEN_AT_A_TIME: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """What there is to be read, in the order of what was chosen, and what is lost."""
+    """The ranges that can be read, in the order of the chosen ledgers, and the lost ledgers."""
 
     ranges: list[Range]
     lost: list[LostLedger]
 
 
 async def readable_ranges(client: Client, chosen: Sequence[Chosen], options: SourceOptions) -> Readable:
-    """Ranges between the positions of the options. Raises `PodkeeperSparkError`: wrong password, a lost ledger with
-    `failOnDataLoss`, an open ledger whose end cannot be told."""
+    """Return the ranges between the positions of the options. Raises `PodkeeperSparkError`: wrong password, a lost
+    ledger with `failOnDataLoss`, an open ledger whose end is unknown."""
     password = options.password.read()
     ranges: list[Range] = []
     lost: list[LostLedger] = []
@@ -127,6 +127,8 @@ async def _snapshot_or_loss(
     what = f"ledger {chosen.ledger_id}"
     if chosen.archive is not None:
         return without_bookies(chosen.ledger_id, options.digest_type, chosen.stream, chosen.archive)
+    if chosen.damaged is not None:
+        return LostLedger(chosen.ledger_id, chosen.stream, code_of(MetadataDamaged()), chosen.damaged)
     if chosen.stored is None:
         where = f", which {chosen.stream} lists," if chosen.stream is not None else ""
         fate = "was offloaded by Pulsar and deleted from the bookies" if chosen.is_offloaded else "does not exist"
@@ -162,7 +164,7 @@ async def _open_snapshot(
             return _snapshot(stored, options, stream, stored.value.last_entry_id, stored.value.length)
         # The header of an entry tells how many bytes the ledger has up to it.
         length = (await reader.read(last, last))[0].length if last >= 0 else 0
-        return _snapshot(Versioned(reader.metadata, stored.version), options, stream, last, length)
+        return _snapshot(Versioned(reader.metadata, stored.identity), options, stream, last, length)
     finally:
         await reader.close()
 
@@ -173,7 +175,7 @@ def _snapshot(
     metadata = stored.value
     return LedgerSnapshot(
         ledger_id=metadata.ledger_id,
-        version=stored.version,
+        identity=stored.identity,
         ensemble_size=metadata.ensemble_size,
         write_quorum_size=metadata.write_quorum_size,
         ack_quorum_size=metadata.ack_quorum_size,
@@ -183,6 +185,7 @@ def _snapshot(
         length=length,
         digest_type=metadata.digest_type or options.digest_type,
         stream=stream,
+        token=metadata.creation_token,
     )
 
 
@@ -190,5 +193,7 @@ def _range(chosen: Chosen, ledger: LedgerSnapshot, options: SourceOptions) -> Ra
     first, end = chosen.first, ledger.entries if chosen.end is None else min(chosen.end, ledger.entries)
     if chosen.stream is None:
         first = options.starting_position.of(ledger.ledger_id, ledger.entries, EARLIEST)
+        if chosen.position is not None:
+            first = ledger.entries if chosen.position == LATEST else min(chosen.position, ledger.entries)
         end = options.ending_position.of(ledger.ledger_id, ledger.entries, LATEST)
     return Range(ledger, first, end - 1)

@@ -171,7 +171,7 @@ def only_metadata(client, entries):
     async def pretend(each):
         stored = await each.stored_metadata(ledger_id)
         service = each.metadata_service.ledgers
-        await service.write(stored.value.in_recovery().closed(entries - 1, 0), stored.version)
+        await service.write(stored.value.in_recovery().closed(entries - 1, 0), stored.identity)
 
     client.run(pretend)
     return ledger_id

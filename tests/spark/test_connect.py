@@ -1,11 +1,13 @@
-"""A server of Spark Connect reads ledgers for clients that have nothing of Podkeeper.
+"""A server of Spark Connect reads ledgers for clients that have nothing of Podkeeper, and runs jobs.
 
-PySpark's own client needs pandas, which the tests do without: what is sent here is what it sends. Nothing on the
-server's side knows of pandas, either.
+PySpark's own client needs pandas, which is in a folder of its own (`make .venv/connect`), so that nothing on the side
+of the server knows of it. Where messages are sent here, they are what that client sends.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +31,8 @@ SECONDS = 120.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)]
 
 HOME = Path(pyspark.__file__).parent
+CLIENT = Path(sys.prefix) / "connect"
+"""Packages that only a client of Spark Connect needs."""
 _STARTED = re.compile(r"Spark Connect server started at: \S*:(\d+)")
 
 
@@ -110,3 +114,57 @@ def test_the_client_is_told_what_is_wrong(protocol: Any, server: str, uri: str) 
         read(protocol, server, {"metadataServiceUri": uri, "ledgrs": "5"})
     with pytest.raises(grpc.RpcError, match=r"\[BOOKIE_NO_SUCH_LEDGER\]"):
         read(protocol, server, {"metadataServiceUri": uri, "ledgers": "88000000"})
+
+
+QUERIES = """
+import json, sys
+from pyspark.sql import SparkSession
+
+server, uri, ledger_id, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.remote(f"sc://{server}").getOrCreate()
+
+def access(made, **options):
+    return made.format("bookkeeper").option("metadataServiceUri", uri).options(**options)
+
+rows = access(spark.read, ledgers=ledger_id).load().where("entry_id < 3").orderBy("entry_id").collect()
+written = spark.range(0, 50, 1, 2).selectExpr("CAST(id AS string) AS value")
+access(written.write, stream="connected").mode("append").save()
+source = access(spark.readStream, stream="connected", startingPosition="earliest").load().select("value")
+sink = access(source.writeStream, stream="connected-copy").option("checkpointLocation", checkpoint)
+query = sink.trigger(availableNow=True).start()
+query.awaitTermination()
+copied = access(spark.read, stream="connected-copy").load().count()
+lag = json.loads(query.lastProgress["sources"][0]["latestOffset"])["behind"]["entries"]
+tables = access(spark.read, table="streams").load().where("stream LIKE 'connected%'").count()
+print(json.dumps([[bytes(row.value).decode() for row in rows], copied, lag, tables]))
+"""
+
+
+def client_environment() -> dict[str, str]:
+    assert (CLIENT / "pandas").is_dir(), "make .venv/connect installs what clients of Spark Connect need"
+    return {**os.environ, "PYTHONPATH": str(CLIENT)}
+
+
+def run_client(*words: str, **variables: str) -> str:
+    """Standard output of a process that has what PySpark's client needs."""
+    environment = {**client_environment(), **variables}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=2 * SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.timeout(4 * SECONDS)
+def test_pysparks_client_reads_writes_and_streams(server: str, uri: str, tool: BlockingClient, tmp_path: Path) -> None:
+    expected = numbered(20)
+    ledger_id = write_ledger(tool, expected)
+    output = run_client(sys.executable, "-c", QUERIES, server, uri, str(ledger_id), str(tmp_path / "checkpoint"))
+    assert json.loads(output.splitlines()[-1]) == [[each.decode() for each in expected[:3]], 50, 0, 2]
+
+
+@pytest.mark.timeout(4 * SECONDS)
+def test_a_job_runs_on_the_server(server: str, uri: str, tool: BlockingClient, tmp_path: Path) -> None:
+    ledger_id = write_ledger(tool, numbered(20))
+    words = ("offload", "--metadata", uri, "--ledgers", str(ledger_id), "--target", f"file://{tmp_path}/archive")
+    output = run_client(sys.executable, "-m", "pyspark_bookie.jobs", *words, SPARK_REMOTE=f"sc://{server}")
+    row = json.loads(output.splitlines()[-1])
+    assert (row["status"], row["offloaded"], row["entries"]) == ("ok", 1, 20)

@@ -101,6 +101,31 @@ def test_a_stream_that_is_being_written_is_followed(spark, uri, client, tmp_path
     assert payloads(client, "open-copy") == numbered(60)
 
 
+def test_a_batch_waits_for_the_least_number_of_entries(spark, uri, client, tmp_path):
+    append(client, "few", numbered(5))
+    create(client, "few-copy")
+    given = {"stream": "few", "minEntriesPerTrigger": 20, "maxTriggerDelay": "1h", **EARLIEST}
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100ms")
+    writer = source(spark, uri, given).writeStream.format("bookkeeper").option("metadataServiceUri", uri)
+    query = writer.option("stream", "few-copy").option("checkpointLocation", str(tmp_path / "c")).start()
+
+    def sees(entries):
+        told = [progress.sources[0].latestOffset for progress in query.recentProgress]
+        return bool(told) and json.loads(told[-1])["s"]["few"]["n"] == entries
+
+    try:
+        until_true(lambda: sees(5) and rows_of(query) == [5], 100)
+        append(client, "few", numbered(10)[5:])
+        until_true(lambda: sees(10), 100)
+        append(client, "few", numbered(25)[10:])
+        until_true(lambda: len(rows_of(query)) > 1, 100)
+    finally:
+        query.stop()
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    assert rows_of(query) == [5, 20]
+    assert payloads(client, "few-copy") == numbered(25)
+
+
 def _write(client, name, entries):
     """As a writer does, which closes its ledger at the end."""
 

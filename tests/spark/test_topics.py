@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_bookie.source.pulsar_schema.types import SchemaType
 from tests.spark.ledgers import FULL, load, numbered, write_ledger
 from tests.spark.streams import payloads, run, sink, source
-from tests.spark.topics import set_topic
+from tests.spark.topics import set_schemas, set_topic
 from tests.support.pulsar_entries import batch, entry, properties
+from tests.support.pulsar_schemas import schema_entry, version_field
 
 pytestmark = pytest.mark.timeout(600)
 """Several queries a test, each of which may take its time."""
@@ -79,6 +81,28 @@ def test_times_and_properties_of_messages_are_columns(spark, uri, client):
     ]
     raw = load(spark, uri, managedLedger=topic).collect()
     assert {row.stream for row in raw} == {topic}
+
+
+def test_values_are_read_by_the_schema_of_their_topic(spark, uri, client, tmp_path):
+    """In batch, and as a stream whose topic gets another version."""
+    topic = "public/default/persistent/typed"
+    given = {"managedLedger": topic, "decode": "pulsar", "pulsarSchema": "json", "startingPosition": "earliest"}
+    versions = [schema_entry(SchemaType.AVRO, b'"string"'), schema_entry(SchemaType.INT32, b"")]
+    ids = [write_ledger(client, [entry(b"\x04hi", version_field(0))])]
+    set_topic(client, topic, ids)
+    set_schemas(client, "public/default/typed", versions[:1])
+    columns = ["schema_version", "value_json"]
+    assert [tuple(row) for row in load(spark, uri, **given).select(*columns).collect()] == [(0, '"hi"')]
+
+    def copied():
+        frame = source(spark, uri, given).selectExpr("value_json AS value")
+        run(sink(frame, uri, "typed-copy", tmp_path / "c"))
+        return payloads(client, "typed-copy")
+
+    assert copied() == [b'"hi"']
+    set_schemas(client, "public/default/typed", versions)
+    set_topic(client, topic, [*ids, write_ledger(client, [entry(b"\0\0\0\7", version_field(1))])])
+    assert copied() == [b'"hi"', b"7"]
 
 
 def test_a_topic_that_is_not_there(spark, uri, tmp_path):

@@ -1,4 +1,4 @@
-"""What all jobs share.
+"""The common part of all jobs.
 
 arguments.py   typed arguments from dataclasses, and those that every job has; sizes, durations, ledger ids
 ledgers.py     the arguments that select ledgers; their metadata; bundles of small ones

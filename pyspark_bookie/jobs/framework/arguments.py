@@ -1,5 +1,4 @@
-"""Typed arguments of jobs, and those that every job has: a frozen dataclass is the one source of names, types, defaults
-and help.
+"""Typed arguments of jobs, and those common to all: a frozen dataclass defines names, types, defaults and help.
 
     @dataclass(frozen=True, kw_only=True)
     class Arguments(CommonArguments):
@@ -12,7 +11,7 @@ Invariants
 - Parsing has no effect but its result or one `UsageError`, whose text is one line that names the argument.
 
 Passwords of ledgers are read from a file only (`CommonArguments`); without one the password that a ledger recorded
-counts, because jobs are administration: whoever can read the metadata could read it too.
+counts, because jobs are administration: a process that reads the metadata could read it too.
 
 Any thread.
 """
@@ -41,7 +40,15 @@ _REQUIRED: Final = dataclasses.MISSING
 
 
 Kind: TypeAlias = "click.ParamType[Any]"
-"""How the text of an argument becomes its value."""
+"""Conversion of the text of an argument to its value."""
+DAY_S: Final = 86_400.0
+"""Seconds, for defaults of `DURATION`."""
+NICENESS: Final[Kind] = click.IntRange(0, 19)
+"""0 to 19, as `nice` counts."""
+GENTLE_BYTES_PER_SECOND: Final = 16 * 1024 * 1024
+"""Bytes per second for each slot of a job that walks everything: the rate of an auto-recovery
+(`replicationRateByBytes`).
+"""
 
 
 class UsageError(Exception):
@@ -82,10 +89,6 @@ DURATION: Final[Kind] = _Kind("duration", seconds)
 """Seconds, a float: `3d`, `12h`, `90`."""
 COUNT: Final[Kind] = _Kind("number", at_least(1))
 """A whole number from 1 on."""
-DAY_S: Final = 86_400.0
-"""Seconds, for defaults of `DURATION`."""
-NICENESS: Final[Kind] = click.IntRange(0, 19)
-"""0 to 19, as `nice` counts."""
 LEDGERS: Final[Kind] = _Kind("ledgers", LedgerIds.parse)
 """`LedgerIds`: `5,7,100-200`."""
 
@@ -117,7 +120,8 @@ def parse(of: type[A], command: str, summary: str, arguments: Sequence[str]) -> 
             text.encode()  # all of them travel as text
         with made.make_context(command, list(arguments)) as context:
             for parameter in made.params:
-                if parameter.required and context.params[parameter.name or ""] == "":
+                given = context.params[parameter.name or ""]
+                if parameter.required and "" in (given if isinstance(given, tuple) else (given,)):
                     raise UsageError(f"{command}: {parameter.opts[0]} is empty; see {command} --help")
             return of(**context.params)
     except UnicodeEncodeError as error:
@@ -208,16 +212,12 @@ def _type_of(details: Mapping[str, Any], hint: Any) -> Kind:
     return click.STRING
 
 
-GENTLE_BYTES_PER_SECOND: Final = 16 * 1024 * 1024
-"""For each slot, of a job that walks everything: the rate of an auto-recovery (`replicationRateByBytes`)."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CommonArguments:
-    """Each job's `Arguments` extend this."""
+    """The arguments of every job; each job's `Arguments` extend this."""
 
     slot_bytes_per_second: ClassVar[int | None] = None
-    """What each slot may move where `--max-bytes-per-second` is not given; None: no limit."""
+    """Bytes per second of each slot if `--max-bytes-per-second` is not given; None: no limit."""
 
     metadata: str = argument(help="URI of the cluster's metadata service.", metavar="URI", env=URI_VARIABLE)
     option: tuple[str, ...] = argument(
@@ -266,12 +266,14 @@ class CommonArguments:
         return None if self.slot_bytes_per_second is None else float(self.slot_bytes_per_second * slots)
 
     def access(self) -> AccessOptions:
-        """How tasks and driver reach the cluster. Raises `PodkeeperSparkError` (OPTION), or `UsageError`."""
+        """Return the access of tasks and driver to the cluster. Raises `PodkeeperSparkError` (OPTION), or
+        `UsageError`."""
         return access_options(self.metadata, self.option, self.password_file)
 
 
 def access_options(metadata: str, options: tuple[str, ...], password_file: str | None) -> AccessOptions:
-    """As `CommonArguments.access`, for a second cluster. `password_file` None: recorded passwords count."""
+    """Return the access to a cluster, as `CommonArguments.access`; also for a second one. `password_file` None:
+    recorded passwords count."""
     raw = {"metadataServiceUri": metadata}
     for text in options:
         name, separator, value = text.partition("=")

@@ -4,7 +4,7 @@ Standard output has the summary table and, as its last line, the result row; eve
 The row is printed however the job ends, a wrong command line included, and `--result FILE` has it too.
 
 A report has the findings as Parquet files: `<report URI>/run=<start>/part-00000.parquet`, so that one URI serves all
-runs of a job and whoever reads it sees them as a partitioned table.
+runs of a job, and a reader sees them as a partitioned table.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _run(row: ResultRow, arguments: Sequence[str], own_process: bool) -> None:
     args = parse(found.Arguments, f"{PROGRAM} {arguments[0]}", description(found), arguments[1:])
     row.dry_run = args.dry_run
     if args.report is not None:
-        Files(args.report, "--report")  # told now if it means nothing, not when the work is done
+        Files(args.report, "--report")  # an invalid URI is reported now, not when the work is done
     if own_process:
         yield_processors(args.niceness)  # before Java starts, which inherits it
     with JobContext(row.job, args) as context:
@@ -166,7 +166,7 @@ def _result_file(arguments: Sequence[str]) -> str | None:
 
 
 def _unexpected(error: Exception) -> str:
-    """Spark's errors are told by the line that matters; of what nobody foresaw the traceback is printed."""
+    """Return the message of an unexpected error: the relevant line of Spark's. Print the traceback of unknown ones."""
     if type(error).__module__.startswith(("pyspark", "py4j")):
         return last_line(error)
     foreseen = task_error(error)
@@ -224,7 +224,7 @@ def write_part(table: pa.Table, files: Files, folder: str, number: int) -> None:
 
 
 def _write_parts(rows: RDD[Row], schema: str, uri: str, folder: str) -> None:
-    """Each partition writes a file of its own, named by its number: a second attempt writes over the first one's."""
+    """Write each partition to a file named by its number: a second attempt overwrites the first one's."""
 
     def write(number: int, part: Iterable[Row]) -> Iterator[int]:
         import json

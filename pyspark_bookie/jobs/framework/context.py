@@ -1,4 +1,4 @@
-"""What a job is given: its arguments, Spark, the cluster, and ways to tell how far it is.
+"""The context of a job: its arguments, Spark, the cluster, and ways to report how far it is.
 
 A SparkSession that is there already is used: a notebook's, or the one that spark-submit configures. Else one is made:
 as the arguments of spark-submit in `PYSPARK_SUBMIT_ARGS` tell, as everywhere in PySpark; without them on this
@@ -16,6 +16,7 @@ The driver's main thread; `progress` and `log` from any.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -26,9 +27,11 @@ from typing import TYPE_CHECKING, Final, Generic, TextIO, TypeVar
 
 from bookie_protocol.shown import one_line
 from pyspark_bookie.common.access import AccessOptions
+from pyspark_bookie.common.errors import JAVA, PodkeeperSparkError
 from pyspark_bookie.common.throttle import Throttle, share
 from pyspark_bookie.jobs.framework.arguments import CommonArguments
 from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, run_tasks
+from pyspark_bookie.registration import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +40,24 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 2.0
 _REDRAW_S: Final = 0.1
+_DEFAULT_MASTER: Final = "local[*]"
+_SUBMITTED: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+"""Environment variables that are set if another program has started Spark."""
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
+"""A job's work is done in Python, and Java passes results on: to optimise that costs a short job more of the processors
+than it brings. BookieJobs have it too."""
+_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+"""Environment variable with the options for starting Spark here."""
+A_co = TypeVar("A_co", bound=CommonArguments, covariant=True)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Progress:
-    """What is shown while a job runs, on standard error, by any thread: a line on a terminal that is drawn again and
-    again, elsewhere a line at most every two seconds, so that a pod's log stays short. How much there is to do of a new
-    part of the work is shown at once: its first piece may take minutes.
+    """The progress of a job, shown on standard error, from any thread.
+
+    On a terminal it is one line that is drawn again; elsewhere it is a line at most every two seconds, so that a pod's
+    log stays short. The size of a new part of the work is shown at once: its first piece may take minutes.
 
     Called with how much is done of how much; `close` ends the line.
     """
@@ -109,25 +124,13 @@ class Progress:
         return f"{text}, {note}" if note else text
 
 
-_DEFAULT_MASTER: Final = "local[*]"
-_SUBMITTED: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-"""Set where somebody else has begun Spark."""
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
-"""A job's work is done in Python, and Java passes results on: to optimise that costs a short job more of the processors
-than it brings. BookieJobs have it too."""
-_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
-"""Where and how it is to be begun here."""
-A_co = TypeVar("A_co", bound=CommonArguments, covariant=True)
-T = TypeVar("T")
-R = TypeVar("R")
-
-
 def open_session(name: str, master: str | None) -> tuple[SparkSession, bool]:
     """The session, and whether it is ours to stop. `master` None: see the module."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is not None:
+        use_this_python(active)
         return active, False
     builder = SparkSession.builder.appName(name)
     submitted = any(variable in os.environ for variable in _SUBMITTED)
@@ -137,7 +140,8 @@ def open_session(name: str, master: str | None) -> tuple[SparkSession, bool]:
     if not submitted:
         _show_workers_this_python()
     if not decided:
-        if (master or _DEFAULT_MASTER).startswith("local["):  # nobody else has to reach the driver
+        _check_java()
+        if (master or _DEFAULT_MASTER).startswith("local["):  # no other machine has to reach the driver
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
         for key, value in {
             "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
@@ -150,6 +154,14 @@ def open_session(name: str, master: str | None) -> tuple[SparkSession, bool]:
     if not decided:
         session.sparkContext.setLogLevel("ERROR")
     return session, True
+
+
+def _check_java() -> None:
+    """Raises `PodkeeperSparkError` where there is no Java to start, of which Spark says something else."""
+    home = os.environ.get("JAVA_HOME")
+    if (shutil.which("java") if not home else shutil.which("java", path=os.path.join(home, "bin"))) is None:
+        where = f"JAVA_HOME={home} has none" if home else "there is none in PATH"
+        raise PodkeeperSparkError(JAVA, f"jobs need Java 17 or newer, and {where}: install it, or set JAVA_HOME")
 
 
 def _show_workers_this_python() -> None:
@@ -199,12 +211,12 @@ class JobContext(Generic[A_co]):
 
     @property
     def dry_run(self) -> bool:
-        """Nothing may be changed."""
+        """Return True if nothing may be changed."""
         return self.args.dry_run
 
     @property
     def deadline(self) -> float | None:
-        """When nothing new may begin, by `time.monotonic` (or the clock given); None: never."""
+        """Return the time from which nothing new may begin, by `time.monotonic` (or the given clock); None: never."""
         return None if self.args.time_limit is None else self._began + self.args.time_limit
 
     @property
@@ -214,7 +226,7 @@ class JobContext(Generic[A_co]):
 
     @cached_property
     def access(self) -> AccessOptions:
-        """How the cluster is reached; may be sent to tasks."""
+        """Return the access to the cluster; may be sent to tasks."""
         return self.args.access()
 
     # --- what is used -----------------------------------------------------------------------------------------
@@ -247,7 +259,7 @@ class JobContext(Generic[A_co]):
         return Throttle(self.args.bytes_per_second(1))
 
     def environment(self, access: AccessOptions | None = None) -> TaskEnvironment:
-        """What tasks get: the cluster, and each its share of the rate."""
+        """Return what tasks need: the cluster, and the rate of each."""
         slots = self.concurrent
         return TaskEnvironment(access or self.access, share(self.args.bytes_per_second(slots), slots))
 

@@ -25,6 +25,7 @@ from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.shown import moment
 from bookie_protocol.together import bounded
+from pyspark_bookie.archive.places import StreamPlace
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, CommonArguments, UsageError, argument
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -38,6 +39,8 @@ _COLUMNS: Final = (
     "ledger_id long, state string, entries long, bytes long, created timestamp, ensemble int, write_quorum int,"
     " ack_quorum int, application string, stream string, metadata map<string, string>"
 )
+BUNDLE_BYTES: Final = 64 * 1024 * 1024
+BUNDLE_LEDGERS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +75,11 @@ class LedgerRow:
     quorums: tuple[int, int, int]
     custom: dict[str, bytes] = field(hash=False)
     token: int = 0
-    """As in `LedgerIdentity`."""
+    """Token, as in `LedgerIdentity`."""
     uuid: str = ""
-    """Where the ledger is in an archive: of the attempt that archived it."""
+    """Uuid of the attempt that archived the ledger, which names it in the archive."""
+    place: StreamPlace | None = None
+    """Place in the stream that listed the ledger, as files tell it."""
 
     @classmethod
     def of(cls, metadata: LedgerMetadata) -> LedgerRow:
@@ -152,7 +157,7 @@ def narrowed(context: JobContext[CommonArguments], rows: Sequence[LedgerRow]) ->
 async def _read(
     client: Client, args: SelectionArguments, progress: Callable[..., None]
 ) -> tuple[list[LedgerRow], list[int]]:
-    """What there is of the selection, and the ids that have to exist and do not."""
+    """Return the selected ledgers that exist, and the ids of missing ones that have to exist."""
     rows: dict[int, LedgerRow] = {}
     named = await _named(client, args)
 
@@ -231,10 +236,6 @@ def _values(row: LedgerRow) -> tuple[object, ...]:
 def text_of(value: bytes | None) -> str | None:
     """A value of custom metadata, as people read it; None stays None."""
     return None if value is None else value.decode("utf-8", "replace")
-
-
-BUNDLE_BYTES: Final = 64 * 1024 * 1024
-BUNDLE_LEDGERS: Final = 200
 
 
 def bundles(

@@ -1,25 +1,25 @@
-"""Whose a ledger is, and whether its owner still lists it.
+"""The owner of a ledger, and whether the owner still lists it.
 
 | custom metadata | the owner | when it is an orphan |
 |---|---|---|
 | `podkeeper/stream` | that stream | no manifest of any stream lists it, neither as a ledger nor as retired |
 | `application=pulsar`, `pulsar/managed-ledger` | that topic | Pulsar has no such topic, or the topic does not list it |
-| another `application` | that application | nobody can tell |
-| none | nobody knows | nobody can tell |
+| another `application` | that application | unknown |
+| none | unknown | unknown |
 
 Invariants
 - ORPHAN is said only after the owner's own list was read, or the place where the list would be was seen to be empty.
   What could not be read, such as the manifest of a stream that is damaged, makes its ledgers UNKNOWN.
 - Any stream may list a ledger, whatever that says of itself, because older versions published such. All lists are read
-  after the first ledger's metadata, and once for each piece of work: a stream lists a ledger anew only if that names
-  it, and what names none is changed then, so that it is not in the version that was judged. The stream that it names is
-  changed, and its list is read again (`forget`), before a deletion: who was about to list the ledger fails.
-- What a transfer has made, or is making, is its own until the stream has it: the transfer's record tells.
-- A ledger that was not made for a stream, and was given to one later, is nobody's orphan when that does not list it.
+  after the first ledger's metadata, and once for each piece of work: a stream lists a new ledger only if that names it,
+  and what names none is changed then, so that it is not in the version that was judged. The stream that it names is
+  changed, and its list is read again (`forget`), before a deletion: a client that was about to list the ledger fails.
+- The ledgers of a transfer, finished or not, are its own until the stream has them: they are in the transfer's record.
+- A ledger that was not made for a stream, and was given to one later, is not an orphan when that does not list it.
 
 Event loop only.
 
-Source: reference Spark notes, section 3; reference client protocol, section 25.
+Source: docs/internals/spark.md, section 3; docs/internals/client-protocol.md, section 25.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ COMPONENT_KEY: Final = "component"
 MANAGED_LEDGER_COMPONENT: Final = "managed-ledger"
 MAX_REMEMBERED: Final = 200
 """Owners whose lists are kept."""
+_Read = Callable[[str], Awaitable[frozenset[int]]]
 
 
 class OwnerKind(Enum):
-    """The value stands in reports."""
+    """The kinds of owners. Reports contain the value."""
 
     STREAM = "stream"
     MANAGED_LEDGER = "managed ledger"
@@ -64,7 +65,8 @@ class OwnerKind(Enum):
 
 
 class Standing(Enum):
-    """OWNED: the owner lists it. ORPHAN: it does not, or is gone. UNKNOWN: nobody can tell."""
+    """The standing of a ledger. OWNED: the owner lists it. ORPHAN: it does not, or is gone. UNKNOWN: neither is
+    certain."""
 
     OWNED = "owned"
     ORPHAN = "orphan"
@@ -73,8 +75,11 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """`name`: of the stream, topic or application. `by_sink`: an attempt of Spark's sink wrote it. `is_gone`: the owner
-    itself exists no more; somebody may have kept its ledgers on purpose."""
+    """The owner of a ledger.
+
+    `name`: of the stream, topic or application. `by_sink`: an attempt of Spark's sink wrote it. `is_gone`: the owner no
+    longer exists; its ledgers may have been kept on purpose.
+    """
 
     kind: OwnerKind
     name: str
@@ -102,8 +107,8 @@ class Owners:
         self._transfers: dict[str, frozenset[str]] = {}
 
     async def forget(self, metadata: LedgerMetadata) -> None:
-        """Read the owners' own lists anew from now on. Whoever has looked at this ledger to list it in its stream, and
-        was not done, has to look again. Raises `MetadataError`."""
+        """Read the owners' lists again from now on. A client that was about to list this ledger in its stream has
+        to look again. Raises `MetadataError`."""
         stream = text_of(metadata.custom_metadata.get(STREAM_KEY))
         if stream is not None:
             with suppress(NoSuchStream):  # nor can anything be added to one that is being deleted
@@ -148,7 +153,7 @@ class Owners:
         return judged
 
     async def _others(self) -> Mapping[int, frozenset[str]] | str:
-        """The streams that list ledgers; a text: why nobody can tell."""
+        """Return the streams that list ledgers; a text: why they are unknown."""
         if self._listing is None:
             try:
                 self._listing = await self._store.listing(self._among)
@@ -186,7 +191,7 @@ class Owners:
     async def _listed(
         self, known: OrderedDict[str, frozenset[int] | str | None], name: str, read: _Read
     ) -> frozenset[int] | str | None:
-        """Ids that the owner lists; None: there is no such owner; a text: why nobody can tell."""
+        """Return the ids that the owner lists; None: there is no such owner; a text: why they are unknown."""
         if name in known:
             known.move_to_end(name)
             return known[name]
@@ -205,7 +210,7 @@ class Owners:
         return found
 
     async def _of_stream(self, name: str) -> frozenset[int]:
-        # Also of one that is being deleted: whoever deletes it will finish that.
+        # Also of one that is being deleted: the deletion finishes with its ledgers.
         return (await self._store.read(name, even_deleting=True)).manifest.owned_ids
 
     async def _of_topic(self, name: str) -> frozenset[int]:
@@ -217,9 +222,6 @@ class Owners:
             nodes = self._client.metadata_service.managed_ledgers(self._root)
             self._has_topics = bool(await nodes.children(""))
         return self._has_topics
-
-
-_Read = Callable[[str], Awaitable[frozenset[int]]]
 
 
 def _judged(

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
-from bookie_protocol.metadata_service.versioned import Versioned
 from bookie_protocol.together import bounded
+from bookie_protocol.versioned import Versioned
 
 if TYPE_CHECKING:
     from bookie_client import Client
@@ -28,7 +28,7 @@ class TakenOver(Refused):
 
 
 class Record(Protocol):
-    """What is stored."""
+    """A stored record."""
 
     @property
     def key(self) -> str:
@@ -55,27 +55,27 @@ class JobRecords(Generic[R]):
             found = self._client.run(lambda client: client.metadata_service.records(self._kind).read(key))
         except MetadataNotFound:
             return None
-        return Versioned(self._decode(found.value), found.version)
+        return Versioned(self._decode(found.value), found.identity)
 
     def create(self, record: R) -> Versioned[R]:
         """Store a first record. Raises `TakenOver`."""
         data, key = record.encode(), record.key
         try:
-            version = self._client.run(lambda client: client.metadata_service.records(self._kind).create(key, data))
+            identity = self._client.run(lambda client: client.metadata_service.records(self._kind).create(key, data))
         except MetadataExists:
             return self._as_stored(record)
-        return Versioned(record, version)
+        return Versioned(record, identity)
 
     def update(self, stored: Versioned[R], record: R) -> Versioned[R]:
         """Replace what was read. Raises `TakenOver`."""
         data, key = record.encode(), record.key
         try:
-            version = self._client.run(
-                lambda client: client.metadata_service.records(self._kind).update(key, data, stored.version)
+            identity = self._client.run(
+                lambda client: client.metadata_service.records(self._kind).update(key, data, stored.identity)
             )
         except (MetadataVersionConflict, MetadataNotFound):
             return self._as_stored(record)
-        return Versioned(record, version)
+        return Versioned(record, identity)
 
     def delete(self, stored: Versioned[R]) -> None:
         """Remove what was read; a record that is gone is fine. Raises `TakenOver`."""
@@ -83,7 +83,7 @@ class JobRecords(Generic[R]):
         taken = TakenOver(f"{self._kind} {key}: another run works on it")
         try:
             found = self._client.run(lambda client: client.metadata_service.records(self._kind).read(key))
-            if (found.version, self._decode(found.value)) != (stored.version, stored.value):
+            if Versioned(self._decode(found.value), found.identity) != stored:
                 raise taken
             self._client.run(
                 lambda client: client.metadata_service.records(self._kind).delete_this(key, found.identity)

@@ -29,18 +29,16 @@ from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import JobResult
 
 _PARENT: Final = "pyspark_bookie.jobs"
+C = TypeVar("C", bound=type[Any])
+_MARKED: Final[dict[str, type[Any]]] = {}
 
 
 class Job(Protocol):
-    """What `job` marks; made without arguments, run once."""
+    """A class that `job` marks; made without arguments, run once."""
 
     def run(self, context: JobContext[Any]) -> JobResult:
         """Raises what the job cannot deal with: `PodkeeperError` and `UsageError` become one line."""
         ...
-
-
-C = TypeVar("C", bound=type[Any])
-_MARKED: Final[dict[str, type[Any]]] = {}
 
 
 def job(name: str) -> Callable[[C], C]:
@@ -73,7 +71,7 @@ def find_job(name: str) -> type[Any]:
 
 
 def description(marked: type[Any]) -> str:
-    """What `--help` says of a job."""
+    """Return the description of a job for `--help`."""
     return inspect.getdoc(marked) or ""
 
 

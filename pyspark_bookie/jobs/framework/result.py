@@ -1,5 +1,6 @@
-"""What a job comes to: a row of counters, findings, an exit code; and the findings of jobs that move ledgers, one row
-for each ledger of which there is something to say.
+"""The outcome of a job: a row of counters, findings, an exit code; and the findings of jobs that move ledgers.
+
+Such a job reports one row for each ledger with a finding.
 
 The row is one JSON object on one line, the last line of standard output:
 
@@ -40,6 +41,13 @@ _MAX_ERROR: Final = 1000
 _MAX_TEXT: Final = 200
 
 Counter = int | float | str | bool | None
+T = TypeVar("T")
+ARCHIVED: Final = "ARCHIVED"
+MISSING: Final = "MISSING"
+WOULD: Final = "WOULD_"
+"""Prefix of what a dry run would do."""
+AT_ONCE: Final = 16
+"""Files that are read at the same time: each takes an object store some milliseconds."""
 
 
 class JobExit(IntEnum):
@@ -107,14 +115,6 @@ def _short(value: Counter) -> Counter:
     return value[:_MAX_TEXT] if isinstance(value, str) else value
 
 
-T = TypeVar("T")
-
-ARCHIVED: Final = "ARCHIVED"
-MISSING: Final = "MISSING"
-WOULD: Final = "WOULD_"
-"""In front of what a dry run would do."""
-
-
 @dataclass(frozen=True, slots=True)
 class LedgerFinding:
     """`what`: a code in capitals. `detail`: one line."""
@@ -124,13 +124,9 @@ class LedgerFinding:
     detail: str = ""
 
 
-AT_ONCE: Final = 16
-"""Files that are read at the same time: each takes an object store some milliseconds."""
-
-
 def readable(ledger_ids: Iterable[int], read: Callable[[int], T]) -> tuple[list[T], list[LedgerFinding]]:
-    """What `read` gives of each ledger, and a finding for each that it raised for: one damaged file does not keep the
-    others from being taken. `read` is called by several threads."""
+    """Return what `read` returns for each ledger, and a finding for each that it raised for: one damaged file does
+    not hold up the others. `read` is called by several threads."""
     there: list[T] = []
     taken: dict[int, T] = {}
     found: list[LedgerFinding] = []
@@ -170,8 +166,8 @@ def findings_table(found: Sequence[LedgerFinding]) -> pa.Table:
 
 
 async def missing_findings(client: Client, ledger_ids: Iterable[int]) -> list[LedgerFinding]:
-    """ARCHIVED where `offload` has taken the ledger out of the cluster, MISSING where nobody has it. Raises
-    `MetadataUnavailable`."""
+    """Return ARCHIVED where `offload` has taken the ledger out of the cluster, MISSING where it does not exist at
+    all. Raises `MetadataUnavailable`."""
 
     async def finding(ledger_id: int) -> LedgerFinding:
         try:

@@ -52,7 +52,7 @@ PIECES_AHEAD: Final = 16
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """What a piece of work has besides its item. `bytes_per_second` is the share of one task; None: no limit."""
+    """The environment of a piece of work. `bytes_per_second` is the share of one task; None: no limit."""
 
     access: AccessOptions
     bytes_per_second: float | None = None
@@ -73,7 +73,7 @@ class TaskEnvironment:
 
 @dataclass(frozen=True)
 class TaskError:
-    """Why a piece failed. `code`: as in `PodkeeperSparkError`, or UNEXPECTED. `message`: one line."""
+    """The failure of a piece. `code`: as in `PodkeeperSparkError`, or UNEXPECTED. `message`: one line."""
 
     code: str
     message: str
@@ -81,7 +81,7 @@ class TaskError:
 
 @dataclass(frozen=True)
 class Outcome(Generic[T, R]):
-    """How one piece ended: `result`, or `error`."""
+    """The end of one piece: `result`, or `error`."""
 
     item: T
     result: R | None
@@ -89,7 +89,7 @@ class Outcome(Generic[T, R]):
 
     @property
     def failure(self) -> TaskError:
-        """Why there is no result."""
+        """Return why there is no result."""
         return self.error or TaskError("SPARK", "no result")
 
 
@@ -184,8 +184,8 @@ def _ended(function: Callable[[Any, TaskEnvironment], Any], item: Any, environme
 
 
 def last_line(error: BaseException) -> str:
-    """What matters of an error of Spark's: what this package raised, else the end of the Python traceback in it, else
-    its first line."""
+    """Return the relevant line of an error of Spark's: this package's error, else the end of the Python traceback
+    in it, else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "[BOOKIE_" in line]
     if told:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from bookie_protocol.archive import KIND, Abandoned, OffloadRecord
-from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.versioned import Versioned
 from pyspark_bookie.archive.files import Files, Listed
 from pyspark_bookie.archive.manifest import (
     DATA,
@@ -67,7 +67,7 @@ def remove_attempt(files: Files, ledger_id: int, attempt: Abandoned) -> None:
         files.delete(manifest_file(ledger_id, attempt.uuid))
         named_by_number = manifest_at(files, ledger_id, None)
         if named_by_number is not None and named_by_number.uuid == attempt.uuid:
-            files.delete(manifest_file(ledger_id, None))  # nobody writes these any more
+            files.delete(manifest_file(ledger_id, None))  # only older versions wrote these
     part = 0
     while files.size(path := f"{attempt.folder}/{data_file(ledger_id, attempt.uuid, part)}") is not None:
         files.delete(path)
@@ -77,7 +77,7 @@ def remove_attempt(files: Files, ledger_id: int, attempt: Abandoned) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Files that nobody remembers."""
+    """Files that no record refers to."""
 
     files: tuple[Listed, ...]
 

@@ -1,23 +1,22 @@
 """Deleting offloaded ledgers from the cluster, and taking them out of the streams that list them.
 
-A ledger goes when its record has been COMPLETE for the lag, it still is the ledger that was archived, nobody else
-counts on it, and its files were read once more, whole, and are what was written. The metadata is deleted by its
+A ledger goes when its record has been COMPLETE for the lag, it still is the ledger that was archived, nothing else
+refers to it, and its files were read once more, whole, and are what was written. The metadata is deleted by its
 version: a change in between, such as a re-replication, is a reason to look again and not a race.
 
-What a stream lists is counted on by its readers, so it stays, unless the settings say that they read archives
-(`keep_listed`). Then it goes and stays listed; a cursor that has not passed it keeps it even so, because whose it is
-cannot be told. What a stream has retired is the stream's to delete, when its readers have had their time.
+Readers of a stream rely on the ledgers that it lists, so these stay, unless the settings say that they read archives
+(`keep_listed`). Then a ledger goes and stays listed; a cursor that has not passed it keeps it even so, because the
+cursor's reader is unknown. What a stream has retired is the stream's to delete, when its readers have had their time.
 
 Invariants
 - Nothing is deleted of which the archive was not proved good in this very call.
-- Nobody counts on it when it goes: lists, cursors and the ledger itself are looked at before the proof, which may take
-  minutes, and again behind it. All streams are asked, whatever the ledger says of itself; those that list nothing of
-  the bundle are asked once, because from then on they can list a ledger only if its metadata name them, or change;
-  each time where metadata have no room for a name. Whoever was about to list it in the stream that it names fails:
-  its metadata say that it goes, and that stream is changed, before it is looked at last.
-- A stream loses only its oldest ledgers, by truncation, so that its readers are told that they are gone rather than
-  meeting a hole; it is cut only behind ledgers whose archive was proved good, and a cursor that has not passed them
-  keeps them.
+- Nothing refers to a ledger when it goes: lists, cursors and the ledger itself are looked at before the proof, which
+  may take minutes, and again behind it. All streams are asked, whatever the ledger says of itself; those that list
+  nothing of the bundle are asked once, because from then on they can list a ledger only if its metadata name them, or
+  change; each time where metadata have no room for a name. A client that was about to list it in the stream that it
+  names fails: its metadata say that it goes, and that stream is changed, before it is looked at last.
+- A stream loses only its oldest ledgers, by truncation, so that its readers get an error rather than a hole; it is cut
+  only behind ledgers whose archive was proved good, and a cursor that has not passed them keeps them.
 - A crash between the deletion and the record's last state is repaired by the next run: the ledger is gone then.
 
 One thread.
@@ -33,6 +32,7 @@ from enum import Enum
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from bookie_client.streams.cursors import StreamCursors
 from bookie_client.streams.model import STREAM_KEY
@@ -62,10 +62,11 @@ if TYPE_CHECKING:
     from bookie_client.streams import Manifest, StreamCursor, StreamPosition
 
 _TRIES: Final = 5
+_stores: WeakKeyDictionary[Client, ManifestStore] = WeakKeyDictionary()
 
 
 class DeletionFate(Enum):
-    """What became of it."""
+    """The outcome of the deletion of a ledger."""
 
     DELETED = "deleted"
     NOT_DUE = "not due yet"
@@ -104,7 +105,6 @@ class Deleter:
         self._client = client
         self._ledger_ids = ledger_ids
         self._listed: dict[int, frozenset[str]] = {}
-        self._lists: ManifestStore | None = None
         self._files = files
         self._settings = settings
         self._throttle = throttle
@@ -123,7 +123,8 @@ class Deleter:
         return fate
 
     def prove(self, ledger_id: int) -> bool:
-        """Whether nothing but the one stream that lists it keeps a ledger from going now. Raises as `delete`."""
+        """Return True if only the one stream that lists it keeps a ledger from being deleted now. Raises as
+        `delete`."""
         stored = self._store.read(ledger_id)
         if stored is None or not is_due(stored.value, self._settings, self._clock()):
             return False
@@ -133,7 +134,7 @@ class Deleter:
         return True
 
     def obstacle(self, record: OffloadRecord) -> DeletionFate | None:
-        """Why a ledger that is due stays nevertheless; None: nothing stands in the way but its archive's proof."""
+        """Return why a ledger that is due stays nevertheless; None: only the proof of its archive is missing."""
         try:
             return self._obstacle(record, self._client.metadata(record.ledger_id))
         except NoSuchLedger:
@@ -165,7 +166,7 @@ class Deleter:
         self._client.run(lambda client: client.metadata_service.ledgers.delete_this(marked))
 
     def _obstacle(self, record: OffloadRecord, metadata: LedgerMetadata) -> DeletionFate | None:
-        # Where nobody can tell whether it is the ledger that was archived, the offload looks at its content.
+        # If it is unknown whether this ledger was archived, the offload compares its content.
         if not metadata.is_closed or not record.ledger.is_surely(LedgerIdentity.of(metadata)):
             return DeletionFate.ANOTHER_LEDGER
         if _is_pulsars(metadata):
@@ -180,18 +181,12 @@ class Deleter:
     def _listing(self, ledger_id: int) -> frozenset[str]:
         if ledger_id not in self._listed:
             among = {ledger_id, *self._ledger_ids}
-            found = self._client.run(lambda client: self._lists_of(client).listing(among))
+            found = self._client.run(lambda client: lists_of(client).listing(among))
             self._listed = {each: found.get(each, frozenset()) for each in among}
         return self._listed[ledger_id]
 
-    def _lists_of(self, client: Client) -> ManifestStore:
-        """One for all, because it knows what did not change of a long list."""
-        if self._lists is None:
-            self._lists = ManifestStore(client.metadata_service)
-        return self._lists
-
     def _overtake(self, metadata: LedgerMetadata) -> None:
-        """Whoever has looked at this ledger to list it in its stream, and was not done, has to look again."""
+        """Change the ledger's stream, so that a client that was about to list the ledger in it has to look again."""
         named = text_of(metadata.custom_metadata.get(STREAM_KEY))
 
         def change(manifest: Manifest) -> Manifest | None:
@@ -199,19 +194,19 @@ class Deleter:
 
         if named is not None:
             with suppress(NotThere):  # nor can anything be added to one that is being deleted
-                self._client.run(lambda client: self._lists_of(client).update(named, change))
+                self._client.run(lambda client: lists_of(client).update(named, change))
 
     def _streams_obstacle(self, stream: str, record: OffloadRecord) -> DeletionFate | None:
         try:
-            stored = self._client.run(lambda client: self._lists_of(client).read(stream, even_deleting=True))
+            stored = self._client.run(lambda client: lists_of(client).read(stream, even_deleting=True))
         except NotThere:
             return None
         ledger_id, manifest = record.ledger_id, stored.manifest
         listed = manifest.ledger(ledger_id)
         if listed is None:
             return DeletionFate.IN_STREAM if ledger_id in manifest.retired_ids else None
-        # Of a ledger that is listed as open nobody has told the stream yet how long it became. A stream that is being
-        # deleted is somebody's work.
+        # The stream does not know the length of a ledger that it lists as open. A stream that is being
+        # deleted is left to the deletion.
         is_settled = listed.entries == record.ledger.last_entry_id + 1 and not manifest.is_deleting
         if not self._settings.keep_listed or not is_settled:
             return DeletionFate.IN_STREAM
@@ -221,7 +216,7 @@ class Deleter:
 
     async def _cursors_of(self, client: Client, stream: str) -> Mapping[str, StreamCursor]:
         now_ms = partial(round, self._clock() * 1000)
-        return await StreamCursors(client.metadata_service, self._lists_of(client), now_ms).of(stream)
+        return await StreamCursors(client.metadata_service, lists_of(client), now_ms).of(stream)
 
     def _prove(self, record: OffloadRecord) -> None:
         manifest = read_manifest(self._files, record.ledger_id, record.uuid)
@@ -233,13 +228,22 @@ class Deleter:
             raise EntryDamaged(f"the files of ledger {record.ledger_id} are not what was written: the ledger stays")
 
 
+def lists_of(client: Client) -> ManifestStore:
+    """One store for all bundles of a process, because it knows what did not change of a long list: then a bundle asks
+    for the heads of the streams alone."""
+    store = _stores.get(client)
+    if store is None:
+        store = _stores[client] = ManifestStore(client.metadata_service)
+    return store
+
+
 def _is_pulsars(metadata: LedgerMetadata) -> bool:
     custom = metadata.custom_metadata
     return MANAGED_LEDGER_KEY in custom or custom.get(APPLICATION_KEY) == PULSAR.encode()
 
 
 def is_due(record: OffloadRecord, settings: DeletionSettings, now: float) -> bool:
-    """Whether the lag has passed."""
+    """Return True if the lag has passed."""
     return (
         record.state is OffloadState.COMPLETE
         and record.target == settings.target

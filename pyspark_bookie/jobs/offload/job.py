@@ -16,51 +16,34 @@ from bookie_protocol.archive import OffloadRecord, OffloadState
 from bookie_protocol.shown import one_line, shown_uri
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.instance import claim, other_owner
-from pyspark_bookie.archive.manifest import PARTITIONS
-from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, GENTLE_BYTES_PER_SECOND, SIZE, UsageError, argument
+from pyspark_bookie.archive.places import PlacedLedger
+from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import (
     LedgerRow,
     Selected,
-    SelectionArguments,
     bundles,
-    check_selection,
     select_ledgers,
 )
+from pyspark_bookie.jobs.framework.places import placed_ledgers
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import MISSING, WOULD, JobExit, JobResult, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, TaskError, task_error
+from pyspark_bookie.jobs.offload.arguments import OffloadArguments, check_arguments
 from pyspark_bookie.jobs.offload.cleaning import OffloadStore, TakenOver, find_orphans, remove_orphans
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings, cut, is_due, oldest
-from pyspark_bookie.jobs.offload.machine import Fate, Offloader, OffloadSettings
+from pyspark_bookie.jobs.offload.iceberg import IcebergTable, check_identifier, open_catalog
+from pyspark_bookie.jobs.offload.machine import Fate, Offloader, OffloadSettings, is_unplaced
 
 if TYPE_CHECKING:
     from bookie_client.streams import Manifest
 
 _DELETED_AT_ONCE: Final = 20
+_MOST_DELETED_AT_ONCE: Final = 200
+"""Maximum deletions in one bundle if very many are due: each bundle reads the lists of all streams."""
+_PLACED_AT_ONCE: Final = 200
+_BUNDLES: Final = 500
 _KEPT: Final = (DeletionFate.IN_STREAM, DeletionFate.UNREAD, DeletionFate.OWNED, DeletionFate.ANOTHER_LEDGER)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffloadArguments(SelectionArguments):
-    """The arguments of `offload`."""
-
-    slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
-
-    target: str = argument(help="The archive: a folder, s3://bucket/path, hdfs://... or file:///...", metavar="URI")
-    partition_by: str = argument("date", help="How data files are laid out.", choices=PARTITIONS)
-    max_file_bytes: int = argument(1 << 30, help="A ledger with more payload gets several files.", kind=SIZE)
-    delete_after: float | None = argument(
-        None, help="Delete ledgers from the cluster so long after they were archived. Default: never.", kind=DURATION
-    )
-    keep_listed: bool = argument(
-        False,
-        help="Delete what streams list, too, and leave it in them: the Spark source reads it from the archive, other"
-        " readers of a stream do not. A cursor that has not passed a ledger keeps it.",
-    )
-    orphans_older_than: float = argument(
-        3 * DAY_S, help="Remove files of dead attempts that are at least so old.", kind=DURATION
-    )
 
 
 @job("offload")
@@ -82,11 +65,10 @@ class _Run:
     def __init__(self, context: JobContext[OffloadArguments]) -> None:
         self._context = context
         self._args = context.args
-        check_selection(self._args)
-        if self._args.keep_listed and self._args.delete_after is None:
-            raise UsageError("--keep-listed is about ledgers that are deleted: give --delete-after, too")
+        check_arguments(self._args)
         self._target = absolute_uri(self._args.target)
         self._files = Files(self._target, "--target")
+        self._settings = OffloadSettings(self._target, self._args.partition_by, self._args.max_file_bytes)
         self._store = OffloadStore(context.client())
         self._found: list[LedgerFinding] = []
         self._totals: Counter[str] = Counter()
@@ -95,6 +77,7 @@ class _Run:
     def run(self) -> JobResult:
         selected = select_ledgers(self._context)
         self._instance_id = self._own_archive()
+        self._table = self._iceberg_table()
         records = self._records(selected)
         plan = plan_offload(selected.rows, records, self._target)
         moved = self._moved(selected, records)
@@ -103,8 +86,11 @@ class _Run:
                 LedgerFinding(ledger_id, "ELSEWHERE", f"in the archive {shown_uri(records[ledger_id].target)}")
             )
         has_found = bool(self._found)
-        pending, pending_bytes = self._offload(plan)
+        places = self._places(selected, records, plan)
+        pending, pending_bytes = self._offload(plan, places)
+        self._note_places(records, places)
         exit_code = JobExit.FINDINGS if has_found or self._fates[Fate.ELSEWHERE] else JobExit.OK
+        committed = self._commit(selected)
         waiting = self._delete(selected)
         orphans = self._sweep()
         if self._totals["failed"]:
@@ -126,6 +112,7 @@ class _Run:
                 "failed": self._totals["failed"],
                 "pending": pending,
                 "pending_bytes": pending_bytes,
+                "committed": committed,
                 "deleted": self._fates[DeletionFate.DELETED],
                 "waiting_for_deletion": waiting,
                 "orphans_removed": orphans,
@@ -137,7 +124,7 @@ class _Run:
         )
 
     def _moved(self, selected: Selected, records: Mapping[int, OffloadRecord]) -> Counter[str]:
-        """How many ledgers that had to exist are in an archive alone, by archive; the others are findings."""
+        """Count the ledgers that had to exist and are only in an archive, by archive; the others are findings."""
         moved: Counter[str] = Counter()
         for ledger_id in selected.missing:
             record = records.get(ledger_id)
@@ -155,7 +142,7 @@ class _Run:
         """The cluster's instance id, if the archive is its own. Raises `UsageError`."""
         instance_id = self._context.client().run(lambda client: client.metadata_service.cluster.instance_id())
         if instance_id is None:
-            raise UsageError("the cluster has no instance id, by which its archive is told from another cluster's")
+            raise UsageError("the cluster has no instance id, which identifies its archive")
         other = (other_owner if self._context.dry_run else claim)(self._files, instance_id)
         if other is not None:
             raise UsageError(
@@ -167,7 +154,20 @@ class _Run:
 
     # --- the three parts --------------------------------------------------------------------------------------
 
-    def _offload(self, plan: OffloadPlan) -> tuple[int, int]:
+    def _places(
+        self, selected: Selected, records: Mapping[int, OffloadRecord], plan: OffloadPlan
+    ) -> dict[int, PlacedLedger]:
+        """Return where streams list what is archived now, and what was archived without its place."""
+        unplaced = {row.ledger_id for row in plan.work}.union(
+            each for each, record in records.items() if record.state.is_archived and not record.is_placed
+        )
+        if not unplaced:
+            return {}
+        named = {row.stream for row in selected.rows if row.ledger_id in unplaced and row.stream is not None}
+        listed = placed_ledgers(self._context.client(), named.union(self._args.stream), self._context.log)
+        return {each: listed[each] for each in unplaced if each in listed}
+
+    def _offload(self, plan: OffloadPlan, places: Mapping[int, PlacedLedger]) -> tuple[int, int]:
         """Returns how many ledgers were not tried, and their bytes."""
         total = sum(row.nbytes for row in plan.work)
         if self._context.dry_run:
@@ -177,10 +177,13 @@ class _Run:
             return len(plan.work), total
         if not plan.work:
             return 0, 0
-        settings = OffloadSettings(self._target, self._args.partition_by, self._args.max_file_bytes)
         items = [
             OffloadBundle(
-                tuple(row.ledger_id for row in rows), sum(row.nbytes for row in rows), settings, self._instance_id
+                tuple(row.ledger_id for row in rows),
+                sum(row.nbytes for row in rows),
+                self._settings,
+                self._instance_id,
+                tuple(places.get(row.ledger_id) for row in rows),
             )
             for rows in bundles(plan.work, at_least=self._context.concurrent)
         ]
@@ -192,6 +195,38 @@ class _Run:
             self._take(outcome)
             self._context.progress(done, total, "bytes", f"{tried} of {len(plan.work)} ledgers")
         return len(plan.work) - tried, total - done
+
+    def _note_places(self, records: Mapping[int, OffloadRecord], places: Mapping[int, PlacedLedger]) -> None:
+        """Complete what was archived before its stream listed it, or by a version that noted no places."""
+        known = records.keys() & places.keys()
+        late = sorted(each for each in known if is_unplaced(records[each], places[each], self._target))
+        if self._context.dry_run or not late or not self._files.replaces_at_once:
+            return
+        some = [late[start : start + _PLACED_AT_ONCE] for start in range(0, len(late), _PLACED_AT_ONCE)]
+        items = [PlaceBundle(tuple(each), tuple(places[one] for one in each), self._settings) for each in some]
+        for outcome in self._context.run_tasks(place_bundle, items):
+            self._take(outcome)
+        if noted := self._fates[Fate.PLACED]:
+            self._context.log(f"noted the places in streams of {noted} ledgers archived before")
+
+    def _iceberg_table(self) -> IcebergTable | None:
+        """The table, if one is wanted: a catalogue that cannot be used is known before the work begins."""
+        if self._args.iceberg_table is None:
+            return None
+        identifier = check_identifier(self._args.iceberg_table)
+        catalog = open_catalog(self._args.iceberg_catalog)
+        return IcebergTable(self._store, catalog, identifier, self._target, self._instance_id)
+
+    def _commit(self, selected: Selected) -> int:
+        """Add what is archived to the table, and return how many ledgers were added."""
+        if self._table is None:
+            return 0
+        records = self._records(selected)
+        if not self._context.dry_run:
+            return self._table.commit(sorted(records))
+        table, missing = str(self._args.iceberg_table), self._table.missing(records)
+        self._found += [LedgerFinding(each, WOULD + "COMMIT", table) for each in missing]
+        return 0
 
     def _delete(self, selected: Selected) -> int:
         """Returns how many archived ledgers wait for their lag."""
@@ -284,9 +319,9 @@ class _Run:
 
 
 def _deletion_bundles(ledger_ids: Sequence[int], settings: DeletionSettings) -> list[DeletionBundle]:
+    size = min(max(_DELETED_AT_ONCE, len(ledger_ids) // _BUNDLES), _MOST_DELETED_AT_ONCE)
     return [
-        DeletionBundle(tuple(ledger_ids[start : start + _DELETED_AT_ONCE]), settings)
-        for start in range(0, len(ledger_ids), _DELETED_AT_ONCE)
+        DeletionBundle(tuple(ledger_ids[start : start + size]), settings) for start in range(0, len(ledger_ids), size)
     ]
 
 
@@ -303,7 +338,7 @@ class OffloadPlan:
 
 
 def plan_offload(rows: Iterable[LedgerRow], records: Mapping[int, OffloadRecord], target: str) -> OffloadPlan:
-    """What is to be offloaded of these ledgers."""
+    """Return the ledgers that are to be offloaded."""
     work: list[LedgerRow] = []
     elsewhere: list[int] = []
     begun = already = not_closed = empty = 0
@@ -343,6 +378,17 @@ class OffloadBundle:
     nbytes: int
     settings: OffloadSettings
     instance_id: str
+    listed: tuple[PlacedLedger | None, ...]
+    """Ledgers as their streams list them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceBundle:
+    """Archived ledgers whose places are to be noted."""
+
+    ledger_ids: tuple[int, ...]
+    listed: tuple[PlacedLedger, ...]
+    settings: OffloadSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +401,7 @@ class DeletionBundle:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOutcome:
-    """What became of one ledger: `fate`, or `error`. The numbers are those of a ledger that was offloaded."""
+    """The outcome of one ledger: `fate`, or `error`. The numbers are those of an offloaded ledger."""
 
     ledger_id: int
     fate: Fate | DeletionFate | None
@@ -374,7 +420,16 @@ def offload_bundle(bundle: OffloadBundle, environment: TaskEnvironment) -> tuple
     offloader = Offloader(
         environment.client(), files, bundle.settings, password, throttle, instance_id=bundle.instance_id
     )
-    return tuple(_offload(offloader, ledger_id) for ledger_id in bundle.ledger_ids)
+    ledgers = zip(bundle.ledger_ids, bundle.listed, strict=True)
+    return tuple(_offload(offloader, ledger_id, listed) for ledger_id, listed in ledgers)
+
+
+def place_bundle(bundle: PlaceBundle, environment: TaskEnvironment) -> tuple[LedgerOutcome, ...]:
+    """Note the place of one ledger after the other."""
+    files = Files(bundle.settings.target, "--target")
+    offloader = Offloader(environment.client(), files, bundle.settings, None, environment.throttle())
+    ledgers = zip(bundle.ledger_ids, bundle.listed, strict=True)
+    return tuple(_note_place(offloader, ledger_id, listed) for ledger_id, listed in ledgers)
 
 
 def delete_bundle(bundle: DeletionBundle, environment: TaskEnvironment) -> tuple[LedgerOutcome, ...]:
@@ -393,9 +448,19 @@ def prove_bundle(bundle: DeletionBundle, environment: TaskEnvironment) -> tuple[
     return tuple(_prove(deleter, ledger_id) for ledger_id in bundle.ledger_ids)
 
 
-def _offload(offloader: Offloader, ledger_id: int) -> LedgerOutcome:
+def _note_place(offloader: Offloader, ledger_id: int, listed: PlacedLedger) -> LedgerOutcome:
     try:
-        fate, record = offloader.offload(ledger_id)
+        fate = offloader.note_place(ledger_id, listed)
+    except TakenOver:
+        fate = Fate.TAKEN_OVER
+    except Exception as error:
+        return LedgerOutcome(ledger_id, None, task_error(error))
+    return LedgerOutcome(ledger_id, fate)
+
+
+def _offload(offloader: Offloader, ledger_id: int, listed: PlacedLedger | None) -> LedgerOutcome:
+    try:
+        fate, record = offloader.offload(ledger_id, listed)
     except TakenOver:
         return LedgerOutcome(ledger_id, Fate.TAKEN_OVER)
     except Exception as error:

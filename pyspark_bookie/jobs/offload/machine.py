@@ -38,7 +38,8 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import ArchivedFileMissing, Files
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest, data_folder, manifest_file, temporary_folder
-from pyspark_bookie.archive.reading import count_files
+from pyspark_bookie.archive.places import PlacedLedger
+from pyspark_bookie.archive.reading import count_files, find_manifest
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
@@ -52,7 +53,7 @@ MAX_ATTEMPTS: Final = 3
 
 
 class Fate(Enum):
-    """What became of a ledger in this run."""
+    """The outcome of a ledger in this run."""
 
     OFFLOADED = "offloaded"
     ALREADY = "already there"
@@ -61,6 +62,8 @@ class Fate(Enum):
     EMPTY = "empty"
     ELSEWHERE = "in another archive"
     TAKEN_OVER = "another run works on it"
+    PLACED = "its place in the stream was noted"
+    NOT_PLACED = "its place in the stream could not be noted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +101,18 @@ class Offloader:
         self._clock = clock
         self._store = store or OffloadStore(client)
 
-    def offload(self, ledger_id: int) -> tuple[Fate, OffloadRecord | None]:
-        """Bring a ledger to COMPLETE. Raises `TakenOver`, `Unauthorized`, `EntryDamaged` (files do not keep what is
-        written), what reading the ledger raises, `ArchivedFileMissing` and `ArchiveUnavailable`."""
+    def offload(self, ledger_id: int, listed: PlacedLedger | None = None) -> tuple[Fate, OffloadRecord | None]:
+        """Bring a ledger to COMPLETE; `listed`: as its stream lists it.
+
+        Raises `TakenOver`, `Unauthorized`, `EntryDamaged` (files do not keep what is written), what reading the ledger
+        raises, `ArchivedFileMissing` and `ArchiveUnavailable`."""
         stored = self._store.read(ledger_id)
         try:
             if stored is not None and (known := self._recognised(stored)) is not None:
                 if known.value.target != self._settings.target:
                     return Fate.ELSEWHERE, known.value
                 return Fate.ALREADY, self._clean(known).value
-            return self._offload(ledger_id, stored)
+            return self._offload(ledger_id, stored, listed)
         except TakenOver:
             raise
         except PodkeeperError:
@@ -116,9 +121,29 @@ class Offloader:
             self._forget(ledger_id)
             return Fate.GONE, None
 
+    def note_place(self, ledger_id: int, listed: PlacedLedger) -> Fate:
+        """Write the place in a stream to the manifest of a ledger that was archived before a stream listed it, or by
+        an older version. Raises `TakenOver`, `ArchiveUnavailable`, `MetadataDamaged`."""
+        stored = self._store.read(ledger_id)
+        if stored is None or not is_unplaced(stored.value, listed, self._settings.target):
+            return Fate.NOT_PLACED
+        record = stored.value
+        found = find_manifest(self._files, ledger_id, record.uuid)
+        if found is None or not self._files.replaces_at_once:
+            return Fate.NOT_PLACED
+        path, manifest = found
+        if manifest.place is None:
+            content = replace(manifest, place=listed.place).encode()
+            self._files.write(path, content, f"{temporary_folder(record.uuid)}/manifest.json")
+            self._files.delete_folder(temporary_folder(record.uuid))
+        self._store.update(stored, record.placed())
+        return Fate.PLACED
+
     # --- from state to state ----------------------------------------------------------------------------------
 
-    def _offload(self, ledger_id: int, stored: Stored | None) -> tuple[Fate, OffloadRecord | None]:
+    def _offload(
+        self, ledger_id: int, stored: Stored | None, listed: PlacedLedger | None
+    ) -> tuple[Fate, OffloadRecord | None]:
         metadata = self._client.metadata(ledger_id)
         if not metadata.is_closed:
             return Fate.NOT_CLOSED, None
@@ -131,7 +156,7 @@ class Offloader:
             try:
                 if stored.value.state is OffloadState.UPLOADED:
                     stored = self._verify(stored)
-                stored = self._publish(stored, metadata)
+                stored = self._publish(stored, metadata, listed)
                 return Fate.OFFLOADED, self._clean(stored).value
             except (EntryDamaged, ArchivedFileMissing):
                 if attempt == MAX_ATTEMPTS:
@@ -176,7 +201,7 @@ class Offloader:
         return None
 
     def _has_content(self, record: OffloadRecord) -> bool:
-        """Whether the ledger that is there now holds what was archived."""
+        """Return True if the existing ledger holds what was archived."""
         counter = Counter()
         with self._client.open(record.ledger_id, password=self._password) as reader:
             for batch in reader.batches(0, record.ledger.last_entry_id):
@@ -226,7 +251,7 @@ class Offloader:
         self._compare(record, there)
         return self._store.update(stored, record.verified())
 
-    def _publish(self, stored: Stored, metadata: LedgerMetadata) -> Stored:
+    def _publish(self, stored: Stored, metadata: LedgerMetadata, listed: PlacedLedger | None) -> Stored:
         record = stored.value
         assert record.counts is not None
         self._client.metadata(record.ledger_id)  # a ledger that is gone is not made public
@@ -235,11 +260,18 @@ class Offloader:
             for file in record.files:
                 self._place(f"{folder}/{_name(file.path)}", file.path, file.nbytes)
             manifest = Manifest(
-                record.ledger_id, record.uuid, self._instance_id, record.counts, record.files, LedgerShape.of(metadata)
+                record.ledger_id,
+                record.uuid,
+                self._instance_id,
+                record.counts,
+                record.files,
+                LedgerShape.of(metadata),
+                place=None if listed is None else listed.place_of(record.counts),
             )
             path = manifest_file(record.ledger_id, record.uuid)
             self._files.write(path, manifest.encode(), f"{folder}/manifest.json")
-            stored = self._store.update(stored, record.complete(self._now_ms()))
+            complete = record.complete(self._now_ms())
+            stored = self._store.update(stored, complete.placed() if manifest.place is not None else complete)
         except TakenOver:
             self._take_back(record)
             raise
@@ -282,7 +314,7 @@ class Offloader:
         stored = self._store.read(ledger_id)
         if stored is None or stored.value.state.is_archived:
             return
-        stored = self._store.update(stored, stored.value)  # from here on nobody completes it
+        stored = self._store.update(stored, stored.value)  # from here on no other run completes it
         left = (*stored.value.abandoned, stored.value.attempt)
         for attempt in left:
             if attempt.target == self._settings.target:
@@ -309,6 +341,12 @@ class Offloader:
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
+
+
+def is_unplaced(record: OffloadRecord, listed: PlacedLedger, target: str) -> bool:
+    """Return True if the ledger is in the archive `target`, and its place in the stream is not noted there."""
+    is_here = record.state.is_archived and record.target == target and not record.is_placed
+    return is_here and record.counts is not None and listed.place_of(record.counts) is not None
 
 
 def _name(path: str) -> str:

@@ -48,10 +48,17 @@ if TYPE_CHECKING:
 
     from pyspark_bookie.archive.files import Files
 
+LEDGERS_AT_ONCE: Final = 4
+LEDGER_COST: Final = 256 * 1024
+"""Bytes that the locks and metadata of a ledger count as, besides its own bytes."""
+MAX_LEDGERS: Final = 1_000
+READ_AT_ONCE: Final = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecoverArguments(SelectionArguments):
-    """What to copy: of `--bookies` everything, of `--findings` what they say is lost. By default in all ledgers."""
+    """The selection of copies: of `--bookies` everything, of `--findings` what they say is lost. By default in all
+    ledgers."""
 
     slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 
@@ -78,8 +85,8 @@ class RecoverJob:
     """Make new copies of what bookies lost, or of all that some bookies hold, and exchange them in the metadata.
 
     Each ledger is worked on under its lock, so auto-recovery and this job do not meet. What was done stays done: after
-    an interruption the same command goes on. Ledgers that cannot be restored are listed, and hold up nobody. Exit code
-    2: there are some.
+    an interruption the same command continues. Ledgers that cannot be restored are listed, and do not hold up the
+    others. Exit code 2: there are some.
     """
 
     Arguments = RecoverArguments
@@ -89,12 +96,9 @@ class RecoverJob:
         return recover(context)
 
 
-LEDGERS_AT_ONCE: Final = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What all pieces of a run share."""
+    """The options that all pieces of a run share."""
 
     options: RecoveryOptions
     verify_digests: bool
@@ -175,12 +179,6 @@ def _result(outcomes: list[LedgerOutcome], *, complete: bool) -> JobResult:
     outcomes.sort(key=lambda each: (not each.state.is_left_over, each.ledger_id))
     found = any(outcome.state.is_left_over for outcome in outcomes)
     return JobResult(counters, table_of(outcomes), JobExit.FINDINGS if found else JobExit.OK, complete)
-
-
-LEDGER_COST: Final = 256 * 1024
-"""What a ledger costs beside its bytes, in bytes: locks and metadata."""
-MAX_LEDGERS: Final = 1_000
-READ_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

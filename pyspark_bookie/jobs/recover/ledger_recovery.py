@@ -8,34 +8,34 @@ Invariants
   afterwards.
 - A ledger that is not closed is closed, which fences its writer, only if that was asked for and its last segment needs
   new copies.
-- A mark goes only if it tells of nothing but what was restored here, and if everything could be seen of the bookies
-  that it names: so not as long as one of them is in the last segment of an open ledger. What became of the ledger is
-  told whether its mark could be looked at or not.
+- A mark goes by the one rule of healing (`bookie_client.healing`): all that it asks for was answered by a look. The
+  outcome of the ledger is reported whether its mark could be checked or not.
 
-Idempotent: whatever was done is found done by the next run. Event loop only.
+Idempotent: the next run finds what was done. Event loop only.
 
-Source: reference auto-recovery, sections 6 to 9.
+Source: docs/internals/auto-recovery.md, sections 6 to 9.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.client import Client
-from bookie_client.replication.check import LedgerChecker, close_checked
+from bookie_client.healing.guard import LedgerGuard
+from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationResult
-from bookie_client.replication.source_reads import Patience
+from bookie_client.replication.targets import unregistered
 from bookie_protocol.errors import (
     EntriesUnreadable,
     LedgerDeleted,
     LedgerNotClosed,
     MetadataError,
-    MetadataExists,
     NotEnoughBookies,
     PodkeeperError,
 )
@@ -48,14 +48,17 @@ from pyspark_bookie.jobs.replicas.inspection import Inspector
 if TYPE_CHECKING:
     import pyarrow as pa
 
+IN_PLACE: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.DIVERGENT})
+"""Faults after which the bookie itself may be filled again, if it is writable and there is no other."""
+
 
 class State(Enum):
-    """The value stands in reports."""
+    """The state of a ledger after a run. Reports contain the value."""
 
     RECOVERED = "RECOVERED"
     """New copies were made and verified, and the metadata name them."""
     NOTHING_TO_DO = "NOTHING_TO_DO"
-    """Somebody else did it before, or a bookie came back with its copies."""
+    """Another client did it before, or a bookie came back with its copies."""
     DELETED = "DELETED"
     PLANNED = "PLANNED"
     """It would be worked on (dry run)."""
@@ -64,13 +67,13 @@ class State(Enum):
     LOCKED = "LOCKED"
     """A replication worker works on it."""
     OPEN = "OPEN"
-    """What is left of it is in the segment that its writer may still change; `--include-open` closes it."""
+    """Its remaining losses are in the segment that its writer may still change; `--include-open` closes it."""
     NO_SPARE = "NO_SPARE"
     """There is no bookie for the new copies."""
     UNRECOVERABLE = "UNRECOVERABLE"
-    """Entries that no bookie can give; nothing of their segment was changed."""
+    """Entries that no registered bookie has; nothing of their segment was changed."""
     FAILED = "FAILED"
-    """For another reason; another run tries again."""
+    """It failed for another reason; another run tries again."""
 
     @property
     def is_left_over(self) -> bool:
@@ -131,17 +134,9 @@ def _row(outcome: LedgerOutcome) -> dict[str, Any]:
     return row
 
 
-LOCK_POLL_SECONDS: Final = 0.5
-RELEASE_TRIES: Final = 5
-RELEASE_SECONDS: Final = 0.5
-IN_PLACE: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.DIVERGENT})
-"""Faults after which the bookie itself may be filled again, if it is writable and there is no other."""
-_UNTOLD: Final = frozenset({Verdict.UNREACHABLE, Verdict.UNKNOWN})
-
-
 @dataclass(frozen=True, slots=True)
 class LedgerWork:
-    """What to do of a ledger. `bookies`: replace these wherever it names them. `findings`: restore what these say."""
+    """The work on a ledger. `bookies`: replace these wherever it names them. `findings`: restore what these say."""
 
     ledger_id: int
     nbytes: int
@@ -156,12 +151,12 @@ class LedgerWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions:
-    """How to recover; times in seconds."""
+    """Options of a recovery; times in seconds."""
 
     include_open: bool = False
     lock_wait: float = 60.0
     password: bytes | None = None
-    """For closing ledgers; None: what each recorded."""
+    """Password for closing ledgers; None: what each recorded."""
 
 
 @dataclass(slots=True)
@@ -208,85 +203,45 @@ class LedgerRecovery:
     ) -> None:
         self._client = client
         self._replicator = replicator
-        self._checker = LedgerChecker(client)
+        self._checker = LedgerChecker(client, CheckOptions(password=options.password or b""))
         self._inspector = inspector
         self._verifier = verifier
         self._options = options
         self._marks = client.metadata_service.under_replication
+        self._guard = LedgerGuard(client.metadata_service)
 
     async def recover(self, work: LedgerWork) -> LedgerOutcome:
-        """Whatever goes wrong is the outcome of this ledger; only cancellation leaves otherwise."""
+        """Recover a ledger. A failure is the outcome of this ledger; only cancellation is raised."""
         try:
-            lock = await self._lock(work.ledger_id)
+            lock = await self._guard.lock(work.ledger_id, self._options.lock_wait)
+            if lock is None:
+                holder = await self._marks.locked_by(work.ledger_id)
+                detail = f"a replication worker on {holder or 'another machine'} has its lock"
+                return LedgerOutcome(work.ledger_id, State.LOCKED, detail=detail)
         except PodkeeperError as error:
             return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error, LONGEST_DETAIL))
-        if isinstance(lock, str):
-            return LedgerOutcome(work.ledger_id, State.LOCKED, detail=lock)
-        settled = False
-        try:
-            outcome = await self._under_lock(work, lock)
-            settled = not outcome.state.is_left_over and await self._mark_is_settled(lock, work)
-            return outcome
-        except LedgerDeleted:
-            settled = True
-            return LedgerOutcome(work.ledger_id, State.DELETED)
-        except PodkeeperError as error:
-            return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error, LONGEST_DETAIL))
-        finally:
-            await asyncio.shield(self._give_back(lock, settled))
-
-    # --- the lock ---------------------------------------------------------------------------------------------
-
-    async def _lock(self, ledger_id: int) -> LedgerLock | str:
-        """The lock, or who has it."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._options.lock_wait
-        while True:
+        async with self._guard.holding(lock):
             try:
-                return await self._marks.lock(ledger_id)
-            except MetadataExists:
-                if loop.time() >= until:
-                    holder = await self._marks.locked_by(ledger_id)
-                    return f"a replication worker on {holder or 'another machine'} has its lock"
-                await asyncio.sleep(min(LOCK_POLL_SECONDS, max(0.0, until - loop.time())))
+                outcome = await self._guard.work(lock, self._under_lock(work, lock))
+                if not outcome.state.is_left_over:
+                    await self._settle(lock)
+                return outcome
+            except LedgerDeleted:
+                with suppress(MetadataError):  # the next worker that takes the mark finds that out
+                    await self._guard.remove_mark(lock)
+                return LedgerOutcome(work.ledger_id, State.DELETED)
+            except PodkeeperError as error:
+                return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error, LONGEST_DETAIL))
 
-    async def _mark_is_settled(self, lock: LedgerLock, work: LedgerWork) -> bool:
+    async def _settle(self, lock: LedgerLock) -> None:
+        """Remove the mark, if all that it asks for is answered. If that is unknown it stays for the next repair;
+        the outcome of the ledger is reported in any case."""
         try:
-            return lock.mark_version is not None and await self._is_nothing_left(work)
+            await self._guard.settle(lock, self._checker)
         except LedgerDeleted:
             raise
         except PodkeeperError:
-            return False  # nobody can tell: the mark stays, for whoever repairs the ledger next
-
-    async def _is_nothing_left(self, work: LedgerWork) -> bool:
-        mark = await self._marks.read(work.ledger_id)
-        if mark is None or not mark.replicas:
-            return False
-        # What was inspected is what the findings name; the mark may be about other segments and entries of a bookie, so
-        # all copies of those that are still named are inspected.
-        metadata = await self._client.metadata(work.ledger_id)
-        named = metadata.all_bookies().intersection(mark.replicas)
-        if not named:
-            return True
-        if not named <= work.named:
-            return False
-        if not metadata.is_closed and not named.isdisjoint(metadata.last_ensemble):
-            return False  # entries behind the last add confirmed may be acknowledged, and are not inspected
-        inspection = await self._inspector.inspect(work.ledger_id, bookies=named)
-        return not any(found.verdict.is_copy_lost or found.verdict in _UNTOLD for found in inspection.findings)
-
-    async def _give_back(self, lock: LedgerLock, settled: bool) -> None:
-        patience = Patience(RELEASE_TRIES, RELEASE_SECONDS)
-        while True:
-            try:
-                if settled and lock.mark_version is not None:
-                    await self._marks.mark_replicated(lock)
-                else:
-                    await self._marks.release(lock)
-                return
-            except MetadataError:
-                if not await patience.again():
-                    return  # it ends with the session at the latest
+            return
 
     # --- under the lock ---------------------------------------------------------------------------------------
 
@@ -337,7 +292,9 @@ class LedgerRecovery:
         try:
             receivers, left = await self._replicate(fragment, lost, turn)
         except EntriesUnreadable as error:
-            tally.add(State.UNRECOVERABLE, error)
+            may_have = error.silent | error.untold
+            may_have -= await unregistered(self._client, may_have)
+            tally.add(State.FAILED if may_have else State.UNRECOVERABLE, error)
         except LedgerNotClosed as error:
             tally.add(State.OPEN, error)
         except LedgerDeleted:
@@ -356,7 +313,7 @@ class LedgerRecovery:
     async def _replicate(
         self, fragment: Fragment, lost: Mapping[int, Verdict], turn: _Turn
     ) -> tuple[frozenset[str], Mapping[int, str]]:
-        """Who got new copies; positions for which there is no spare, and why."""
+        """Return the bookies that got new copies, and the positions for which there is no spare, with the reason."""
         leaving, tally, session_id = turn.work.bookies, turn.tally, turn.lock.session_id
         writable = await self._client.writable_bookies()
         bad = {position: fragment.ensemble[position] for position in lost}
@@ -383,7 +340,7 @@ class LedgerRecovery:
         return frozenset(receivers), {at: why for at, why in left.items() if at not in again}
 
     async def _verify(self, fragment: Fragment, receivers: Collection[str], tally: _Tally) -> None:
-        """Inspect the copies that were made; what is wrong with one is told."""
+        """Inspect the new copies; report the first fault."""
         if not fragment.count:
             return
         ledger_id, first = fragment.ledger_id, fragment.first_entry

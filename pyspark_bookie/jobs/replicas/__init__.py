@@ -1,4 +1,4 @@
-"""What audit, scrub, replication-check and recover share: the inspection of the replicas of ledgers, and its findings.
+"""The common part of audit, scrub, replication-check and recover: the inspection of replicas, and its findings.
 
 findings.py     what is found, and the table of it
 coverage.py     pure: what a bookie lists, against what it should hold

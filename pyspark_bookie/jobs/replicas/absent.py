@@ -1,13 +1,13 @@
-"""Ledgers that a stream lists and that do not exist: some stand in an archive, and nobody has the others.
+"""Ledgers that a stream lists and that do not exist: some are in an archive, the others are lost.
 
 `offload --keep-listed` deletes ledgers that stay in their stream. An inspection does not look into archives, so it
-counts them: nobody shall take them for inspected. Everything else that a stream lists in vain is a finding.
+counts them, lest they are taken for inspected. Everything else that a stream lists in vain is a finding.
 
 Invariants
 - A ledger is in an archive only on the word of a record of `offload`, and with as many entries as the stream lists: the
-  Spark source goes by the same. What cannot be told is UNKNOWN.
-- Nothing is accused by one reading: stream and ledger are read again after the ledger was not found. Whoever takes
-  ledgers out of a stream changes the stream before he deletes them.
+  Spark source goes by the same. What cannot be determined is UNKNOWN.
+- Nothing is accused by one reading: stream and ledger are read again after the ledger was not found. A client that
+  takes ledgers out of a stream changes the stream before it deletes them.
 
 `absent`: event loop only. `tell_absent`: driver only.
 """
@@ -38,7 +38,7 @@ READ_AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """`archives`: the archive's URI of each ledger that stands in one alone."""
+    """Listed ledgers that do not exist. `archives`: the archive's URI of each that is only in an archive."""
 
     archives: Mapping[int, str]
     findings: tuple[Finding, ...]
@@ -58,8 +58,8 @@ def tell_absent(context: JobContext[Any], missing: Collection[int], spool: Findi
 
 
 async def absent(client: Client, streams: Iterable[str], missing: Collection[int]) -> Absent:
-    """What becomes of ledgers that were listed by these streams and did not exist. Those that no stream lists any more
-    were deleted as they should be. Raises `MetadataUnavailable`."""
+    """Judge ledgers that were listed by these streams and did not exist. Those that no stream lists any more were
+    deleted properly. Raises `MetadataUnavailable`."""
     from bookie_client.streams import Streams
 
     wanted, listings = frozenset(missing), []
@@ -86,7 +86,7 @@ async def _judge(client: Client, stream: str, listed: StreamLedger) -> ArchivedL
         exists = await stored_metadata(client, ledger_id) is not None
         there = await archived_ledger(client.metadata_service, ledger_id)
     except MetadataDamaged as error:
-        text = f"stream {stream} lists it, and whether it is in an archive cannot be told: {error}"
+        text = f"stream {stream} lists it, and whether it is in an archive is unknown: {error}"
         return of_ledger(ledger_id, Verdict.UNKNOWN, text)
     if exists:
         return of_ledger(ledger_id, Verdict.UNKNOWN, "it was not there at first, and was not inspected since")

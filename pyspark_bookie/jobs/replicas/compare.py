@@ -4,7 +4,7 @@ Checksums of blocks, which the tasks made while they read, say where to look. Th
 its writer appended is compared: headers may differ, since recovery rewrites them.
 
 Invariants
-- The majority is right. Where there is none, nobody is accused: the finding is UNKNOWN, and names all of them.
+- The majority is right. Where there is none, no replica is accused: the finding is UNKNOWN, and names all of them.
 - Replicas that lack an entry, or of which it is damaged, do not take part: those are findings of their own.
 - A replica that cannot be read again is UNREACHABLE: a doubt about it never ends as if there had been none.
 
@@ -20,7 +20,7 @@ from typing import Final
 
 from bookie_client.access import replica_access
 from bookie_client.client import Client
-from bookie_client.replication.check import ReplicaVerdict, verdict_of
+from bookie_client.replication.check import verdict_of
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.source_reads import Outcome, Patience, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
@@ -46,7 +46,7 @@ class Doubt:
 
 
 def differing(blocks: Iterable[BlockSum]) -> list[Doubt]:
-    """Where complete replicas differ; ascending."""
+    """Return the blocks in which complete replicas differ; ascending."""
     found: dict[Doubt, list[BlockSum]] = defaultdict(list)
     for each in blocks:
         found[Doubt(each.ledger_id, each.fragment, each.block, each.place)].append(each)
@@ -142,7 +142,8 @@ def _minority(given: Mapping[int, tuple[int, bytes]]) -> list[int] | None:
 async def _contents(
     bookie: str, ids: list[int], reads: SourceReads, verifier: BatchVerifier, throttle: ReplicationThrottle
 ) -> tuple[dict[int, tuple[int, bytes]], dict[int, PodkeeperError]]:
-    """What the replica holds, and why it cannot be told of some entries: the bookie may be busy for so long only."""
+    """Return the content of the replica by entry, and the error of each entry that could not be read; a busy
+    bookie is asked again for a limited time."""
     contents: dict[int, tuple[int, bytes]] = {}
     unread: dict[int, PodkeeperError] = {}
     left = ids
@@ -156,7 +157,7 @@ async def _contents(
         unread = {each: error for each, error in unread.items() if each not in left}
         for entry_id in left:
             error = outcome.errors[entry_id].get(bookie)
-            if error is not None and verdict_of(error) is ReplicaVerdict.UNREACHABLE:
+            if error is not None and verdict_of(error).is_unknown:
                 unread[entry_id] = error
         left = [entry_id for entry_id, error in unread.items() if isinstance(error, TooManyRequests)]
         if not (left and await patience.again()):

@@ -6,7 +6,7 @@ Invariants
 
 Pure; any thread.
 
-Sources: reference client protocol, section 4; reference wire protocol, section 8.8.
+Sources: docs/internals/client-protocol.md, section 4; docs/internals/wire-protocol.md, section 8.8.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECE: Final = 1 << 18
 MAX_RUNS: Final = 100
 """Runs that are named for one bookie in one fragment."""
 NOTHING: Final = Availability([])
-"""What a bookie stores that says it does not know the ledger."""
+"""Entries of a bookie that does not know the ledger."""
 
 Mask = npt.NDArray[np.bool_]
 

@@ -1,12 +1,13 @@
-"""Reading one replica of a fragment in full: every digest verified, nothing kept but what is wrong and, if asked for,
-checksums that tell replicas apart.
+"""Reading one replica of a fragment in full: every digest is verified, and only faults and checksums are kept.
+
+Checksums, which show that replicas differ, are made if asked for.
 
 Invariants
 - Each piece is one batch read where the bookie serves them; of a striped ledger one for each place in the striping
   period, if it knows batch reads with a step. Otherwise single reads, many at once.
 - What is under way is bounded by the window that all replicas of a task share, and all of it passes the throttle.
 - A bookie that cannot be reached ends its own scan; what was not read is UNREACHABLE, and nothing else is said of it.
-- After `MAX_FAULTS` faults nothing more is read of the replica: it has to be copied anew in any case.
+- After `MAX_FAULTS` faults nothing more is read of the replica: it has to be copied again in any case.
 - Nothing is under way once `scan` has ended, however it ended.
 
 Checksums: of each block of `BLOCK` ids, and within it of each place in the striping period (one place where every
@@ -14,8 +15,8 @@ replica holds everything). A block of which an entry is not good has none.
 
 Event loop only.
 
-Sources: reference client protocol, section 11.5; reference auto-recovery, section 5; reference wire protocol, section
-7.2.
+Sources: docs/internals/client-protocol.md, section 11.5; docs/internals/auto-recovery.md, section 5;
+docs/internals/wire-protocol.md, section 7.2.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ FINGERPRINT_SIZE: Final = 4
 
 _value: Final = google_crc32c.value
 _extend: Final = google_crc32c.extend
+BLOCK: Final = 1024
+"""Entries of which one checksum tells."""
+MAX_FAULTS: Final = 1_000
+PIECES_AT_ONCE: Final = 3
+"""Pieces of one replica under way: while one piece is verified others travel."""
+MAX_PIECE_ENTRIES: Final = 8_192
+SINGLES: Final = 256
+GUESSED_BYTES: Final = 1_024
+BUSY_TRIES: Final = 8
+BUSY_SECONDS: Final = 0.05
 
 
 class BatchVerifier:
@@ -68,7 +79,7 @@ class BatchVerifier:
         self._payload_at = ENTRY_HEADER_SIZE + digest.size
 
     def is_good(self, first: int, entries: Sequence[bytes]) -> bool:
-        """Whether the k-th of `entries` is entry `first + k`, undamaged, for all of them."""
+        """Return True if the k-th of `entries` is entry `first + k`, undamaged, for all of them."""
         payload_at, header_size = self._payload_at, ENTRY_HEADER_SIZE
         if min(map(len, entries), default=payload_at) < payload_at:
             return False
@@ -90,8 +101,8 @@ class BatchVerifier:
         return np.array([_value(entry[start:]) for entry in entries], dtype=">u4").tobytes()
 
     def content(self, entry: bytes) -> tuple[int, bytes]:
-        """What the writer appended: the ledger's length up to this entry, and the payload. The rest of the header may
-        differ between good replicas."""
+        """Return what the writer appended: the ledger's length up to this entry, and the payload. The rest of the
+        header may differ between good replicas."""
         length = ENTRY_HEADER.unpack_from(entry)[3]
         return int(length), entry[self._payload_at :]
 
@@ -110,22 +121,13 @@ def checksum(fingerprints: Sequence[bytes]) -> int:
     return int(_value(b"".join(fingerprints)))
 
 
-BLOCK: Final = 1024
-"""Entries of which one checksum tells."""
-MAX_FAULTS: Final = 1_000
-PIECES_AT_ONCE: Final = 3
-"""Of one replica: while one piece is verified others travel."""
-MAX_PIECE_ENTRIES: Final = 8_192
-SINGLES: Final = 256
-GUESSED_BYTES: Final = 1_024
-BUSY_TRIES: Final = 8
-BUSY_SECONDS: Final = 0.05
-
-
 @dataclass(slots=True)
 class ReplicaScan:
-    """What was read. `faults`: why an entry is not good, by id. `stopped`: why the rest was not read, from
-    `unread_from` on. `checksums`: how many entries, and what of them, by block and place."""
+    """The outcome of a scan.
+
+    `faults`: why an entry is not good, by id. `stopped`: why the rest was not read, from `unread_from` on. `checksums`:
+    how many entries, and their checksum, by block and place.
+    """
 
     entries: int = 0
     nbytes: int = 0
@@ -137,7 +139,7 @@ class ReplicaScan:
     checksums: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def add(self, part: ReplicaScan) -> None:
-        """What one piece came to, without checksums."""
+        """Add the outcome of one piece, without checksums."""
         self.entries += part.entries
         self.nbytes += part.nbytes
         self.requests += part.requests
@@ -152,7 +154,7 @@ class ReplicaScan:
 
 @dataclass(frozen=True, slots=True)
 class ScanLimits:
-    """What all scans of a task share."""
+    """The limits that all scans of a task share."""
 
     throttle: ReplicationThrottle
     max_bytes_in_flight: int = 32 * 1024 * 1024
@@ -264,7 +266,7 @@ class ReplicaScanner:
     async def _by_batch(
         self, bookie: str, ids: range, result: ReplicaScan, prints: dict[tuple[int, int], dict[int, bytes]]
     ) -> int:
-        """How many of the ids are settled; less than all when single reads may do better."""
+        """Return how many of the ids are settled; less than all if single reads may do better."""
         context, done, patience = self._client.context, 0, Patience(BUSY_TRIES, BUSY_SECONDS)
         while done < len(ids) and result.stopped is None:
             first, left = ids[done], len(ids) - done

@@ -11,7 +11,7 @@ in its ensemble; both -1 (and entries 0 to -1) where the finding is of the whole
 
 Pure; any thread.
 
-Source: reference auto-recovery, sections 4 and 5.
+Source: docs/internals/auto-recovery.md, sections 4 and 5.
 """
 
 from __future__ import annotations
@@ -30,9 +30,25 @@ from bookie_protocol.shown import one_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NO_FRAGMENT: Final = -1
+NO_LEDGER: Final = -1
+COLUMNS: Final[tuple[tuple[str, str], ...]] = (
+    ("ledger_id", "long"),
+    ("fragment", "long"),
+    ("first_entry", "long"),
+    ("last_entry", "long"),
+    ("entries", "long"),
+    ("bookie", "string"),
+    ("position", "int"),
+    ("verdict", "string"),
+    ("detail", "string"),
+)
+"""Names and Spark types, in order."""
+LONGEST_DETAIL: Final = 400
+
 
 class Verdict(Enum):
-    """What is said of copies; the value stands in reports."""
+    """The verdict on copies. Reports contain the value."""
 
     MISSING = "MISSING"
     """The bookie itself says that it does not have them."""
@@ -49,7 +65,7 @@ class Verdict(Enum):
     UNREACHABLE = "UNREACHABLE"
     """Registered, and does not answer, or cannot tell: never counted as missing."""
     UNKNOWN = "UNKNOWN"
-    """Nobody can tell anything of the ledger: metadata that cannot be read, an end that nobody knows."""
+    """The state of the ledger is unknown: its metadata cannot be read, or its end is unknown."""
     NO_SUCH_LEDGER = "NO_SUCH_LEDGER"
     """A stream lists the ledger, it does not exist, and no archive is known to have it."""
     NO_COOKIE = "NO_COOKIE"
@@ -74,9 +90,6 @@ class Verdict(Enum):
 
 _COPY_LOST: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.LOST, Verdict.DIVERGENT})
 
-NO_FRAGMENT: Final = -1
-NO_LEDGER: Final = -1
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -95,25 +108,11 @@ class Finding:
 
     @property
     def key(self) -> tuple[int, str, Verdict]:
-        """Where it is, for comparing two inspections."""
+        """Return the place of the finding, for comparing two inspections."""
         return self.fragment, self.bookie, self.verdict
 
 
-COLUMNS: Final[tuple[tuple[str, str], ...]] = (
-    ("ledger_id", "long"),
-    ("fragment", "long"),
-    ("first_entry", "long"),
-    ("last_entry", "long"),
-    ("entries", "long"),
-    ("bookie", "string"),
-    ("position", "int"),
-    ("verdict", "string"),
-    ("detail", "string"),
-)
-"""Names and Spark types, in order."""
 assert [name for name, _ in COLUMNS] == [field.name for field in fields(Finding)]
-
-LONGEST_DETAIL: Final = 400
 
 
 def row_of(finding: Finding) -> dict[str, Any]:
@@ -142,8 +141,11 @@ def of_bookie(bookie: str, verdict: Verdict, detail: str) -> Finding:
 
 
 def confirmed(first: Iterable[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """What two inspections of the same copies come to, as the second one saw them. Only where the same bookie has the
-    same fault twice in a fragment is it accused; a fault that one inspection alone saw leaves it in doubt."""
+    """Return the findings of two inspections of the same copies, as the second one saw them.
+
+    A bookie is accused only if it has the same fault twice in a fragment; a fault that one inspection alone saw leaves
+    it in doubt.
+    """
     before = {finding.key for finding in first}
     return [
         finding

@@ -1,25 +1,23 @@
-"""The inspection of a ledger: what each bookie should hold of it, against what it lists or what can be read there.
+"""The inspection of a ledger: the entries that each bookie should hold, against those that it lists or serves.
 
 The light form asks for lists of entries and reads no data. Of a bookie that gives none the first and the last entry of
 each fragment are read. The deep form also reads what is listed and verifies every digest.
 
 Invariants
-- Nobody is accused by one inspection: see `inspect_again`.
+- No bookie is accused by one inspection: see `inspect_again`.
 - Entries behind the end that the first inspection of the ledger knew are not inspected: they may be under way.
 - A ledger that is deleted meanwhile has no findings.
-- "It has nothing" is a bookie's own word; silence, and any other error, is "nobody can tell".
-- A bookie that was silent `LISTS_TO_GIVE_UP` times in a row is not asked for `SILENT_SECONDS`: Java's with
-  DbLedgerStorage never answer. All pieces of work that share a client know of it.
+- "It has nothing" is a bookie's own word; silence, and any other error, is "unknown".
+- Of bookies that give no lists (`bookie_client.replication.lists`) all pieces of work that share a client know.
 
 Event loop only.
 
-Source: reference auto-recovery, sections 4, 5 and 17; reference wire protocol, section 8.8.
+Source: docs/internals/auto-recovery.md, sections 4, 5 and 17; docs/internals/wire-protocol.md, section 8.8.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,17 +28,16 @@ from zlib import crc32
 from bookie_client.access import LedgerAccess, replica_access
 from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
-from bookie_client.reading.lac import least_lac, read_last_confirmed
+from bookie_client.replication.check import known_end
 from bookie_client.replication.check import verdict_of as replica_verdict
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
+from bookie_client.replication.lists import Lists, Silences
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BadRequest,
     BadVersion,
-    BookieTimeout,
     MetadataDamaged,
-    MetadataError,
     NoSuchLedger,
     NotThere,
     PodkeeperError,
@@ -62,23 +59,27 @@ from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, clusters, co
 
 ALL: Final = 100
 """Percent."""
+Tell = Callable[[Iterable[Run], Verdict, str], None]
+MAX_HELD: Final = 1 << 40
+"""Entries that one bookie can hold of one ledger, at most; who claims more is not believed."""
+_SILENCES: Final[WeakKeyDictionary[Client, Silences]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionOptions:
-    """How to inspect a ledger. `sample`: percent of the blocks of entries that are read, chosen by `seed`, and alike at
-    all replicas."""
+    """Options of an inspection. `sample`: percent of the blocks of entries that are read, chosen by `seed`, alike
+    at all replicas."""
 
     digests: bool = False
     checksums: bool = False
     sample: int = ALL
     seed: int = 0
     extra: bool = False
-    """Tell copies that nobody asks for, of closed ledgers."""
+    """If True, report copies of closed ledgers that no metadata ask for."""
     digest: DigestType | None = None
-    """For ledgers that recorded none; None: of these only ids are verified."""
+    """Digest type of ledgers that recorded none; None: only their ids are verified."""
     password: bytes = b""
-    """For ledgers that recorded none."""
+    """Password of ledgers that recorded none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,6 @@ class Inspection:
         return self.metadata is None and not self.findings
 
 
-Tell = Callable[[Iterable[Run], Verdict, str], None]
-
-
 class Inspector:
     """Inspects ledgers, any number at a time, within the bounds of `limits`."""
 
@@ -147,7 +145,9 @@ class Inspector:
             return inspection
         inspection.metadata = metadata
         access = replica_access(metadata, self._options.digest, self._options.password)
-        end = await self._end(metadata, access, inspection)
+        end, unknown = await known_end(self._client, metadata, access.digest)
+        if unknown is not None:
+            inspection.findings.append(of_ledger(ledger_id, Verdict.UNKNOWN, f"its end is not known: {unknown}"))
         inspection.last_entry = end if last is None else min(end, last)
         parts = [part for part in fragments(ledger_id, metadata, end) if part.count]
         named = sorted({bookie for part in parts for bookie in part.ensemble})
@@ -162,17 +162,6 @@ class Inspector:
         return inspection
 
     # --- inside -----------------------------------------------------------------------------------------------
-
-    async def _end(self, metadata: LedgerMetadata, access: LedgerAccess, inspection: Inspection) -> int:
-        if metadata.is_closed:
-            return metadata.last_entry_id
-        try:
-            return await read_last_confirmed(self._client.context, metadata, access.digest)
-        except MetadataError:
-            raise
-        except PodkeeperError as error:
-            inspection.findings.append(of_ledger(metadata.ledger_id, Verdict.UNKNOWN, f"its end is not known: {error}"))
-            return least_lac(metadata)
 
     async def _fragment(
         self,
@@ -283,7 +272,7 @@ class Inspector:
         )
 
     def _sampled(self, ledger_id: int, runs: Iterable[range]) -> Iterator[range]:
-        """What of the runs lies in chosen blocks."""
+        """Yield the parts of the runs that lie in chosen blocks."""
         if self._options.sample >= ALL:
             yield from runs
             return
@@ -297,7 +286,7 @@ class Inspector:
 
 
 def is_chosen(ledger_id: int, block: int, percent: int, seed: int) -> bool:
-    """Whether a sample takes this block: the same answer for every replica, another one with another seed."""
+    """Return True if a sample takes this block: the same answer for every replica, another one with another seed."""
     return crc32(b"%d/%d/%d" % (seed, ledger_id, block)) % ALL < percent
 
 
@@ -311,7 +300,7 @@ def _average(metadata: LedgerMetadata, access: LedgerAccess) -> int | None:
 
 
 def _whole(fragment: Fragment, position: int, begin: int, end: int) -> Run | None:
-    """Everything that striping puts at the position between the two."""
+    """Return everything that striping puts at the position between the two entries; None if nothing."""
     quorums = fragment.quorums
     entries = StripedEntries(begin, end, position, quorums.ensemble, quorums.write)
     return Run(entries[0], entries[-1], len(entries)) if len(entries) else None
@@ -325,7 +314,7 @@ def _by_verdict(scan: ReplicaScan) -> dict[Verdict, list[int]]:
 
 
 def verdict_of(error: PodkeeperError) -> Verdict:
-    """What a bookie's answer to a read makes of its copy."""
+    """Return the verdict on a copy whose read failed with this error."""
     return Verdict[replica_verdict(error).name]
 
 
@@ -341,8 +330,11 @@ def _extra(parts: Sequence[Fragment], lists: dict[str, Listed]) -> Iterator[Find
 
 
 async def inspect_again(inspector: Inspector, inspections: Sequence[Inspection], pause: float) -> list[Inspection]:
-    """What stays of these findings when each ledger that has some is inspected again, at the bookies in
-    question, by metadata read anew. `pause`: seconds before it, in which writes that are under way arrive."""
+    """Inspect each ledger with findings again, at the bookies in question, by metadata read again; return what
+    stays.
+
+    `pause`: seconds before it, in which writes that are under way arrive.
+    """
     doubtful = [inspection for inspection in inspections if inspection.findings]
     if doubtful:
         await asyncio.sleep(pause)
@@ -357,16 +349,12 @@ async def inspect_again(inspector: Inspector, inspections: Sequence[Inspection],
     return list(inspections)
 
 
-LISTS_TO_GIVE_UP: Final = 3
-SILENT_SECONDS: Final = 600.0
-MAX_HELD: Final = 1 << 40
-"""Entries that one bookie can hold of one ledger, at most; who claims more is not believed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """`stored` None: nobody can tell, and `reason` says why. `is_lost`: the bookie is registered nowhere. `is_silent`:
-    it answers, but gives no lists."""
+    """The entries that a bookie lists. `stored` None: unknown, and `reason` says why.
+
+    `is_lost`: the bookie is registered nowhere. `is_silent`: it answers, but returns no lists.
+    """
 
     stored: Availability | None
     reason: str = ""
@@ -374,64 +362,33 @@ class Listed:
     is_silent: bool = False
 
 
-class Silences:
-    """Who gave no list, how often in a row, and when last. No more than there are bookies."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._until: dict[str, float] = {}
-
-    def is_silent(self, bookie: str) -> bool:
-        """It need not be asked now."""
-        return asyncio.get_running_loop().time() < self._until.get(bookie, 0.0)
-
-    def add(self, bookie: str) -> None:
-        self._counts[bookie] += 1
-        if self._counts[bookie] >= LISTS_TO_GIVE_UP:
-            self._until[bookie] = asyncio.get_running_loop().time() + SILENT_SECONDS
-
-    def forget(self, bookie: str) -> None:
-        self._counts.pop(bookie, None)
-        self._until.pop(bookie, None)
-
-
-_SILENCES: Final[WeakKeyDictionary[Client, Silences]] = WeakKeyDictionary()
-
-
 class Listings:
     """Asks the bookies of one client."""
 
     def __init__(self, client: Client, throttle: ReplicationThrottle) -> None:
-        self._client = client
-        self._throttle = throttle
         self._registrations = Registrations(client.bookies, client.metadata_service.bookies)
-        self._silences = _SILENCES.setdefault(client, Silences())
+        self._lists = Lists(client.operations.entries_of_ledger, throttle, _SILENCES.setdefault(client, Silences()))
 
     async def of(self, bookie: str, ledger_id: int) -> Listed:
         """Raises `MetadataUnavailable`."""
         if await self._registrations.of(bookie) is Registration.NOWHERE:
             return Listed(None, "registered nowhere", is_lost=True)
-        if self._silences.is_silent(bookie):
-            return Listed(None, "it gives no lists of entries", is_silent=True)
-        await self._throttle.read(0)
         try:
-            stored = await self._client.operations.entries_of_ledger(bookie, ledger_id)
+            stored = await self._lists.of(bookie, ledger_id)
         except NotThere:
             stored = NOTHING
-        except BookieTimeout as error:
-            self._silences.add(bookie)
-            return Listed(None, str(error), is_silent=True)
         except (BadRequest, BadVersion, ProtocolViolation) as error:
             return Listed(None, f"it gives no lists of entries: {error}", is_silent=True)
         except PodkeeperError as error:
             return await self._not_told(bookie, str(error))
-        self._silences.forget(bookie)
+        if stored is None:
+            return Listed(None, "it gives no lists of entries", is_silent=True)
         if stored.count > MAX_HELD:
             return Listed(None, f"it claims to have {stored.count} entries")
         return Listed(stored)
 
     async def _not_told(self, bookie: str, reason: str) -> Listed:
-        # Asked anew: what was known may name a bookie that has gone a moment ago.
+        # Asked again: what was known may name a bookie that has just gone.
         if await self._registrations.of(bookie, asked_now=True) is Registration.NOWHERE:
             return Listed(None, "registered nowhere", is_lost=True)
         return Listed(None, reason)

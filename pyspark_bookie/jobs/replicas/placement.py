@@ -5,7 +5,7 @@ In a cluster of one rack every ensemble breaks a rule about racks; those are cou
 
 Event loop only.
 
-Source: reference auto-recovery, section 4.2.
+Source: docs/internals/auto-recovery.md, section 4.2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 
 POLICIES: Final = ("none", "random", "rack-aware", "region-aware", "zone-aware")
-"""What an inspection can be told to hold ensembles against."""
+"""Policies that an inspection can check ensembles against."""
 MAX_REMEMBERED: Final = 10_000
 """Ensembles whose verdict is kept: most ledgers share theirs with others."""
 

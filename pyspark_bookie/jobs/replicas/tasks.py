@@ -1,24 +1,26 @@
-"""One piece of an audit or a scrub, as a task: inspect, inspect again what seemed wrong, mark if asked to, report;
-and what all pieces come to: counters of the result row, findings, and what could not be done.
+"""One piece of an audit or a scrub, as a task: inspect, inspect suspected faults again, mark if asked to, report.
+
+This module also adds up all pieces: counters of the result row, findings, and failed pieces.
 
 The task's client is the process's; the results are findings and counts, never entries.
 
-Marks of the under-replication tree tell auto-recovery of copies that are missing.
+Marks of the under-replication tree report missing copies to auto-recovery.
 
 Invariants
 - Nothing is accused by one inspection.
 - Nothing is changed unless `mark` is set.
 - Only what was seen twice is marked, and only what the bookie itself said or gave: LOST copies are the auditor's, who
   waits for the delay that protects restarts; what is UNREACHABLE is never marked. NAMED is what a person asked for.
-- A ledger whose mark names the bookies already is left as it is, unless somebody has locked it: a worker may be at it,
-  and have read the ledger too early. Then the mark is renewed, so that it outlives its round.
-- Nothing that was found is dropped because somebody has the ledger's lock, as nobody inspects it again after this job:
-  it is marked all the same, which costs a worker another check.
+- A mark keeps what was found: the verdict and the entries.
+- A ledger whose mark says so already is left as it is, unless it is locked: a worker may be at it, and have read the
+  ledger too early. Then the mark is renewed, so that it outlives its round.
+- No finding is dropped because the ledger is locked, as this job does not inspect it again: it is marked all the same,
+  which costs a worker another check.
 - An ensemble that breaks the placement policy is marked with no bookie named.
 
 `inspect_unit` is called on an executor's thread; marking belongs to the event loop, and raises `MetadataUnavailable`.
 
-Sources: reference metadata layout, section 10.2; reference auto-recovery, sections 4 and 17.
+Sources: docs/internals/metadata-layout.md, section 10.2; docs/internals/auto-recovery.md, sections 4 and 17.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, PodkeeperError
+from bookie_protocol.metadata_service import findings as marks
+from bookie_protocol.metadata_service.findings import Reason
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -49,13 +53,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LEDGERS_AT_ONCE: Final = 32
-"""In the light form: an inspection is a few small requests."""
+"""Ledgers inspected at once in the light form: an inspection is a few small requests."""
 DEEP_LEDGERS_AT_ONCE: Final = 3
+_SUMS: Final = ("ledgers", "open", "deleted", "replicas", "entries", "nbytes", "withdrawn", "misplaced_without_remedy")
+_REASONS: Final = {
+    Verdict.MISSING: Reason.MISSING,
+    Verdict.DAMAGED: Reason.DAMAGED,
+    Verdict.DIVERGENT: Reason.DIVERGENT,
+    Verdict.NAMED: Reason.UNKNOWN,
+}
+"""Reasons of marks by verdict. Every entry of a bookie that a person named is read."""
+FINDER: Final = "Spark job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitOptions:
-    """What all pieces of a run share. `placement`: check against this policy (None: do not)."""
+    """The options that all pieces of a run share. `placement`: check against this policy (None: do not)."""
 
     inspection: InspectionOptions = field(default_factory=InspectionOptions)
     recheck_seconds: float = 5.0
@@ -141,9 +154,6 @@ def _count(result: UnitResult, inspection: Inspection, *, begins: bool) -> None:
     result.blocks.extend(inspection.blocks)
 
 
-_SUMS: Final = ("ledgers", "open", "deleted", "replicas", "entries", "nbytes", "withdrawn", "misplaced_without_remedy")
-
-
 @dataclass
 class Totals:
     """Sums over pieces."""
@@ -167,7 +177,7 @@ class Totals:
             self.add_failed(context, outcome.item, outcome.failure)
 
     def add_failed(self, context: JobContext[Any], unit: Unit, error: TaskError) -> None:
-        """A piece that was not: of its ledgers nobody can tell."""
+        """Add a piece that failed: the state of its ledgers is unknown."""
         self.failed += 1
         context.log(f"a piece of {len(unit.slices)} ledgers from {unit.slices[0].ledger_id} on failed: {error.message}")
         text = f"it was not inspected: {error.message}"
@@ -192,11 +202,8 @@ class Totals:
         return JobResult({**self.counters(), **(more or {})}, table, found, complete and not self.failed)
 
 
-MARKED_VERDICTS = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.DIVERGENT, Verdict.NAMED})
-
-
 class Marked(Enum):
-    """What became of a mark."""
+    """The outcome of marking a ledger."""
 
     NEW = "marked"
     ALREADY = "marked before"
@@ -205,29 +212,38 @@ class Marked(Enum):
 
 async def mark_findings(service: MetadataService, findings: Sequence[Finding]) -> dict[int, Marked]:
     """Mark the ledgers of these findings that want it; what became of each."""
-    bookies: dict[int, set[str]] = {}
+    wanted: dict[int, list[marks.Finding]] = {}
     for finding in findings:
-        if finding.verdict in MARKED_VERDICTS:
-            bookies.setdefault(finding.ledger_id, set()).add(finding.bookie)
+        if finding.verdict in _REASONS:
+            wanted.setdefault(finding.ledger_id, []).append(reason_of(finding))
         elif finding.verdict is Verdict.MISPLACED:
-            bookies.setdefault(finding.ledger_id, set())
-    return {ledger_id: await mark(service, ledger_id, missing) for ledger_id, missing in sorted(bookies.items())}
+            wanted.setdefault(finding.ledger_id, [])
+    return {
+        ledger_id: await mark(service, ledger_id, marks.joined(found)) for ledger_id, found in sorted(wanted.items())
+    }
 
 
-async def mark(service: MetadataService, ledger_id: int, missing: Collection[str]) -> Marked:
-    """Mark these bookies' copies as missing; none: the placement policy is not met."""
-    marks = service.under_replication
+def reason_of(finding: Finding) -> marks.Finding:
+    """Return the finding as a mark keeps it: with the exact entries."""
+    reason = _REASONS[finding.verdict]
+    runs = () if reason is Reason.UNKNOWN else ((finding.first_entry, finding.last_entry),)
+    return marks.Finding(finding.bookie, reason, runs, FINDER)
+
+
+async def mark(service: MetadataService, ledger_id: int, findings: Collection[marks.Finding]) -> Marked:
+    """Mark what was found; nothing: the placement policy is not met."""
+    tree = service.under_replication
     try:
-        # The lock first: whoever takes it from now on checks the ledger after this was found.
-        is_locked = await marks.locked_by(ledger_id) is not None
-        found = await marks.read(ledger_id)
+        # The lock first: a worker that takes it from now on checks the ledger after this was found.
+        is_locked = await tree.locked_by(ledger_id) is not None
+        found = await tree.read(ledger_id)
         if (
             found is not None
-            and set(missing) <= set(found.replicas)
-            and (not is_locked or await marks.renew(ledger_id))
+            and marks.covers(found.doubts, findings)
+            and (not is_locked or await tree.renew(ledger_id))
         ):
             return Marked.ALREADY
-        await marks.mark(ledger_id, sorted(missing), ctime_ms=int(time.time() * 1000))
+        await tree.mark(ledger_id, ctime_ms=int(time.time() * 1000), findings=findings)
     except MetadataUnavailable:
         raise
     except (MetadataDamaged, PodkeeperError):

@@ -1,5 +1,6 @@
-"""Which ledgers an inspection is about, cut into pieces of work: whole ledgers together while they are small, slices
-of a ledger that is large.
+"""The selection of ledgers for an inspection, cut into pieces of work.
+
+Small ledgers are put together whole; a large ledger is cut into slices.
 
 Invariants
 - Every entry of every ledger is in exactly one slice; slices begin at a multiple of `BLOCK`, so that no block is torn.
@@ -9,7 +10,7 @@ Invariants
 - The driver holds eight bytes for each ledger, and the sizes of those that are planned next, which it reads while the
   tasks work already.
 
-A ledger that is not closed is one slice: nobody knows its length. What takes a `JobContext` belongs to the driver;
+A ledger that is not closed is one slice: its length is unknown. What takes a `JobContext` belongs to the driver;
 everything else is pure, for any thread.
 """
 
@@ -31,11 +32,19 @@ from pyspark_bookie.jobs.replicas.deep import BLOCK
 if TYPE_CHECKING:
     from bookie_client.client import Client
 
+READ_AT_ONCE: Final = 64
+READ_AHEAD: Final = 512
+LEAST_PIECES: Final = 4
+"""Minimum pieces for each slot, if there are that many ledgers: pieces differ in the time they take."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerSize:
-    """What planning needs to know. `nbytes`: of payload in one copy; 0 if not closed. `last_entry` None: not closed.
-    `by_bookie`: estimated bytes that each bookie holds."""
+    """The sizes of a ledger that planning needs.
+
+    `nbytes`: of payload in one copy; 0 if not closed. `last_entry` None: not closed. `by_bookie`: estimated bytes that
+    each bookie holds.
+    """
 
     ledger_id: int
     last_entry: int | None
@@ -56,7 +65,7 @@ class Slice:
     last: int | None
     nbytes: int
     bookies: tuple[tuple[str, int], ...] = ()
-    """Who holds it, and how many bytes of it."""
+    """Bookies that hold it, and the bytes of each."""
 
     @property
     def next_ledger(self) -> int:
@@ -157,12 +166,6 @@ def by_bookie(group: Iterable[Slice], number: int) -> list[Unit]:
     return [Unit(number + place, tuple(parts[bookie]), bookie) for place, bookie in enumerate(sorted(parts))]
 
 
-READ_AT_ONCE: Final = 64
-READ_AHEAD: Final = 512
-LEAST_PIECES: Final = 4
-"""For each slot, where there are that many ledgers: pieces differ in the time they take."""
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """`ids`: ascending. `missing`: not among them; they had to exist, because a stream lists them, and do not."""
@@ -172,13 +175,16 @@ class Chosen:
 
 
 def chosen_ids(context: JobContext[Any]) -> Sequence[int]:
-    """As `chosen`, for jobs to which a ledger that does not exist is nothing."""
+    """Return the selected ledgers, as `chosen`, for jobs that ignore missing ledgers."""
     return chosen(context).ids
 
 
 def chosen(context: JobContext[Any]) -> Chosen:
-    """What the arguments select; by default all. Ledgers that are named one by one need not exist: their inspection
-    says so. Raises `UsageError`, `MetadataUnavailable`."""
+    """Return the ledgers that the arguments select; by default all.
+
+    Ledgers that are named one by one need not exist: their inspection says so. Raises `UsageError`,
+    `MetadataUnavailable`.
+    """
     args: SelectionArguments = context.args
     if args.stream or args.ledger_pattern is not None or args.where is not None or args.older_than is not None:
         if args.ledgers is None and not args.stream and args.ledger_pattern is None and not args.all:

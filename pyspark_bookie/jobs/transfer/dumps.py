@@ -1,19 +1,21 @@
-"""Ledgers as single files in a folder, to be carried away and brought back, which `export` writes and `import`
-reads. Their names are `ledger-7.dump`, `ledger-7.dump.zst` or `ledger-7.dump.gz`; each holds one ledger, with its entry
-ids, in one stream:
+"""Ledgers as single files in a folder, to be carried away and brought back: `export` writes, `import` reads them.
+
+Their names are `ledger-7.dump`, `ledger-7.dump.zst` or `ledger-7.dump.gz`; each holds one ledger, with its entry ids,
+in one stream:
 
     b"PKLEDGER", version 1 (2 bytes), length of the header (4), its CRC32C (4), the header
     for each entry: entry id (8), length of the payload (4), CRC32C of the payload (4), the payload
     end: entry id -1 (8), 0 (4), 0 (4), entries (8), payload bytes (8), `Counts.payload_crc` (4), `lengths_crc` (4)
 
 All numbers big-endian. The header is JSON: {"ledger_id": 7, "entries": 9, "bytes": 50, "ledger": {...}}, where `ledger`
-is that of an archive's manifest. Entry ids begin at 0 and have no gaps. There is no password in it.
+and the optional `place` are those of an archive's manifest. Entry ids begin at 0 and have no gaps. There is no password
+in it.
 
 Invariants
 - A dump appears under its name when it is whole; until then it is `_tmp/...`. It is the only one of its ledger then.
 - A dump without its end was not written to its end. Whatever is changed in one is found when it is read.
-- Which of two dumps of one ledger counts nobody can tell, after a process that died while it replaced one, or where
-  folders were put together: neither is read.
+- If there are two dumps of one ledger, after a process that died while it replaced one, or where folders were put
+  together, neither is read: it is unknown which one counts.
 
 One thread at a time for each ledger.
 """
@@ -39,12 +41,22 @@ from bookie_protocol.wire.framing import LEAST_RECEIVED_FRAME_SIZE
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import ArchivedFileMissing, Files, is_of_this_process
 from pyspark_bookie.archive.manifest import NUMBER, LedgerShape, matched
+from pyspark_bookie.archive.places import StreamPlace
 from pyspark_bookie.common.throttle import Throttle
 
 SUFFIXES: Final = {"none": "", "zstd": ".zst", "gzip": ".gz"}
 """Compressions, and how names of files end."""
 _CODECS: Final = {suffix: None if name == "none" else name for name, suffix in SUFFIXES.items()}
 _NAME: Final = re.compile(rf"ledger-{NUMBER}\.dump(\.zst|\.gz)?")
+_MAGIC: Final = b"PKLEDGER"
+_VERSION: Final = 1
+_START: Final = struct.Struct(">8sHII")
+_ENTRY: Final = struct.Struct(">qII")
+_END: Final = struct.Struct(">qqII")
+_MAX_HEADER: Final = 16 * 1024 * 1024
+_END_ID: Final = -1
+_BATCH_BYTES: Final = 1024 * 1024
+_BATCH_ENTRIES: Final = 1000
 
 
 class Dumps:
@@ -81,12 +93,12 @@ class Dumps:
         if len(names) > 1:
             raise Refused(
                 f"{self._files.shown('')} has {len(names)} dumps of one ledger, {' and '.join(sorted(names))}: delete"
-                " what does not count, or write it anew by export --replace"
+                " the wrong ones, or overwrite them by export --replace"
             )
         return names[0]
 
     def header(self, name: str) -> DumpHeader:
-        """What stands at the beginning, which tells nothing of the rest."""
+        """Read the header of a dump, which says nothing of the rest."""
         with self._opened(name) as stream:
             header = read_header(stream, name)
         match = matched(_NAME, name.rpartition("/")[2])
@@ -158,27 +170,18 @@ class Dumps:
             raise NoSuchLedger(f"there is no dump {name}: {error}") from None
 
 
-_MAGIC: Final = b"PKLEDGER"
-_VERSION: Final = 1
-_START: Final = struct.Struct(">8sHII")
-_ENTRY: Final = struct.Struct(">qII")
-_END: Final = struct.Struct(">qqII")
-_MAX_HEADER: Final = 16 * 1024 * 1024
-_END_ID: Final = -1
-_BATCH_BYTES: Final = 1024 * 1024
-_BATCH_ENTRIES: Final = 1000
-
 assert (_START.size, _ENTRY.size, _END.size) == (18, 16, 24)
 
 
 @dataclass(frozen=True, slots=True)
 class DumpHeader:
-    """What stands at the beginning."""
+    """The header of a dump."""
 
     ledger_id: int
     entries: int
     nbytes: int
     shape: LedgerShape
+    place: StreamPlace | None = None
 
 
 def write_dump(stream: BinaryIO, header: DumpHeader, batches: Iterable[list[bytes]]) -> Counts:
@@ -188,6 +191,7 @@ def write_dump(stream: BinaryIO, header: DumpHeader, batches: Iterable[list[byte
         "entries": header.entries,
         "bytes": header.nbytes,
         "ledger": header.shape.as_json(),
+        "place": None if header.place is None else header.place.as_json(),
     }
     text = json.dumps(row).encode()
     stream.write(_START.pack(_MAGIC, _VERSION, len(text), google_crc32c.value(text)) + text)
@@ -218,7 +222,11 @@ def read_header(stream: BinaryIO, name: str) -> DumpHeader:
     try:
         row = json.loads(text)
         return DumpHeader(
-            whole(row["ledger_id"]), whole(row["entries"]), whole(row["bytes"]), LedgerShape.from_json(row["ledger"])
+            whole(row["ledger_id"]),
+            whole(row["entries"]),
+            whole(row["bytes"]),
+            LedgerShape.from_json(row["ledger"]),
+            StreamPlace.from_json(place) if (place := row.get("place")) is not None else None,
         )
     except UNREADABLE as error:
         raise EntryDamaged(f"{name}: its header cannot be read: {one_line(repr(error))}") from None

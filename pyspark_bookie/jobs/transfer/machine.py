@@ -1,11 +1,11 @@
 """One ledger from a source into a cluster: written, closed, read again, compared.
 
 A run that died left a record in WRITING, and perhaps a ledger with the attempt's tag: the next one deletes that ledger
-and begins anew. Nothing refers to a ledger before its record is COMPLETE; so before a ledger is deleted its record is
-written anew as it is, by compare-and-set, and whoever is about to complete it fails.
+and starts again. Nothing refers to a ledger before its record is COMPLETE; so before a ledger is deleted its record is
+written again unchanged, by compare-and-set, and a run that is about to complete it fails.
 
 Entries keep their ids, because a ledger's entries begin at 0 and have no gaps. A ledger that has to keep its own id is
-created only where none of this id exists; one that is there and is not of this transfer is left alone and told.
+created only where none of this id exists; an existing one that is not of this transfer is left alone and reported.
 
 One thread uses a `Transferrer`; it may be in any process.
 """
@@ -27,7 +27,6 @@ from bookie_protocol.archive import Counts
 from bookie_protocol.errors import (
     BadRequest,
     EntryDamaged,
-    LedgerFenced,
     LedgerIdsExhausted,
     MetadataVersionConflict,
     NoSuchLedger,
@@ -36,8 +35,9 @@ from bookie_protocol.errors import (
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.versioned import Versioned
 from pyspark_bookie.archive.checksum import Counter
+from pyspark_bookie.archive.places import PLACE_KEY, StreamPlace
 from pyspark_bookie.common.secrets import read_secret
 from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.framework.records import JobRecords, TakenOver
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _ID_TRIES: Final = 20
 _BATCHES_UNDER_WAY: Final = 4
-_STREAM_TAGS: Final = (STREAM_KEY, WRITER_KEY, GOING_KEY)
+_STREAM_TAGS: Final = (STREAM_KEY, WRITER_KEY, GOING_KEY, PLACE_KEY)
 """Custom metadata that would make another stream's ledger of the new one, or one that no stream takes: a deletion that
 found the ledger listed after all may not have lived to take its mark back."""
 
@@ -57,7 +57,7 @@ Stored = Versioned[TransferRecord]
 
 
 class TransferFate(Enum):
-    """What became of a ledger in this run."""
+    """The outcome of a ledger in this run."""
 
     MADE = "made"
     ALREADY = "already there"
@@ -103,10 +103,14 @@ class Transferrer:
         path = settings.password_file
         self._new_password = None if path is None else read_secret("--new-password-file", path)
 
-    def transfer(self, source_id: int, uuid: str = "", life: str = "") -> tuple[TransferFate, TransferRecord | None]:
-        """Bring a ledger to COMPLETE; `uuid` and `life` as in `LedgerRow`. Raises `NoSuchLedger` (the source has none),
-        `EntryDamaged` (what was read again is not what was written), `Refused` (a transfer of this name has made
-        another ledger of this number), `TakenOver`, and what reading and writing raise: then no ledger stays behind."""
+    def transfer(
+        self, source_id: int, uuid: str = "", life: str = "", place: StreamPlace | None = None
+    ) -> tuple[TransferFate, TransferRecord | None]:
+        """Bring a ledger to COMPLETE; `uuid`, `life` and `place` as in `LedgerRow`.
+
+        Raises `NoSuchLedger` (the source has none), `EntryDamaged` (what was read again is not what was written),
+        `Refused` (a transfer of this name has made another ledger of this number), `TakenOver`, and what reading and
+        writing raise: then no ledger stays behind."""
         stored = self._records.find(record_key(self._settings.name, source_id))
         if stored is not None and (made := self._made(stored.value)) is not None:
             self._check_stream(made)
@@ -114,19 +118,19 @@ class Transferrer:
                 stored = self._recognised(stored, self._source.ledger(source_id, uuid), life)
             return TransferFate.ALREADY, stored.value
         if stored is not None:
-            stored = self._records.update(stored, stored.value)  # from here on nobody completes it
+            stored = self._records.update(stored, stored.value)  # from here on no other run completes it
             self._remove(stored.value)
         ledger = self._source.ledger(source_id, uuid)
         if self._settings.keep_ids and self._metadata(source_id) is not None:
             return TransferFate.EXISTS, None
         stored = self._begin(source_id, life, stored)
         try:
-            counts = self._write(stored.value, ledger)
+            counts = self._write(stored.value, ledger, place)
             self._verify(stored.value, ledger, counts)
             stored = self._records.update(stored, stored.value.complete(counts))
         except Exception as error:
             self._give_up(stored)
-            if self._settings.keep_ids and isinstance(error, Unauthorized | LedgerFenced):
+            if self._settings.keep_ids and isinstance(error, Unauthorized):
                 raise type(error)(
                     f"bookies still have a ledger {source_id} of before: give its password by --new-password-file, or"
                     f" wait until their garbage collection has removed it, or leave --keep-ids out ({error})"
@@ -158,7 +162,7 @@ class Transferrer:
         )
         return self._records.create(record) if stored is None else self._records.update(stored, record)
 
-    def _write(self, record: TransferRecord, ledger: LedgerAtSource) -> Counts:
+    def _write(self, record: TransferRecord, ledger: LedgerAtSource, place: StreamPlace | None) -> Counts:
         """Create, fill and close the target."""
         settings, shape = self._settings, ledger.shape
         custom = {key: value for key, value in shape.custom_metadata.items() if key not in _STREAM_TAGS}
@@ -166,6 +170,8 @@ class Transferrer:
         stream = settings.stream or (self._listing(record.target_id) if settings.keep_ids else None)
         if stream is not None:
             custom |= {"application": APPLICATION.encode(), STREAM_KEY: stream.encode()}
+        if settings.stream is not None and place is not None:
+            custom[PLACE_KEY] = place.encode()
         counter = Counter()
         with self._client.create(
             ensemble=settings.ensemble or shape.ensemble_size,
@@ -175,6 +181,7 @@ class Transferrer:
             digest=shape.digest_type,
             metadata=custom,
             ledger_id=record.target_id,
+            restored=settings.keep_ids,
         ) as writer:
             under_way: deque[Future[list[int]]] = deque()
             for payloads in ledger.payloads():
@@ -238,7 +245,7 @@ class Transferrer:
         self._remove(stored.value)
 
     def _remove(self, record: TransferRecord) -> None:
-        """Delete the ledger of an attempt, and none that somebody makes under its id meanwhile."""
+        """Delete the ledger of an attempt, but not one that another client creates under its id meanwhile."""
         while True:
             try:
                 found = self._client.run(lambda client: client.stored_metadata(record.target_id))

@@ -1,5 +1,6 @@
-"""How far the transfer of a ledger is: a record of kind `transfer` in the metadata service of the cluster that gets the
-ledger, by the name of the transfer and the ledger's id at its source.
+"""The progress of the transfer of a ledger: a record of kind `transfer` in the target cluster's metadata service.
+
+Its key is the name of the transfer and the ledger's id at its source.
 
     WRITING    an attempt writes the ledger `target_id`, whose custom metadata carries its uuid
     COMPLETE   that ledger is closed, was read again and holds what the source has
@@ -55,7 +56,7 @@ class TransferRecord:
 
     @property
     def tag(self) -> bytes:
-        """What marks the ledger of this attempt."""
+        """Return the tag that marks the ledger of this attempt."""
         return f"{self.name}:{self.uuid}".encode()
 
     def complete(self, counts: Counts) -> TransferRecord:

@@ -1,4 +1,4 @@
-"""Where the payloads of a transfer come from.
+"""The sources of the payloads of a transfer.
 
 A source is picklable and is opened where it is used. What it gives is verified: by the digests of a cluster, by the
 checksums of files.
@@ -8,14 +8,15 @@ Any process; one thread uses an open source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bookie_protocol.archive import Counts
 from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.manifest import LedgerShape
+from pyspark_bookie.archive.manifest import LedgerShape, Manifest
+from pyspark_bookie.archive.places import StreamPlace
 from pyspark_bookie.archive.reading import read_manifest, read_payloads
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.throttle import Throttle
@@ -36,7 +37,7 @@ class LedgerAtSource(Protocol):
         ...
 
     def expected(self) -> Counts | None:
-        """What the source recorded of it, to be compared at the end; None: `payloads` proves itself."""
+        """Return the counts that the source recorded, to be compared at the end; None: `payloads` proves itself."""
         ...
 
 
@@ -49,16 +50,24 @@ class OpenSource(Protocol):
 
 
 class Source(Protocol):
-    """What travels to tasks."""
+    """A source, in the form that is sent to tasks."""
 
     def open(self, throttle: Throttle) -> OpenSource: ...
 
 
-def closed_row(ledger_id: int, entries: int, nbytes: int, shape: LedgerShape, uuid: str = "") -> LedgerRow:
+def closed_row(
+    ledger_id: int,
+    entries: int,
+    nbytes: int,
+    shape: LedgerShape,
+    uuid: str = "",
+    *,
+    place: StreamPlace | None,
+) -> LedgerRow:
     """A ledger that files hold, as arguments choose it."""
     sizes = shape.ensemble_size, shape.write_quorum_size, shape.ack_quorum_size
     custom = dict(shape.custom_metadata)
-    return LedgerRow(ledger_id, "CLOSED", entries, nbytes, shape.created_ms, sizes, custom, uuid=uuid)
+    return LedgerRow(ledger_id, "CLOSED", entries, nbytes, shape.created_ms, sizes, custom, uuid=uuid, place=place)
 
 
 # --- a cluster ------------------------------------------------------------------------------------------------
@@ -92,7 +101,7 @@ class _ClusterLedger:
         if not metadata.is_closed:
             raise LedgerNotClosed(f"ledger {ledger_id} is {metadata.state.value}: only closed ledgers are taken")
         with client.open(ledger_id, password=password):
-            pass  # a wrong password is told before anything is made at the target
+            pass  # a wrong password is rejected before anything is made at the target
         self.shape = LedgerShape.of(metadata)
         self.password: bytes | None = (metadata.password or b"") if password is None else password
         self._client = client
@@ -119,28 +128,28 @@ class _ClusterLedger:
 
 @dataclass(frozen=True)
 class ArchiveSource:
-    """What `offload` has written."""
+    """The archives that `offload` has written."""
 
-    uri: str
+    uris: tuple[str, ...]
 
     def open(self, throttle: Throttle) -> OpenSource:
-        return _OpenArchive(Files(self.uri, "--source"), throttle)
+        return _OpenArchives([Files(each, "--source") for each in self.uris], throttle)
 
 
-class _OpenArchive:
-    def __init__(self, files: Files, throttle: Throttle) -> None:
-        self._files = files
+class _OpenArchives:
+    def __init__(self, archives: Sequence[Files], throttle: Throttle) -> None:
+        self._archives = archives
         self._throttle = throttle
 
     def ledger(self, ledger_id: int, uuid: str = "") -> LedgerAtSource:
-        return _ArchivedLedger(self._files, ledger_id, uuid, self._throttle)
+        for files in self._archives:
+            if (manifest := read_manifest(files, ledger_id, uuid)) is not None:
+                return _ArchivedLedger(files, manifest, self._throttle)
+        raise NoSuchLedger(f"no archive has ledger {ledger_id} of uuid {uuid}")
 
 
 class _ArchivedLedger:
-    def __init__(self, files: Files, ledger_id: int, uuid: str, throttle: Throttle) -> None:
-        manifest = read_manifest(files, ledger_id, uuid)
-        if manifest is None:
-            raise NoSuchLedger(f"the archive has no ledger {ledger_id} of uuid {uuid}")
+    def __init__(self, files: Files, manifest: Manifest, throttle: Throttle) -> None:
         self.shape = manifest.shape
         self.password: bytes | None = None
         self._files = files

@@ -9,10 +9,10 @@ Invariants
   and one record batch.
 - Dropping the iterator ends the reads.
 
-Of a worker's memory what is freed while entries stream through is kept, and few cycles are collected. Some MB are
-allocated and freed for each batch of entries. By default the C library gives such memory back to the system each time,
-and takes it anew page by page, which cost a tenth of a worker's processor time. Entries under way are no garbage, and
-with its usual threshold the collector that looks at them again and again takes a quarter of the time of a read.
+A worker keeps the memory that is freed while entries stream through, and collects few cycles. Some MB are allocated and
+freed for each batch of entries. By default the C library gives such memory back to the system each time, and takes it
+again page by page, which cost a tenth of a worker's processor time. Entries under way are no garbage, and with its
+usual threshold the collector that looks at them again and again takes a quarter of the time of a read.
 
 The thread of a task; the client has its own.
 """
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
     from pyspark_bookie.source.options import SourceOptions
     from pyspark_bookie.source.planning import LostLedger, ReadPartition
+    from pyspark_bookie.source.pulsar_schema.types import Schemas
     from pyspark_bookie.source.reading.arrow import Decoder
     from pyspark_bookie.source.reading.chunk import Chunk
 
 BATCHES_PER_SECOND: Final = 32
-"""Of a task whose rate is limited. Bookies are asked for more whenever a batch is full, so small batches keep the
-reading even."""
+"""Maximum record batches per second of a task whose rate is limited. Bookies are asked for more whenever a batch
+is full, so small batches keep the reading even.
+"""
 
 
 def read(partition: ReadPartition, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -51,7 +53,8 @@ def read(partition: ReadPartition, options: SourceOptions, schema: pa.Schema) ->
     freeze_imports()
     keep_freed_memory()
     with fewer_collections():
-        for batch in _batches(read_chunks(partition, options), options, schema, limit):
+        decoder = None if options.decode is Decode.RAW else _decoder(options.decode, partition.schemas)
+        for batch in _batches(read_chunks(partition, options), decoder, options, schema, limit):
             throttle.take(batch.nbytes)
             yield batch
 
@@ -70,25 +73,26 @@ def read_chunks(partition: ReadPartition, options: SourceOptions) -> Iterator[Ch
 
 
 def _batches(
-    chunks: Iterator[Chunk], options: SourceOptions, schema: pa.Schema, limit: int
+    chunks: Iterator[Chunk], decoder: Decoder[Any] | None, options: SourceOptions, schema: pa.Schema, limit: int
 ) -> Iterator[pa.RecordBatch]:
-    if options.decode is not Decode.RAW:
+    if decoder is not None:
         from pyspark_bookie.source.reading.arrow import decoded_batches
 
-        return decoded_batches(chunks, _decoder(options.decode), schema, limit, strict=options.fail_on_data_loss)
+        return decoded_batches(chunks, decoder, schema, limit, strict=options.fail_on_data_loss)
     from pyspark_bookie.source.reading.arrow import batches
 
     return batches(chunks, schema, limit)
 
 
-def _decoder(decode: Decode) -> Decoder[Any]:
+def _decoder(decode: Decode, schemas: Schemas | None) -> Decoder[Any]:
     if decode is Decode.DLOG:
         from pyspark_bookie.source.dlog import DlogDecoder
 
         return DlogDecoder()
     from pyspark_bookie.source.pulsar import PulsarDecoder
+    from pyspark_bookie.source.pulsar_schema.values import ValueReader
 
-    return PulsarDecoder()
+    return PulsarDecoder(None if schemas is None else ValueReader(schemas))
 
 
 def _lost_chunk(lost: LostLedger, options: SourceOptions) -> Chunk:
@@ -108,7 +112,7 @@ LARGEST_BYTES: Final = 32 * 1024 * 1024
 """Allocations up to this size come from a heap, the most that the C library allows."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
-"""Of `mallopt`, as glibc's malloc.h has them."""
+"""Parameters of `mallopt`, from glibc's malloc.h."""
 
 
 def keep_freed_memory() -> bool:

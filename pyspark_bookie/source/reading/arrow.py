@@ -1,5 +1,6 @@
-"""Chunks of entries as Arrow record batches; and records that lie in entries (`decoded_batches`): what a decoder finds
-in each entry, row by row.
+"""Conversion of chunks of entries to Arrow record batches, also of records inside entries (`decoded_batches`).
+
+A decoder finds the records of each entry, row by row.
 
 Values are copied into one buffer and described by offsets; nothing is converted entry by entry that a whole column can
 do at once (`EntryColumns`).
@@ -28,22 +29,24 @@ from bookie_client.reading.entry import EntryBatch, LedgerEntry
 from pyspark_bookie.common.errors import DECODE, PodkeeperSparkError, UndecodableEntry
 from pyspark_bookie.source.planning import LedgerSnapshot
 from pyspark_bookie.source.reading.chunk import UNKNOWN_LAC, Chunk, RowOrigin
-from pyspark_bookie.source.schema import CORRUPT_COLUMN, METADATA_COLUMN
+from pyspark_bookie.source.schema import CORRUPT_COLUMN, METADATA_COLUMN, VALUE_JSON
 
 LARGE: Final = 4096
 """Bytes of an average payload from which a view of each costs less than gathering all by their offsets."""
+NOTHING: Final = RowOrigin()
+Record = TypeVar("Record")
+_ROW_BYTES = 64
+"""Bytes that a row counts for beyond its value."""
 
 
 @runtime_checkable
 class EntryColumns(Protocol):
-    """What a column takes of each of some entries, taken of all of them at once.
+    """The columns of some entries, in their order, each made for all of them at once.
 
     Entries of a batch read lie one behind the other in the answer that brought them: their payloads are copied out of
     it by one operation where they are of one size, as those of most ledgers are, and by Arrow's gathering where they
     are not. An object for each entry, or only a view of each payload, would cost several times the copy of a payload
     of 1 KB.
-
-    The columns of some entries, in their order.
     """
 
     def sizes(self) -> npt.NDArray[np.int32]:
@@ -89,7 +92,7 @@ class _Packed:
         self._lengths = np.diff(self._starts)
         first = int(self._lengths[0])
         self._length = first if (self._lengths == first).all() else None
-        """Of each entry with all that stands in front of its payload; None: they differ."""
+        """Size of each entry with all that precedes its payload; None: they differ."""
 
     def sizes(self) -> npt.NDArray[np.int32]:
         return (self._lengths - self._batch.payload_at).astype(np.int32)
@@ -116,8 +119,7 @@ class _Packed:
         return self._bytes[self._starts[0] : self._starts[-1]].reshape(len(self._batch), length)
 
     def _gathered(self) -> npt.NDArray[np.uint8]:
-        """To Arrow the answer is a column of what stands in front of a payload, a payload, and so on; every other one
-        is taken."""
+        """Return the payloads, gathered by Arrow: it takes every other item of a column of headers and payloads."""
         count = len(self._batch)
         offsets = np.empty(2 * count + 1, np.int32)
         offsets[::2] = self._starts
@@ -126,9 +128,6 @@ class _Packed:
         column = pa.Array.from_buffers(pa.binary(), 2 * count, parts)
         payloads = column.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
         return np.frombuffer(payloads.buffers()[2], np.uint8)
-
-
-NOTHING: Final = RowOrigin()
 
 
 def batches(chunks: Iterable[Chunk], schema: pa.Schema, limit: int) -> Iterator[pa.RecordBatch]:
@@ -251,7 +250,7 @@ def _metadata(chunks: Sequence[Chunk], kind: pa.StructType) -> pa.Array:
 
 
 def _digest_type(chunk: Chunk) -> str | None:
-    """What has verified the entries; of archived ones it was not the ledger's digest."""
+    """Return the digest that verified the entries; None for archived ones, which have other checksums."""
     return chunk.ledger.digest_type.name if chunk.ledger.archive is None else None
 
 
@@ -264,11 +263,6 @@ _COLUMNS: Final[dict[str, Callable[[Sequence[Chunk], pa.DataType], pa.Array]]] =
 }
 
 
-Record = TypeVar("Record")
-_ROW_BYTES = 64
-"""That a row counts for beyond its value."""
-
-
 class Decoder(Protocol[Record]):
     """A format of entries, and the columns of its own; `value` is one of them."""
 
@@ -276,10 +270,10 @@ class Decoder(Protocol[Record]):
         """All of an entry, in order. Raises `UndecodableEntry`."""
 
     def columns(self, record: Record) -> Mapping[str, Any]:
-        """What a row has of its record."""
+        """Return the columns of a row that come from its record."""
 
     def ledger_columns(self, ledger: LedgerSnapshot) -> Mapping[str, Any]:
-        """What a row has of its ledger, good or not."""
+        """Return the columns of a row that come from its ledger, good or not."""
 
 
 def decoded_batches(
@@ -297,7 +291,7 @@ def decoded_batches(
             common = {**of_ledger, **_entry_columns(chunk, entry.entry_id, origin)}
             for columns in _decoded(decoder, entry.payload, entry.ledger_id, entry.entry_id, text, strict=strict):
                 rows.append({**common, **columns})
-                nbytes += len(columns.get("value") or b"") + _ROW_BYTES
+                nbytes += len(columns.get("value") or b"") + len(columns.get(VALUE_JSON) or "") + _ROW_BYTES
             if nbytes >= limit:
                 yield _batch(rows, schema)
                 rows, nbytes = [], 0
@@ -321,7 +315,15 @@ def _decoded(
         yield {"value": payload, CORRUPT_COLUMN: f"[BOOKIE_{DECODE}] {reason}"}
         return
     for record in found:
-        yield decoder.columns(record)
+        columns = decoder.columns(record)
+        problem = columns.get(CORRUPT_COLUMN)
+        if problem is not None:
+            reason = f"entry {entry_id} of ledger {ledger_id}: {problem}"
+            if strict:
+                remedy = "leave the columns of the schema out, or set failOnDataLoss=false to get it as a row"
+                raise PodkeeperSparkError(DECODE, f"{reason}; {remedy}")
+            columns = {**columns, CORRUPT_COLUMN: f"[BOOKIE_{DECODE}] {reason}"}
+        yield columns
 
 
 def _entry_columns(chunk: Chunk, entry_id: int, origin: RowOrigin) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Rows on their way from the client to Arrow: some entries of one ledger, and what is known of each.
 
 Entries of an archived ledger are still in the buffers of Arrow that Parquet was read into: each becomes an object when
-somebody looks at it, as those of `bookie_client.reading.entry` do, and their columns are taken of all at once.
+it is accessed, as those of `bookie_client.reading.entry` do, and their columns are taken of all at once.
 
 Values; any thread.
 """

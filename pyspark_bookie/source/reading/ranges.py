@@ -1,7 +1,8 @@
-"""Ranges of ledgers as chunks of rows, read through the client: entries, or each copy of each entry
-(`readMode=replica`), or those of one bookie (`readMode=bookie:<id>`).
+"""Reading ranges of ledgers through the client, as chunks of rows.
 
-What a bookie says of its copy is told as it is, in `_corrupt`, as `VERDICT: text`:
+The rows are entries, or each copy of each entry (`readMode=replica`), or those of one bookie (`readMode=bookie:<id>`).
+
+The error of a bookie about its copy is in `_corrupt`, as `VERDICT: text`:
 
     MISSING      the bookie's own word: it has no such entry
     DAMAGED      it gave bytes that are not the entry, or cannot read its disk there
@@ -12,7 +13,9 @@ Invariants
 - Tiny ranges are read ahead, some at a time and bounded in bytes, so that a thousand ledgers of ten entries do not
   wait for a thousand round trips.
 - An entry is lost only if every bookie that should have it says that it has none, or has it damaged. Everything else
-  (nobody answers) is an error whatever `failOnDataLoss` says: unreachable is not missing.
+  (no bookie answers) is an error whatever `failOnDataLoss` says: unreachable is not missing.
+- No row is of another ledger of the same number: what bookies gave first of a range is handed on after the metadata
+  service has named the ledger that was planned, and the range ends well only if it does so again.
 - A ledger that was deleted since it was planned is read on from the archive, if that has it, behind the last entry that
   bookies gave (`tiers=all`).
 - One row for every copy that the ledger's metadata speak of, good or not.
@@ -43,7 +46,7 @@ from bookie_protocol.errors import (
     Refused,
     StorageFault,
 )
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.interface import LedgerLife, Versioned
 from bookie_protocol.shown import shown_uri
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import ArchiveDamaged, read_entries
@@ -51,6 +54,7 @@ from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_e
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import Range
 from pyspark_bookie.source.reading.chunk import ArchivedEntries, Chunk, RowOrigin
+from pyspark_bookie.source.selection import stored_metadata
 from pyspark_bookie.source.snapshots import moved_snapshot
 
 if TYPE_CHECKING:
@@ -66,6 +70,12 @@ AHEAD_BYTES: Final = 8 * 1024 * 1024
 AHEAD_RANGES: Final = 64
 """and so many ranges."""
 LOST: Final = (NotThere, DigestMismatch, StorageFault)
+AT_A_TIME: Final = 4
+_reads = threading.BoundedSemaphore(AT_A_TIME)
+ROWS: Final = 1_000
+"""Rows of a chunk, at most,"""
+BYTES: Final = 1024 * 1024
+"""and bytes of their values, about."""
 
 
 async def range_chunks(client: Client, ranges: Sequence[Range], options: SourceOptions) -> AsyncGenerator[Chunk, None]:
@@ -83,10 +93,10 @@ async def range_chunks(client: Client, ranges: Sequence[Range], options: SourceO
 
 
 def open_range(client: Client, wanted: Range, password: bytes | None) -> LedgerReader:
-    """A handle by the snapshot, which asks nobody. Raises `Unauthorized`."""
+    """Return a reader by the snapshot, without a request. Raises `Unauthorized`."""
     ledger = wanted.ledger
     return client.open_stored(
-        Versioned(ledger.metadata(), ledger.version),
+        Versioned(ledger.metadata(), ledger.identity),
         password=password,
         digest=ledger.digest_type,
         last_add_confirmed=ledger.last_entry_id,
@@ -112,8 +122,8 @@ def _groups(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 
 
 def _is_tiny(wanted: Range) -> bool:
-    """Whether so little is read that it is read together with others: of an archived ledger that is whole row groups,
-    however little is wanted."""
+    """Return True if so little is read that it is read together with others. An archived ledger is read in whole
+    row groups, however little is wanted."""
     return (wanted.nbytes if wanted.ledger.archive is None else wanted.ledger.length) <= TINY_BYTES
 
 
@@ -138,7 +148,7 @@ async def _ahead(
     finally:
         for task, _ in under_way:
             task.cancel()
-        # Their errors are nobody's any more: the first one counts.
+        # Their errors are dropped: the first one counts.
         await asyncio.gather(*(task for task, _ in under_way), return_exceptions=True)
 
 
@@ -194,7 +204,7 @@ class _Moved(Exception):
 
 
 async def _archived_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerator[Chunk, None]:
-    """As `archive_chunks`; what is damaged is told in a row, or ends the read."""
+    """Read archived entries as `archive_chunks` does, but report damage in a row, or end the read."""
     first = wanted.first
     async with aclosing(archive_chunks(wanted, options)) as found:
         async for each in found:
@@ -207,8 +217,8 @@ async def _archived_chunks(wanted: Range, options: SourceOptions) -> AsyncGenera
 
 
 async def _moved(client: Client, wanted: Range, first: int, options: SourceOptions) -> Range | None:
-    """What is left of a deleted ledger, in the archive; None: that does not have it, or another one of this id. Raises
-    `PodkeeperError`."""
+    """Return the rest of a deleted ledger in the archive; None: that does not have it, or has another one of this
+    id. Raises `PodkeeperError`."""
     ledger = await moved_snapshot(client, wanted.ledger_id, options, wanted.ledger.stream)
     if ledger is None or (wanted.ledger.is_closed and ledger.last_entry_id != wanted.ledger.last_entry_id):
         return None
@@ -230,18 +240,42 @@ async def _bookies_chunks(
                 raise _Moved(left) from None
             yield _lost(wanted, wanted.first, error, options, wanted.last)
             return
+    given = 0
     async with open_range(client, wanted, password) as reader:
         read = _quorum_chunks(client, reader, wanted, options)
         chunks = read if options.read_mode.is_quorum else replica_chunks(reader, wanted, options)
         async with aclosing(chunks):
             async for chunk in chunks:
+                if not given and await _is_another(client, wanted):
+                    break
+                given += 1
                 yield chunk
+            else:
+                if given > 1 and await _is_another(client, wanted):
+                    raise PodkeeperSparkError(
+                        DATA_LOSS, f"{_replaced(wanted)} while it was read; run the query, or the batch, again"
+                    )
+                return
+    if left := await _moved(client, wanted, wanted.first, options):
+        raise _Moved(left)
+    yield _lost(wanted, wanted.first, NoSuchLedger(_replaced(wanted)), options, wanted.last)
+
+
+async def _is_another(client: Client, wanted: Range) -> bool:
+    """Return whether another ledger has the number of the one that was planned. One that was deleted and not made
+    again gave its own entries. Raises `MetadataUnavailable`."""
+    stored = await stored_metadata(client, wanted.ledger_id)
+    return stored is not None and LedgerLife.of(stored) != wanted.ledger.life
+
+
+def _replaced(wanted: Range) -> str:
+    return f"ledger {wanted.ledger_id} was deleted, and another ledger was made with its number"
 
 
 async def _quorum_chunks(
     client: Client, reader: LedgerReader, wanted: Range, options: SourceOptions
 ) -> AsyncGenerator[Chunk, None]:
-    """Each entry once. What is lost is told in a row, or ends the read. Raises `_Moved`."""
+    """Yield each entry once. A loss is reported in a row, or ends the read. Raises `_Moved`."""
     origins = origins_of(reader) if options.has_metadata_column else None
     first = wanted.first
     while first <= wanted.last:
@@ -265,7 +299,7 @@ async def _quorum_chunks(
 
 
 async def _why(client: Client, wanted: Range, error: PodkeeperError) -> PodkeeperError:
-    """What bookies say of a ledger that was deleted meanwhile is beside the point."""
+    """Return the error to report: that the ledger was deleted meanwhile overrides the errors of bookies."""
     try:
         await client.metadata(wanted.ledger_id)
     except NoSuchLedger as gone:
@@ -309,10 +343,6 @@ def _origins(reader: LedgerReader, origins: Origins | None, entries: Sequence[Le
     return rows
 
 
-AT_A_TIME: Final = 4
-_reads = threading.BoundedSemaphore(AT_A_TIME)
-
-
 async def archive_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerator[Chunk | ArchiveDamaged, None]:
     """Ranges of archived ledgers as chunks of rows.
 
@@ -320,11 +350,11 @@ async def archive_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerato
     their record batch.
 
     Invariants
-    - What is damaged, missing or out of reach is told with the ledger and the file. Only what is damaged is lost; a
+    - Damaged, missing or unreachable files are reported with the ledger and the file. Only what is damaged is lost; a
       file that is missing or out of reach is an error, whatever `failOnDataLoss` says.
     - At most `AT_A_TIME` row groups of a process are being read at the same time.
 
-    Each entry once, in order; in place of what is damaged what is wrong, and up to where. Raises
+    Yields each entry once, in order, and an error in place of damaged ones, with the last of them. Raises
     `ArchivedFileMissing`, `ArchiveUnavailable`, `PodkeeperSparkError` for an archive that cannot be used here.
 
     Event loop of the client; the threads run `read_entries` alone.
@@ -351,12 +381,6 @@ async def archive_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerato
 def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     with _reads:
         return next(batches, None)
-
-
-ROWS: Final = 1_000
-"""Rows of a chunk, at most,"""
-BYTES: Final = 1024 * 1024
-"""and bytes of their values, about."""
 
 
 async def replica_chunks(reader: LedgerReader, wanted: Range, options: SourceOptions) -> AsyncGenerator[Chunk, None]:

@@ -1,4 +1,4 @@
-"""How much of what can be read goes into the next micro-batch.
+"""The admission of data to the next micro-batch: how much of what can be read goes into it.
 
 What can be read is a list of *lanes*. A lane is read in order: a stream of ledgers is one lane, an open ledger is
 one, and so are all closed ledgers of a selection together. The limits are shared between lanes as evenly as their
@@ -45,7 +45,7 @@ class Limit:
 
 
 def admit(lanes: Sequence[Lane], limit: Limit, turn: int) -> list[int]:
-    """How many entries of each lane the next batch takes, from the front of the lane."""
+    """Return how many entries of each lane the next batch takes, from the front of the lane."""
     admitted = [sum(segment.entries for segment in lane) for lane in lanes]
     if limit.entries is not None:
         admitted = fair_shares(admitted, max(limit.entries, 1), turn)
@@ -61,7 +61,7 @@ def admit(lanes: Sequence[Lane], limit: Limit, turn: int) -> list[int]:
 
 
 def fair_shares(demands: Sequence[int], budget: int, turn: int) -> list[int]:
-    """Share a budget: nobody gets more than it demands, and who gets less gets no less than any other."""
+    """Share a budget fairly: no share exceeds its demand, and a share below its demand is no smaller than any other."""
     shares = [0] * len(demands)
     wanting = sorted((number for number, demand in enumerate(demands) if demand > 0), key=lambda n: demands[n])
     while wanting and budget >= len(wanting):
@@ -107,7 +107,7 @@ def _share(segment: Segment, entries: int) -> int:
 
 
 def _entries_within(lane: Lane, most: int, budget: int) -> int:
-    """How many of the first `most` entries of a lane have, on average, no more than `budget` bytes."""
+    """Return how many of the first `most` entries of a lane have, on average, no more than `budget` bytes."""
     fitting = 0
     for segment in taken(lane, most):
         if segment.nbytes > budget:

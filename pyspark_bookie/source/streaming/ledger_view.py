@@ -14,7 +14,7 @@ Invariants
 
 Pure; any process.
 
-Source: reference Spark notes, section 3.
+Source: docs/internals/spark.md, section 3.
 """
 
 from __future__ import annotations
@@ -24,22 +24,30 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.versioned import LedgerLife
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, code_of
-from pyspark_bookie.source.positions import LATEST, Positions
+from pyspark_bookie.source.positions import LATEST, Positions, check_named
 from pyspark_bookie.source.streaming.admission import Segment
 from pyspark_bookie.source.streaming.offsets import LedgersOffset
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What can be read of a ledger: entries up to its end, or up to the last add confirmed, and their payload bytes.
-    `is_settled`: it was created so long ago that no ledger with a lower id can appear any more."""
+    """The readable part of a ledger: entries up to its end, or up to the last add confirmed, and their payload
+    bytes.
+
+    `is_settled`: it was created so long ago that no ledger with a lower id can appear any more.
+    """
 
     ledger_id: int
     entries: int
     nbytes: int
     is_closed: bool
     is_settled: bool = True
+    life: LedgerLife | None = None
+    """None: it is in the archive alone."""
+    created_ms: int | None = None
+    """Milliseconds since 1970; None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class LedgersView:
     missing: frozenset[int] = frozenset()
     """Ledgers that were named one by one and do not exist: a query cannot begin with them. One that goes on may have
     read them to their end."""
+    restored: frozenset[int] = frozenset()
+    """Ledgers that have the content of the one of their number that a query has read, though they were made later."""
 
     @cached_property
     def by_id(self) -> Mapping[int, Extent]:
@@ -58,10 +68,11 @@ class LedgersView:
     # --- where a query begins -----------------------------------------------------------------------------------
 
     def begin(self, positions: Positions) -> LedgersOffset:
-        """Where a new query begins. `latest` leaves out what is there; ledgers that appear later are read from their
-        beginning. Raises `PodkeeperSparkError`."""
+        """Return the start of a new query. `latest` leaves out existing entries; ledgers that appear later are
+        read from their beginning. Raises `PodkeeperSparkError`."""
         if self.missing:
             raise PodkeeperSparkError(code_of(NoSuchLedger()), f"ledger {min(self.missing)} does not exist")
+        check_named(positions, self.by_id, "startingPosition", "the selected ledgers")
         if not positions.ledgers and positions.everywhere != LATEST:
             return LedgersOffset(0, {})
         found: dict[int, int] = {}
@@ -74,24 +85,45 @@ class LedgersView:
     # --- what can be read -----------------------------------------------------------------------------------------
 
     def checked(self, offset: LedgersOffset) -> LedgersOffset:
-        """An offset of a checkpoint, if what it says can be true; without ledgers that are gone before anything was
-        read of them, or after everything was. Raises `PodkeeperSparkError` (DATA_LOSS) when a ledger that was being
-        read is gone: nobody can tell whether it had more entries."""
+        """Return an offset of a checkpoint, if it can be right, without ledgers that are gone before anything was
+        read of them, or after everything was.
+
+        Raises `PodkeeperSparkError` (DATA_LOSS) if a ledger that was being read is gone: it may have had more entries.
+        """
         for ledger_id, next_entry in offset.next_entries.items():
             extent = self.by_id.get(ledger_id)
             if extent is None and next_entry and ledger_id not in offset.finished:
                 raise _lost(f"ledger {ledger_id} was deleted; it was read up to entry {next_entry - 1}")
+            if extent is not None and next_entry and ledger_id in self.others(offset):
+                raise _lost(
+                    f"ledger {ledger_id} was deleted, and another ledger has its number; of the former it was read up"
+                    f" to entry {next_entry - 1}"
+                )
             if extent is not None and extent.is_closed and next_entry > extent.entries:
                 raise _lost(f"ledger {ledger_id} has {extent.entries} entries, but {next_entry} were read of it")
         return self.what_is_left(offset)
 
     def what_is_left(self, offset: LedgersOffset) -> LedgersOffset:
-        """The offset without the ledgers that are gone."""
-        left = {ledger_id: entry for ledger_id, entry in offset.next_entries.items() if ledger_id in self.by_id}
-        return LedgersOffset(offset.watermark, left, finished=offset.finished & left.keys())
+        """The offset without the ledgers that are gone. A ledger with the number of one of which nothing was read is
+        still named: the watermark may have passed it, and it is read from its beginning."""
+        others = self.others(offset)
+        there = self.by_id.keys() - {ledger_id for ledger_id in others if offset.next_entries[ledger_id]}
+        left = {ledger_id: entry for ledger_id, entry in offset.next_entries.items() if ledger_id in there}
+        lives = {ledger_id: life for ledger_id, life in offset.lives.items() if ledger_id in there - others}
+        return LedgersOffset(offset.watermark, left, finished=offset.finished & left.keys(), lives=lives)
+
+    def others(self, offset: LedgersOffset) -> frozenset[int]:
+        """The ledgers that an offset names, and that are others of their number by now."""
+        return frozenset(
+            ledger_id
+            for ledger_id, life in offset.lives.items()
+            if ledger_id not in self.restored
+            and (extent := self.by_id.get(ledger_id)) is not None
+            and extent.life not in (None, life)
+        )
 
     def lanes(self, offset: LedgersOffset, most_new: int | None = None) -> list[list[Segment]]:
-        """What can be read behind an offset; at most `most_new` ledgers that were not begun."""
+        """Return what can be read behind an offset; at most `most_new` ledgers that were not begun."""
         closed: list[Segment] = []
         lanes = [closed]
         for extent in self.extents:
@@ -106,7 +138,7 @@ class LedgersView:
         return lanes
 
     def advanced(self, offset: LedgersOffset, segments: Sequence[Segment]) -> LedgersOffset:
-        """The offset behind these segments, which begin where the offset stands."""
+        """Return the offset behind these segments, which begin at the given one."""
         return self._moved(offset, {segment.ledger_id: segment.last + 1 for segment in segments})
 
     def latest(self, offset: LedgersOffset) -> LedgersOffset:
@@ -131,7 +163,12 @@ class LedgersView:
         for ledger_id in offset.next_entries:
             if ledger_id < watermark and ledger_id not in moved and self._is_done(offset, self.by_id[ledger_id]):
                 del named[ledger_id]
-        return LedgersOffset(watermark, named, finished=frozenset(filter(partial(self._is_read, named), named)))
+        lives = {each: life for each in sorted(named) if (life := self._life(offset, each)) is not None}
+        finished = frozenset(filter(partial(self._is_read, named), named))
+        return LedgersOffset(watermark, named, finished=finished, lives=lives)
+
+    def _life(self, offset: LedgersOffset, ledger_id: int) -> LedgerLife | None:
+        return self.by_id[ledger_id].life or offset.lives.get(ledger_id)
 
     def _is_read(self, next_entries: Mapping[int, int], ledger_id: int) -> bool:
         extent = self.by_id[ledger_id]

@@ -2,17 +2,20 @@
 
     {"v":1,"start":"latest"}                                         where a new query begins; never moves
     {"v":1,"s":{"orders":{"l":7,"e":120,"n":5120}}}                  streams: ledger, next entry, ordinal of that entry
-    {"v":1,"w":12,"o":{"3":40,"12":7},"f":[3]}                       ledgers: watermark, next entry of each, finished
+    {"v":1,"w":12,"o":{"3":40},"f":[3],"c":{"3":[7,9]},"sel":"x:9f"} ledgers: watermark, next entry of each, finished,
+                                                                     and the selection that they are of
 
 `start` is `earliest`, `latest`, or the text of the option `startingPosition`. It is resolved once, by the batch that
-leaves it, whose end offset says in `from` where the batch begins: Spark does not keep the start of the first batch,
-and may ask for the very first offset again after a crash. `from` also holds the beginnings of streams that were found
-later, and of those that begin anew because what came next is lost; it counts more than the offset before.
+leaves it, whose end offset says in `from` where the batch begins: Spark does not keep the start of the first batch, and
+may ask for the very first offset again after a crash. `from` also holds the beginnings of streams that were found
+later, and of those that start again because what came next is lost; it counts more than the offset before.
 
 Of ledgers, those below the watermark `w` that `o` does not name are closed and read to their end; those from `w` on
-that `o` does not name were not begun. Every ledger that a batch reads is named by its end offset, so what is in a
-batch follows from its two offsets alone. `f` are those of `o` that were closed and read to their end: whoever deletes
-them takes nothing from the query. `l` is -1 in front of a stream that has no ledger yet.
+that `o` does not name were not begun. Every ledger that a batch reads is named by its end offset, so what is in a batch
+follows from its two offsets alone. `f` are those of `o` that were closed and read to their end: their deletion takes
+nothing from the query. `c` tells which ledger of its number each of them is: its creation and its token. The watermark
+means nothing for another selection: `sel` is the fingerprint of the one that it was made for (`options.fingerprint`);
+offsets of earlier releases have none. `l` is -1 in front of a stream that has no ledger yet.
 
 Invariants
 - Spark compares offsets as texts: equal offsets have equal texts (one order of keys: streams by name, ledgers by id).
@@ -29,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
 
+from bookie_protocol.versioned import LedgerLife
 from pyspark_bookie.common.errors import PodkeeperSparkError
 
 OFFSET: Final = "OFFSET"
@@ -48,7 +52,7 @@ class Place:
 
     @property
     def position(self) -> tuple[int, int]:
-        """As a `StreamPosition` has it: without a ledger its second number is the ordinal."""
+        """Return the position as a `StreamPosition` has it: without a ledger its second number is the ordinal."""
         return (self.ledger_id, self.entry_id) if self.ledger_id >= 0 else (-1, self.ordinal)
 
 
@@ -79,12 +83,15 @@ class StreamsOffset:
 @dataclass(frozen=True)
 class LedgersOffset:
     """`begin`: where the batch that ends here began, if it was the first. `finished`: those of `next_entries` that were
-    closed and read to their end."""
+    closed and read to their end. `selection`: its fingerprint; None: an earlier release wrote the offset, or it is
+    another one's beginning. `lives`: which ledgers those of `next_entries` are, where that is known."""
 
     watermark: int
     next_entries: Mapping[int, int]
     begin: LedgersOffset | None = None
     finished: frozenset[int] = frozenset()
+    selection: str | None = None
+    lives: Mapping[int, LedgerLife] = field(default_factory=dict)
 
     def document(self) -> Document:
         made: Document = {
@@ -94,8 +101,12 @@ class LedgersOffset:
         }
         if self.finished:
             made["f"] = sorted(self.finished)
+        if self.lives:
+            made["c"] = {str(each): [life.creation, life.token] for each, life in sorted(self.lives.items())}
+        if self.selection is not None:
+            made["sel"] = self.selection
         if self.begin is not None:
-            made["from"] = {key: value for key, value in self.begin.document().items() if key != "v"}
+            made["from"] = {key: value for key, value in self.begin.document().items() if key not in ("v", "sel")}
         return made
 
     def next_entry(self, ledger_id: int) -> int | None:
@@ -183,12 +194,22 @@ def _parsed(document: object) -> Offset:
 
 
 def _ledgers(document: Mapping[str, Any], begin: LedgersOffset | None = None) -> LedgersOffset:
-    _only(document, ("w", "o", "f"))
+    _only(document, ("w", "o", "f", "c", "sel"))
     next_entries = _next_entries(document["o"])
     finished = frozenset(map(_number, document.get("f", ())))
     if not finished <= set(next_entries):
         raise ValueError
-    return LedgersOffset(_number(document["w"]), next_entries, begin, finished)
+    selection = document.get("sel")
+    lives = {int(each): _life(int(each), life) for each, life in document.get("c", {}).items()}
+    if not lives.keys() <= set(next_entries):
+        raise ValueError
+    selection = None if selection is None else _text(selection)
+    return LedgersOffset(_number(document["w"]), next_entries, begin, finished, selection, lives)
+
+
+def _life(ledger_id: int, document: Any) -> LedgerLife:
+    creation, token = document
+    return LedgerLife(ledger_id, _number(creation, -1), _number(token))
 
 
 def _only(document: Iterable[str], keys: tuple[str, ...]) -> None:

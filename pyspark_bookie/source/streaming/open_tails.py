@@ -1,6 +1,6 @@
-"""How far ledgers that are being written are confirmed.
+"""The confirmed ends of ledgers that are being written.
 
-Handles are kept from look to look: an idle query looks several times a second. Nobody is fenced.
+Handles are kept from look to look: an idle query looks several times a second. Nothing is fenced.
 
 Event loop of the client only.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenTail:
-    """What can be read of a ledger: entries, and their payload bytes. `is_closed`: and there will be no more."""
+    """The readable part of a ledger: entries, and their payload bytes. `is_closed`: there will be no more."""
 
     entries: int = 0
     nbytes: int = 0

@@ -1,6 +1,6 @@
-"""What a streaming reader asks of whatever follows its selection: streams, or ledgers by themselves.
+"""The questions of a streaming reader to its selection, which is streams, or ledgers by themselves.
 
-Source: reference Spark notes, sections 1 (items 7 to 9) and 3.
+Source: docs/internals/spark.md, sections 1 (items 7 to 9) and 3.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
 from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
-from pyspark_bookie.source.positions import LATEST, positions
-from pyspark_bookie.source.streaming.admission import Limit
+from pyspark_bookie.source.starting_times import begins_at_end
+from pyspark_bookie.source.streaming.admission import Lane, Limit
 from pyspark_bookie.source.streaming.offsets import Document, Offset, Start
 
 _log = logging.getLogger(__name__)
@@ -22,35 +22,40 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimit:
-    """The limits of one batch. `ledgers`: how many it begins of those without a stream. All None: everything there
-    is."""
+    """The limits of one batch. `ledgers`: how many it begins of those without a stream. `least`: there is no batch
+    before so many entries can be read. All None: everything there is."""
 
     amount: Limit = field(default_factory=Limit)
     ledgers: int | None = None
+    least: int = 0
+
+    def waits(self, lanes: Iterable[Lane]) -> bool:
+        """Return True if the entries that can be read are too few."""
+        return sum(segment.entries for lane in lanes for segment in lane) < self.least
 
 
 class Progress(Protocol):
     """Used by one thread, on the driver."""
 
     def latest(self, start: Offset, limit: TriggerLimit) -> Document | None:
-        """The end offset of a batch that begins at `start`; None when there is nothing to be read."""
+        """The end offset of a batch that begins at `start`; None when there is nothing to be read, or too little."""
 
     def tail(self, start: Offset | None) -> Document | None:
-        """The offset behind everything that can be read now; None when that cannot be told."""
+        """Return the offset behind everything that can be read now; None if that is unknown."""
 
     def stop_here(self) -> None:
         """Read nothing from now on that is not there now."""
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
-        """What is between two offsets, the same whenever it is asked for; of a stream in its order."""
+        """Return the ranges between two offsets, the same at every call; of a stream in its order."""
 
     def passed(self, offset: Offset) -> None:
-        """Everything before this offset is done with."""
+        """Note that everything before this offset has been processed."""
 
 
 def pins(start: Offset) -> bool:
-    """Whether where the query begins must be written down before anything is read."""
-    return isinstance(start, Start) and positions(start.position).everywhere == LATEST
+    """Return True if the start of the query must be written down before anything is read."""
+    return isinstance(start, Start) and begins_at_end(start.position)
 
 
 def pass_over(options: StreamingOptions, error: PodkeeperSparkError) -> None:

@@ -1,8 +1,8 @@
-"""A stream of ledgers as a streaming query sees it: which entries there are between two ordinals.
+"""A stream of ledgers as a streaming query sees it: the entries between two ordinals.
 
 Ordinals, not ledgers, say what is in a batch: they are the same for ever, whatever is truncated, overwritten or
 appended meanwhile. Ledger and entry of a place are there for people, and to notice a stream that was deleted and made
-anew. Pulsar keeps no ordinals: there a place says what those of its ledger are, and the others follow (`anchored`).
+again. Pulsar keeps no ordinals: there a place says what those of its ledger are, and the others follow (`anchored`).
 
 Invariants
 - The entries between two ordinals are the same whenever they are asked for, or it is an error.
@@ -11,7 +11,7 @@ Invariants
 
 Pure; any process.
 
-Source: reference Spark notes, section 3.
+Source: docs/internals/spark.md, section 3.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class StreamView:
         return Place(-1, 0, ordinal)
 
     def begin(self, positions: Positions) -> Place:
-        """Where a new query begins: the edge, or the one ledger of the stream that the positions name. Raises
-        `PodkeeperSparkError`."""
+        """Return the start of a new query: the edge, or the one ledger of the stream that the positions name.
+        Raises `PodkeeperSparkError`."""
         named = [ledger for ledger in self.manifest.ledgers if ledger.ledger_id in positions.ledgers]
         if len(named) > 1:
             ids = ", ".join(str(ledger.ledger_id) for ledger in named)
@@ -134,7 +134,7 @@ class StreamView:
         if place.ordinal > end or not listed:
             self._lost(
                 f"position {place.ledger_id}:{place.entry_id} (entry number {place.ordinal}) is not part of it, though"
-                " it was read up to there: it was deleted and made anew"
+                " it was read up to there: it was deleted and made again"
             )
         return place
 
@@ -151,7 +151,7 @@ class StreamView:
         return found
 
     def what_is_left(self, start: int, end: int) -> list[Segment]:
-        """As `segments`, without what is lost."""
+        """Return the segments as `segments` does, without what is lost."""
         return [segment for segment in self._between(start, end) if segment.ledger_id not in self.unreadable]
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class StreamView:
         if self.left != StreamPosition(place.ledger_id, place.entry_id):
             self._lost(
                 f"ledger {place.ledger_id} is no longer listed by Pulsar; it was read up to position"
-                f" {place.ledger_id}:{place.entry_id}, and whether more came behind that cannot be told"
+                f" {place.ledger_id}:{place.entry_id}, and whether more entries followed is unknown"
             )
 
     def _between(self, start: int, end: int) -> Iterator[Segment]:

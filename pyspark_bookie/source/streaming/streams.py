@@ -1,11 +1,10 @@
-"""Streams of ledgers, for a streaming query: their manifests, how far their open ledgers are confirmed, and how a query
-goes through them.
+"""Streams of ledgers, for a streaming query: their manifests, the confirmed ends of open ledgers, and the progress.
 
 An idle query asks some 80 times a second. So what was seen counts for `metadata_refresh` seconds, and the handles of
 open ledgers are kept, as are the parts of long lists that never change.
 
 Invariants
-- Nobody is fenced.
+- Nothing is fenced.
 - At most `MAX_CONCURRENT` streams are asked about at the same time; handles are kept of the open ledgers alone.
 - A batch is the entries between two ordinals of each stream: the same entries whenever it is made again.
 - A query that begins at `latest` writes down where that was by an empty first batch, before anything was read; what
@@ -15,7 +14,7 @@ Invariants
 The methods that end in `_now` run on the client's event loop; the others are for the one thread of the reader, on the
 driver.
 
-Source: reference Spark notes, sections 1 (items 7 to 9) and 3.
+Source: docs/internals/spark.md, sections 1 (items 7 to 9) and 3.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ from bookie_protocol.together import bounded
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, told
 from pyspark_bookie.source.options import OpenLedgers, StreamingOptions
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
-from pyspark_bookie.source.positions import EARLIEST, Positions, positions
+from pyspark_bookie.source.positions import EARLIEST, Positions, check_named
 from pyspark_bookie.source.selection import matching_streams
+from pyspark_bookie.source.starting_times import StartingTimes, start_of
 from pyspark_bookie.source.streaming.admission import Segment, admit, taken
 from pyspark_bookie.source.streaming.offsets import (
     Document,
@@ -51,11 +51,16 @@ from pyspark_bookie.source.streaming.offsets import (
 from pyspark_bookie.source.streaming.open_tails import OpenTails
 from pyspark_bookie.source.streaming.progress import TriggerLimit, pass_over, pins, ranges_of
 from pyspark_bookie.source.streaming.stream_view import Listed, StreamView
+from pyspark_bookie.source.time_search import positions_in_streams
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
 
 MAX_CONCURRENT: Final = 32
+_log = logging.getLogger(__name__)
+_BEGINNING: Final = Positions(EARLIEST)
+Snapshots = Callable[[Mapping[int, Listed]], Mapping[int, LedgerSnapshot]]
+"""Ledger ids with how their streams list them, to what reading them takes."""
 
 
 class StreamTails:
@@ -86,6 +91,14 @@ class StreamTails:
         """One stream as of now, whether it is selected or not. Raises `PodkeeperSparkError`."""
         with told(f"stream {name}"):
             return self._options.client().run(lambda client: self._view_now(client, name))
+
+    def positions(self, times: StartingTimes, views: Mapping[str, StreamView]) -> Positions:
+        """Return the places of these times. Raises `PodkeeperSparkError`."""
+        manifests = [view.manifest for view in views.values()]
+        with told():
+            return self._options.client().run(
+                lambda client: positions_in_streams(client, manifests, times, self._options)
+            )
 
     def move_cursor(self, name: str, place: Place) -> int:
         """Tell a stream how far the query is, and return the ordinal at which its cursor is then. Raises what
@@ -134,11 +147,11 @@ class StreamTails:
             try:
                 return replace(listed, tail=await self._open.tail(client, opened.ledger_id))
             except NoSuchLedger:
-                if (await self._listed_now(client, name)).manifest.version == listed.manifest.version:
+                if (await self._listed_now(client, name)).manifest.identity == listed.manifest.identity:
                     raise
 
     async def _listed_now(self, client: Client, name: str) -> StreamView:
-        """What the list says, without the open ledger's entries."""
+        """Return the view by the list, without the open ledger's entries."""
         if self._options.managed_ledger is None:
             return StreamView(await self._streams_of(client).manifest(name))
         found = await managed_ledger(client, name)
@@ -161,20 +174,13 @@ class Topic:
         self._left: StreamPosition | None = None
 
     def left_by(self, manifest: Manifest) -> StreamPosition | None:
-        """The end of that ledger; None if nobody saw it."""
+        """Return the end of that ledger; None if it was not seen."""
         gone = [ledger for ledger in self._listed if ledger.ledger_id not in manifest]
         self._listed = manifest.ledgers
         if gone:
             last = gone[-1]
             self._left = None if last.entries is None else StreamPosition(last.ledger_id, last.entries)
         return self._left
-
-
-_log = logging.getLogger(__name__)
-_BEGINNING: Final = Positions(EARLIEST)
-
-Snapshots = Callable[[Mapping[int, Listed]], Mapping[int, LedgerSnapshot]]
-"""Ledger ids with how their streams list them, to what reading them takes."""
 
 
 class StreamsProgress:
@@ -196,7 +202,8 @@ class StreamsProgress:
             self._protect(name, begin[name])
         names = list(places)
         lanes = [self._readable(views[name], places[name].ordinal, self._end(name, views[name])) for name in names]
-        admitted = admit(lanes, limit.amount, turn_of(start))
+        waits = limit.waits(lanes)
+        admitted = [0] * len(lanes) if waits else admit(lanes, limit.amount, turn_of(start))
         moved = dict(places)
         for name, lane, entries in zip(names, lanes, admitted, strict=True):
             if entries:
@@ -226,7 +233,7 @@ class StreamsProgress:
         listed: dict[int, Listed] = {}
         for name, first, behind in stream_ranges(start, end):
             view = self._tails.view(name).anchored(behind).reaching(behind)
-            # Ordinals alone would name the entries of a stream that was made anew.
+            # Ordinals alone would name the entries of a stream that was made again.
             if self._kept(view, behind) is not None:
                 segments = self._readable(view, first.ordinal, behind.ordinal)
                 found += segments
@@ -253,9 +260,13 @@ class StreamsProgress:
         return view.end_ordinal if self._target is None else min(view.end_ordinal, view.ordinal_of(self._target[name]))
 
     def _from(self, start: Offset, views: Mapping[str, StreamView]) -> tuple[dict[str, Place], dict[str, Place]]:
-        """Where the next batch begins in each stream; of these the places that `start` does not hold."""
+        """Return where the next batch begins in each stream; and, of these, the places that `start` does not hold."""
         if isinstance(start, Start):
-            chosen = positions(start.position)
+            chosen = start_of(start.position)
+            if isinstance(chosen, StartingTimes):
+                chosen = self._tails.positions(chosen, views)
+            there = {ledger.ledger_id for view in views.values() for ledger in view.manifest.ledgers}
+            check_named(chosen, there, "startingPosition", "any selected stream")
             begin = {name: view.begin(chosen) for name, view in views.items()}
             return dict(begin), begin
         if not isinstance(start, StreamsOffset):
@@ -291,7 +302,8 @@ class StreamsProgress:
             return view.what_is_left(first, behind)
 
     def _protect(self, name: str, place: Place) -> None:
-        """The cursor stands where the query begins before anything is read from there, or the query fails."""
+        """Move the cursor to the start of the query before anything is read from there; fail the query if that
+        fails."""
         if self._options.cursor is None or self._published.get(name) == place.ordinal:
             return
         with told(f"stream {name}"):
@@ -307,7 +319,7 @@ class StreamsProgress:
             )
 
     def _publish(self, name: str, place: Place) -> None:
-        """A cursor that cannot be told now is told with the next batch."""
+        """Publish the cursor; one that cannot be moved now is moved with the next batch."""
         if self._options.cursor is None or self._published.get(name) == place.ordinal:
             return
         with told(f"stream {name}"):

@@ -17,6 +17,7 @@ import aiohttp
 from bookie_protocol.admin_api.bookie import DISK_FILES, FilesQuery
 from bookie_protocol.admin_api.client import AdminClient, Place
 from bookie_protocol.admin_api.gc import WHY, EntryLogQuery, LogWhy
+from bookie_protocol.admin_api.trust import Trust
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, NotThere, PodkeeperError
 from bookie_protocol.together import bounded
 from pyspark_bookie.source.options import SourceOptions
@@ -37,7 +38,7 @@ async def entry_log_rows(client: Client, bookies: Sequence[str], options: Source
         for bookie in bookies:
             try:
                 url = await _address(client, bookie, options)
-                yield await _logs(api, Place(url, url, _encryption(options)), bookie)
+                yield await _logs(api, _place(url, options), bookie)
             except (PodkeeperError, LookupError, OSError, ValueError) as error:
                 yield [_failed(bookie, str(error))]
 
@@ -67,7 +68,7 @@ async def log_names(api: AdminClient, at: Place) -> list[str]:
 
 
 async def ask_why(api: AdminClient, at: Place, name: str) -> list[LogWhy] | None:
-    """What the bookie tells of a log; None: it does not tell, as Apache's, or the log went meanwhile."""
+    """Return what the bookie says about a log; None if it has no answer, as Apache's, or the log has gone meanwhile."""
     try:
         return await api.ask(at, WHY, query=EntryLogQuery(name))
     except NotThere:
@@ -100,8 +101,10 @@ def _failed(bookie: str, error: str) -> Row:
     return bookie, *([None] * 9), error
 
 
-def _encryption(options: SourceOptions) -> ssl.SSLContext:
-    """The context for bookies that serve HTTPS."""
+def _place(url: str, options: SourceOptions) -> Place:
+    """Return the place of a published address: only authorities that `tls.caFile` names prove who answers there."""
     context = ssl.create_default_context(cafile=options.tls_ca_file)
     context.check_hostname = options.tls_check_hostname
-    return context
+    authorities = context if options.tls_ca_file is not None else None
+    remedy = "set httpServerTlsEnable=true there, and the options admin.tls=true and tls.caFile here"
+    return Place(url, url, context, trust=Trust(authorities=authorities, remedy=remedy))

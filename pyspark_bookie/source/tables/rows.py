@@ -1,7 +1,7 @@
 """Rows of the metadata tables `ledgers`, `fragments`, `replicas`, `underreplicated`, `bookies`, `cookies`, `streams`.
 
-Of a ledger that is not closed nobody but its bookies know the end: counts that depend on it are null. A bookie that
-does not answer is a row with an error, never missing from its table.
+Only its bookies know the end of a ledger that is not closed: counts that depend on it are null. A bookie that does not
+answer is a row with an error, never missing from its table.
 
 Event loop of the client only.
 """
@@ -64,7 +64,7 @@ async def underreplicated_rows(client: Client, options: SourceOptions) -> AsyncI
 
 
 async def bookie_states(client: Client) -> dict[str, str]:
-    """`writable` or `read-only`, by bookie; whoever is not in it is registered nowhere."""
+    """Return `writable` or `read-only` by bookie; a bookie that is not included is registered nowhere."""
     registry = client.metadata_service.bookies
     states = dict.fromkeys((await registry.list(BookieGroup.READ_ONLY)).bookies, READ_ONLY)
     return states | dict.fromkeys((await registry.list(BookieGroup.WRITABLE)).bookies, WRITABLE)
@@ -136,7 +136,7 @@ _ROWS: Final = {
 
 
 def _microseconds(ms: int | None) -> int | None:
-    """A time as Spark has it; None for one that it cannot hold: whoever made the ledger chose it."""
+    """Return a time as Spark has it; None for one that it cannot hold: the ledger's creator chose it."""
     return None if ms is None or abs(ms) >= 1 << 53 else ms * 1000
 
 

@@ -144,7 +144,7 @@ def without_its_copies(bookies: ServeCluster, ledger: LedgerMetadata) -> str:
     async def exchange(client: Client) -> None:
         stored = await client.stored_metadata(ledger.ledger_id)
         changed = stored.value.with_ensemble(0, (*before[:2], other))
-        await client.metadata_service.ledgers.write(changed, stored.version)
+        await client.metadata_service.ledgers.write(changed, stored.identity)
 
     with BlockingClient(bookies.uri) as client:
         client.run(exchange)

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from bookie_client import BlockingClient
+from bookie_client.streams import PublishedLedger, Streams
 from bookie_protocol.archive import OffloadState
+from pyspark_bookie.jobs.framework.places import placed_ledgers
 from pyspark_bookie.jobs.offload.cleaning import OffloadStore
+from pyspark_bookie.jobs.offload.machine import Fate
 from tests.support.job_ledgers import read_ledger, write_ledger
-from tests.support.offload_rig import archived
+from tests.support.offload_rig import archived, offloader
 from tests.support.spark_jobs import start_job
 
 SLOW = pytest.mark.slow
@@ -90,3 +93,34 @@ def test_a_copy_is_resumed(client: BlockingClient, uri: str, tmp_path: Path, sta
     made = {each for each in client.list() if client.metadata(each).custom_metadata.get("owner") == owner} - ledgers
     assert len(made) == 3
     assert all(read_ledger(client, each) == PAYLOADS for each in made)
+
+
+@SLOW
+@pytest.mark.timeout(3 * _SECONDS)
+@pytest.mark.parametrize("state", ["COMPLETE", "WRITING"])
+def test_a_stream_comes_back_whole_and_in_order(client: BlockingClient, uri: str, tmp_path: Path, state: str) -> None:
+    """Of two archives, with ids that fall. The run that is killed has written a part."""
+    stream, again = f"orders-{state}", f"again-{state}"
+    payloads = {write_ledger(client, [b"%d/%d" % (n, each) for each in range(50)]): n for n in range(4)}
+    ledgers = [PublishedLedger(each, 50, client.metadata(each).length) for each in sorted(payloads, reverse=True)]
+    client.run(lambda inner: Streams(inner).create(stream))
+    client.run(lambda inner: Streams(inner).publish(stream, ledgers))
+    archives = [f"file://{tmp_path}/{name}" for name in ("b", "a")]
+    for number, (ledger_id, listed) in enumerate(placed_ledgers(client, [stream], print).items()):
+        fate, _ = offloader(client, archives[number % 2]).offload(ledger_id, listed)  # type: ignore[arg-type]
+        assert fate is Fate.OFFLOADED
+    client.run(lambda inner: Streams(inner).delete(stream))
+    assert not set(payloads) & set(client.list())
+
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    arguments = ("restore", "--metadata", uri, "--to-stream", again, "--new-password-file", str(secret))
+    arguments += ("--source", archives[0], "--source", archives[1])
+    assert run(tmp_path, DYING, "transfer", state, *arguments)[0] == -9
+    code, output = run(tmp_path, JOBS, *arguments)
+    row = json.loads(output.splitlines()[-1])
+    assert (code, row["complete"], row["published"]) == (0, True, 4)
+    there = client.run(lambda inner: Streams(inner).manifest(again)).ledgers
+    assert [read_ledger(client, each.ledger_id) for each in there] == [
+        [b"%d/%d" % (n, each) for each in range(50)] for n in (3, 2, 1, 0)
+    ]

@@ -174,8 +174,11 @@ def test_bookies_with_an_admin_api_tell_what_they_hold_and_what_compaction_would
     assert report.row["minor_reclaimable_bytes"] == report.row["quarantined_logs"] == 0, "and less than four fifths"
     told = {name: row for name, row in rows(tmp_path / "report", "entry log").items() if row["garbage_bytes"]}
     assert {name.split()[1]: row["used_bytes"] for name, row in told.items()}.items() <= logs.items()
-    beside = sum(row["garbage_bytes"] for row in told.values()) - garbage
-    assert 0 <= beside < 32 * 1024 * len(told), "heads and ends of the files are nobody's entries"
+    written = max(told, key=lambda name: int(name.split()[1].removesuffix(".log"), 16))
+    complete = [row["garbage_bytes"] for name, row in told.items() if name != written]
+    beside = sum(complete) - garbage
+    assert 0 <= beside < 32 * 1024 * len(complete), "heads and ends of the files are nobody's entries"
+    assert told[written]["garbage_bytes"] > 0, "compaction does not take it yet, so no sum has it"
 
     space = run_job(capfd, "space", *common)
     assert (space.code, space.row["bookies_not_told"], space.row["ledgers"]) == (0, 0, 10), space.output

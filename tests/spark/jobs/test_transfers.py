@@ -10,11 +10,16 @@ from pyspark.sql import SparkSession
 
 from bookie_client import BlockingClient
 from bookie_client.streams import PublishedLedger, Streams
-from bookie_protocol.errors import NoSuchStream
+from bookie_protocol.errors import NoSuchStream, PodkeeperError
+from tests.support.frames import v2_code, v2_read
 from tests.support.job_ledgers import awkward_payloads, read_ledger, write_ledger
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
+from tests.support.serve_process import SyncClient
 from tests.support.spark_jobs import run_job
+from tests.support.until import until_true
+
+NO_LEDGER = 1
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,44 @@ def test_an_archive_becomes_ledgers_and_a_stream_again(
     repeated = run_job(capfd, *common, "--to-stream", "restored")
     assert (repeated.code, repeated.row["already_there"], repeated.row["published"]) == (0, 2, 2)
     assert client.run(lambda inner: Streams(inner).manifest("restored")).ledgers == manifest.ledgers
+
+
+def test_a_ledger_that_a_recovery_has_closed_comes_back_after_its_collection(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the first ledger of a stream after each take-over. Its writer, which has heard of nothing, adds nothing."""
+    metadata = MetadataProcess(tmp_path / "metadata")
+    metadata.start()
+    made = ServeCluster(tmp_path / "bookies", metadata.uri(), {"gcWaitTime": "1000"})
+    try:
+        made.add(3)
+        with BlockingClient(made.uri) as client, BlockingClient(made.uri) as late:
+            write_ledger(client, [b"stays"])  # else the cluster lists nothing
+            writer = late.create(ensemble=3, write_quorum=3, ack_quorum=2)
+            payloads = [b"%d" % n for n in range(50)]
+            writer.append_many(payloads)
+            ledger_id = writer.ledger_id
+            client.recover(ledger_id)
+            archive = ("--metadata", made.uri, "--ledgers", str(ledger_id))
+            offloaded = run_job(
+                capfd, "offload", *archive, "--target", str(tmp_path / "archive"), "--delete-after", "0"
+            )
+            assert (offloaded.row["offloaded"], offloaded.row["deleted"]) == (1, 1)
+            until_true(lambda: all(_has_forgotten(bookie.port, ledger_id) for bookie in made.bookies.values()), 30)
+            restored = run_job(capfd, "restore", *archive, "--source", str(tmp_path / "archive"), "--keep-ids")
+            assert (restored.code, restored.row["written"]) == (0, 1), restored.output
+            assert read_ledger(client, ledger_id, b"") == payloads
+            with pytest.raises(PodkeeperError):
+                writer.append(b"late")
+            assert read_ledger(client, ledger_id, b"") == payloads
+    finally:
+        made.stop()
+        metadata.stop()
+
+
+def _has_forgotten(port: int, ledger_id: int) -> bool:
+    with SyncClient(port) as bookie:
+        return v2_code(bookie.ask(v2_read(ledger_id, 0))) == NO_LEDGER
 
 
 def test_ledgers_are_copied_to_another_cluster(

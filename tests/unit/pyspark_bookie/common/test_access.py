@@ -81,7 +81,7 @@ def test_names_of_regions_have_commas_in_between(asked):
         ({"placement.minZone": "2"}, "there is no option placement.minzone: did you mean placement.minZones?"),
         ({"placement.policy": "random"}, "there is no option placement.policy: there are topologyFile"),
         ({"placement.localLocation": "/a"}, "there is no option placement.locallocation: there are"),
-        ({"placement.minZones": "two"}, "option placement.minzones=two: is no int"),
+        ({"placement.minZones": "two"}, "option placement.minzones=two is not a valid int"),
         ({"placement.minZones": "4"}, "minNumZonesPerWriteQuorum is 4"),
         ({"placement.topologyRefresh": "0"}, "topology_refresh must be positive"),
     ],

@@ -139,3 +139,10 @@ def test_a_size_may_have_an_upper_bound() -> None:
     assert size_at_most(512 << 20)("512m") == 512 << 20
     with pytest.raises(ValueError, match="must be at most 536870912 bytes"):
         size_at_most(512 << 20)("513m")
+
+
+@pytest.mark.parametrize("name", ["endingTimestamp", "assign", "subscribe", "kafka.bootstrap.servers"])
+def test_option_of_sparks_kafka_source_is_told_what_serves_instead(name: str) -> None:
+    with pytest.raises(PodkeeperSparkError, match="Kafka") as told:
+        parse({"target": "x", name: "1"}, Options)
+    assert "did you mean" not in str(told.value)

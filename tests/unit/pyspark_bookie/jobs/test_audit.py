@@ -172,7 +172,7 @@ def test_a_note_that_cannot_be_read_is_begun_anew(audits, shelf):
     shelf.run(lambda c: c.metadata_service.records(KIND).create(NOTE, b'{"v": 2}'))
     assert audits.bookies() == {}
     assert audits.logged == [
-        "the audits' note of absent bookies cannot be read: version 2 is not known; it is begun anew"
+        "the audits' note of absent bookies cannot be read: version 2 is not known; a new one is begun"
     ]
     audits.now += HOUR
     assert audits.bookies() == {"a": Verdict.UNREGISTERED}

@@ -178,7 +178,7 @@ def test_which_of_two_dumps_of_a_ledger_counts_nobody_can_tell(tmp_path: Path) -
     dumps = Dumps(Files(str(tmp_path), "--source"))
     for name in ("ledger-7.dump.zst", "ledger-7.dump"):
         (tmp_path / name).touch()
-    named = r"2 dumps of one ledger, ledger-7\.dump and ledger-7\.dump\.zst: delete what does not count"
+    named = r"ledger-7\.dump and ledger-7\.dump\.zst"
     with pytest.raises(Refused, match=named):
         dumps.find(7)
     with pytest.raises(Refused, match=named):

@@ -11,14 +11,15 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerState
-from pyspark_bookie.jobs.recover import job, ledger_recovery
+from bookie_protocol.metadata_service import findings as reasons
+from pyspark_bookie.jobs.recover import job
 from pyspark_bookie.jobs.recover.job import Recovery, recover_ledgers
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions, State, table_of, worst
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, noted_pauses, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 
 NOW = RecoveryOptions(lock_wait=0.0)
 
@@ -161,6 +162,20 @@ async def test_entries_that_nobody_has_are_told_and_nothing_is_exchanged(models)
         assert not good.state.is_left_over, "one ledger does not hold up the others"
 
 
+@pytest.mark.parametrize("is_registered", [True, False])
+async def test_entries_that_a_silent_bookie_may_have_are_not_called_unrecoverable(models, is_registered):
+    await models.add(*"abcde")
+    async with models.client(read_timeout=0.3) as client:
+        ledger_id = await written(client, 30)
+        leaving, damaged, silent = before = await ensemble(client, ledger_id)
+        for bookie in (leaving, damaged):
+            models.model(bookie).damage(ledger_id, 11)
+        await (models.stop(silent) if is_registered else models.lose(client, silent))
+        outcome = await recovered(client, LedgerWork(ledger_id, 0, bookies=frozenset({leaving})))
+        assert outcome.state is (State.FAILED if is_registered else State.UNRECOVERABLE)
+        assert await ensemble(client, ledger_id) == before
+
+
 async def test_no_spare_is_told(models):
     await models.add(*"abc")
     async with models.client() as client:
@@ -217,27 +232,12 @@ async def test_a_mark_goes_only_if_it_tells_of_nothing_else(models, others):
     async with models.client() as client:
         ledger_id = await written(client, 10)
         leaving, other, _ = await ensemble(client, ledger_id)
+        if others:
+            models.model(other).damage(ledger_id, 5)
         await marks.mark(ledger_id, [leaving, other] if others else [leaving], ctime_ms=1)
         await recovered(client, LedgerWork(ledger_id, 0, bookies=frozenset({leaving})))
         assert (await marks.read(ledger_id) is None) is not others
         assert await marks.locks() == {}
-
-
-async def test_nobody_waits_behind_the_last_try_to_give_a_lock_back(models, monkeypatch):
-    slept = noted_pauses(monkeypatch, ledger_recovery, "RELEASE_SECONDS")
-    await models.add(*"abcd")
-    marks = models.service.under_replication
-    async with models.client() as client:
-        ledger_id = await written(client, 10)
-
-        async def away(*_):
-            raise MetadataUnavailable("no answer")
-
-        for step in ("release", "mark_replicated"):
-            monkeypatch.setattr(type(marks), step, away)
-        work = LedgerWork(ledger_id, 0, bookies=frozenset((await ensemble(client, ledger_id))[:1]))
-        assert (await recovered(client, work)).state is State.RECOVERED
-    assert slept == [2**each for each in range(ledger_recovery.RELEASE_TRIES - 1)]
 
 
 async def test_an_interrupted_recovery_gives_its_lock_back_and_is_gone_on_with(models):
@@ -323,7 +323,7 @@ async def test_a_mark_stays_that_is_about_more_than_was_restored(models):
         stored = await client.stored_metadata(ledger_id)
         x, y, z = stored.value.ensemble_for(0)
         two = replace(stored.value, ensembles={0: (x, y, z), 20: (y, x, z)})
-        await client.metadata_service.ledgers.write(two, stored.version)
+        await client.metadata_service.ledgers.write(two, stored.identity)
         report = (Finding(ledger_id, 0, 17, 17, 1, x, 0, Verdict.DAMAGED),)
         await models.lose(client, x)
         await marks.mark(ledger_id, [x], ctime_ms=1)
@@ -345,7 +345,8 @@ async def test_a_mark_stays_while_nobody_can_see_what_its_bookie_lacks(models):
         x = ledger.metadata.last_ensemble[0]
         await until(lambda: len(models.held_at(x, ledger.ledger_id)) == 10)
         del models.model(x).ledgers[ledger.ledger_id].entries[9]
-        await marks.mark(ledger.ledger_id, [x], ctime_ms=1)
+        reason = reasons.Finding(x, reasons.Reason.MISSING, ((9, 9),))
+        await marks.mark(ledger.ledger_id, ctime_ms=1, findings=[reason])
         work = LedgerWork(
             ledger.ledger_id, 0, findings=(Finding(ledger.ledger_id, 0, 0, 9, 10, x, 0, Verdict.MISSING),)
         )

@@ -11,6 +11,7 @@ from bookie_client.streams import Streams
 from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamSettings
 from bookie_pod.node.identity.bookie_id import bookie_service_info
 from bookie_protocol.admin_api.client import AdminClient, Place
+from bookie_protocol.admin_api.trust import Trust
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.space import (
     AdminAccess,
@@ -27,6 +28,7 @@ from pyspark_bookie.jobs.space import (
     table_of,
 )
 from tests.support.bookie_process import free_port
+from tests.support.certificates import Certificates
 from tests.support.live_bookie import live_bookie
 
 NOW = 1 << 60
@@ -72,7 +74,7 @@ async def test_bytes_by_owner_and_by_bookie(models):
 
 async def test_what_bookies_say_of_their_disks(tmp_path):
     async with live_bookie(tmp_path) as bookie, Client(bookie._metadata) as client:
-        (place,) = (await admin_places(client, AdminAccess().context())).values()
+        (place,) = (await admin_places(client, AdminAccess().context(), Trust())).values()
         down_at = Place("it", f"http://127.0.0.1:{free_port()}")
         async with aiohttp.ClientSession() as session:
             places = {"here": place, "silent": None, "down": down_at}
@@ -92,7 +94,19 @@ async def test_what_bookies_say_of_their_disks(tmp_path):
 async def test_a_bookie_without_an_admin_api_is_told(models):
     await models.add("a")
     async with models.client() as client:
-        assert await admin_places(client, AdminAccess().context()) == {"a": None}
+        assert await admin_places(client, AdminAccess().context(), Trust()) == {"a": None}
+
+
+@pytest.mark.parametrize(("names_authorities", "may"), [(False, False), (True, True)])
+def test_a_published_address_gets_the_token_only_by_authorities_that_an_argument_names(
+    tmp_path, names_authorities, may
+):
+    Certificates(tmp_path).make_all()
+    access = AdminAccess(ca_file=str(tmp_path / "authority.pem") if names_authorities else None)
+    tls = access.context()
+    urls = ("https://h:8000", "http://127.0.0.1:8000")
+    found = [Place("it", url, tls, trust=access.trust(tls)).may_see_token for url in urls]
+    assert found == [may, False]
 
 
 @pytest.mark.parametrize(("encrypted", "scheme"), [(False, "http"), (True, "https")])
@@ -103,7 +117,7 @@ async def test_a_bookie_tells_whether_its_admin_api_is_encrypted(models, monkeyp
     await models.add("a")
     monkeypatch.setattr(Bookies, "info", info)
     async with models.client() as client:
-        (place,) = (await admin_places(client, AdminAccess().context())).values()
+        (place,) = (await admin_places(client, AdminAccess().context(), Trust())).values()
         assert place.url == f"{scheme}://a-host:8000"
 
 

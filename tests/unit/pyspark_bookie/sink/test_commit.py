@@ -21,6 +21,7 @@ from bookie_protocol.errors import (
     NotEnoughBookies,
     StreamTransactionConflict,
 )
+from bookie_protocol.versioned import UNSTORED
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
@@ -140,7 +141,7 @@ class AnsweringClient:
 
 def listing(*ledger_ids):
     ledgers = tuple(StreamLedger(each, 3 * place, 3, 10, 1) for place, each in enumerate(ledger_ids))
-    return Manifest("s", 1, 0, ledgers, StreamSettings())
+    return Manifest("s", UNSTORED, 0, ledgers, StreamSettings())
 
 
 @pytest.mark.parametrize(

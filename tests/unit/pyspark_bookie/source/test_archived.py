@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bookie_client.streams import StreamPosition, Streams
+from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.archive import KIND, OffloadState
 from bookie_protocol.errors import LedgerNotClosed, MetadataDamaged, MetadataUnavailable, StreamPositionGone
 from pyspark_bookie.archive.manifest import manifest_file
@@ -315,7 +316,8 @@ async def test_a_query_that_follows_an_open_ledger_goes_on_when_it_is_closed_arc
 
 async def again(client, ledger_id, payloads, *, closed):
     """A ledger of the number, as `restore --keep-ids` makes it, or somebody else."""
-    writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=3, ledger_id=ledger_id)
+    quorums = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3}
+    writer = await client.create(**quorums, ledger_id=ledger_id, metadata={STREAM_KEY: b"orders"})
     await writer.append_many(payloads)
     if closed:
         await writer.close()

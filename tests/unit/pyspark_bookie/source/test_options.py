@@ -127,7 +127,7 @@ def test_bad_options(raw, told):
     [
         ("client.readTimeouts", "3", "there is no option client.readtimeouts: did you mean client.readTimeout?"),
         ("client.zzz", "3", "there is no option client.zzz: there are "),
-        ("client.readTimeout", "soon", "is no float"),
+        ("client.readTimeout", "soon", "float"),
         ("client.readTimeout", "-1", "read_timeout must be positive"),
         ("zkAuthCredentialsPath", "/nowhere", "No such file or directory"),
         ("tls.keyFile", "/key", "needs certificate_file"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
+from bookie_protocol.versioned import UNSTORED
 from pyspark_bookie.source.batch import limits_of
 from pyspark_bookie.source.planning import (
     ENTRY_COST,
@@ -31,7 +32,7 @@ MIB = 1024 * 1024
 def ledger(ledger_id, entries, average=1000, starts=(0,), ensemble=BOOKIES[:3]):
     return LedgerSnapshot(
         ledger_id=ledger_id,
-        version=0,
+        identity=UNSTORED,
         ensemble_size=len(ensemble),
         write_quorum_size=2,
         ack_quorum_size=2,
@@ -62,6 +63,7 @@ limits = st.builds(
     max_bytes=st.integers(1, 20 * MIB),
     min_partitions=st.integers(1, 50),
     max_ranges=st.integers(1, 6),
+    max_entries=st.none() | st.integers(1, 400),
 )
 
 
@@ -87,6 +89,7 @@ def test_partitions_are_bounded_and_none_is_empty(ranges, limits):
         assert len(partition.ranges) <= limits.max_ranges
         single = partition.ranges[0].entries == 1
         assert partition.cost <= limits.max_bytes or (len(partition.ranges) == 1 and single)
+        assert limits.max_entries is None or sum(each.entries for each in partition.ranges) <= limits.max_entries
 
 
 @settings(max_examples=40)
@@ -163,6 +166,8 @@ def test_the_options_of_a_read_are_the_limits_of_its_plan():
     large = [Range(ledger(1, 100, 10_000), 0, 99)]
     assert len(plan(large, limits_of(options(scope="all", maxBytesPerPartition="300k")))) > 1
     assert len(plan(large, limits_of(options(scope="all", minPartitions=3)))) >= 3
+    found = plan(large, limits_of(options(scope="all", maxEntriesPerPartition=30)))
+    assert sorted(each.ranges[0].entries for each in found) == [10, 30, 30, 30]
 
 
 def ranges(sizes):
@@ -170,7 +175,7 @@ def ranges(sizes):
     for ledger_id, (first, entries, average) in enumerate(sizes):
         ledger = LedgerSnapshot(
             ledger_id=100 - ledger_id,
-            version=0,
+            identity=UNSTORED,
             ensemble_size=1,
             write_quorum_size=1,
             ack_quorum_size=1,
@@ -187,17 +192,28 @@ def ranges(sizes):
 SIZES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 60), st.integers(0, 50_000)), max_size=8)
 
 
-@given(SIZES, st.integers(1, 2_000_000), st.integers(1, 6), st.integers(1, 5))
-def test_partitions_are_the_ranges_in_order(sizes, max_bytes, min_partitions, max_ranges):
+@given(SIZES, st.integers(1, 2_000_000), st.integers(1, 6), st.integers(1, 5), st.none() | st.integers(1, 90))
+def test_partitions_are_the_ranges_in_order(sizes, max_bytes, min_partitions, max_ranges, max_entries):
     wanted = ranges(sizes)
-    limits = PlanLimits(max_bytes=max_bytes, min_partitions=min_partitions, max_ranges=max_ranges)
+    limits = PlanLimits(
+        max_bytes=max_bytes, min_partitions=min_partitions, max_ranges=max_ranges, max_entries=max_entries
+    )
     partitions = plan_in_order(wanted, limits)
     pieces = [piece for partition in partitions for piece in partition.ranges]
     entries = [(piece.ledger_id, entry) for piece in pieces for entry in range(piece.first, piece.last + 1)]
     assert entries == [(each.ledger_id, entry) for each in wanted for entry in range(each.first, each.last + 1)]
     for partition in partitions:
         assert 1 <= len(partition.ranges) <= max_ranges
+        assert max_entries is None or sum(each.entries for each in partition.ranges) <= max_entries
         assert len(partition.ranges) == 1 or partition.cost <= max_bytes
+
+
+@pytest.mark.parametrize("planned", [plan, plan_in_order])
+def test_many_partitions_of_small_entries_are_no_more_than_were_asked_for(planned):
+    """Each piece costs as much as a thousand of its entries, so many of them cost more than what they read."""
+    whole = ranges([(0, 1000, 64)])
+    for wanted in (1, 2, 8):
+        assert len(planned(whole, PlanLimits(max_bytes=128 * MIB, min_partitions=wanted))) == wanted
 
 
 def test_what_has_no_bookies_has_an_end_all_the_same():
@@ -222,3 +238,16 @@ def test_tasks_share_the_rate():
     assert [partition.bytes_per_second for partition in partitions] == [25.0] * 4
     two = PlanLimits(max_bytes=1, bytes_per_second=100.0, concurrent_tasks=2)
     assert plan_in_order(ranges([(0, 4, 10)]), two)[0].bytes_per_second == 50.0
+
+
+@pytest.mark.parametrize("planned", [plan, plan_in_order])
+def test_a_partition_carries_the_fragments_that_it_reads_and_no_others(planned):
+    whole = ledger(7, 10_000, starts=range(0, 10_000, 10))
+    partitions = planned([Range(whole, 5, 9_994)], PlanLimits(max_bytes=500_000))
+    assert sum(len(each.ledger.ensembles) for part in partitions for each in part.ranges) <= 1000 + 2 * len(partitions)
+    assert max(len(pickle.dumps(part)) for part in partitions) * 5 < len(pickle.dumps(whole))
+    for part in partitions:
+        for each in part.ranges:
+            for entry in (each.first, each.last):
+                assert each.ledger.metadata().bookies_for(entry) == whole.metadata().bookies_for(entry)
+                assert each.ledger.fragment_of(entry) == whole.fragment_of(entry) == entry // 10 * 10

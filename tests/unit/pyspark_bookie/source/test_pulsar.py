@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import pytest
@@ -127,3 +128,27 @@ def test_what_an_entry_becomes_is_bounded(monkeypatch):
         messages(made)
     monkeypatch.setattr(pulsar, "MAX_MESSAGES", 2)
     assert len(messages(entry(bytes(4 * 2), (11, 2)))) == 2
+
+
+@pytest.mark.parametrize(("of_batch", "key", "flag"), [(False, 6, 17), (True, 2, 6)])
+def test_keys_of_bytes_are_told_from_text_that_looks_the_same(of_batch, key, flag):
+    raw = b"\x00\xffk"
+    text = base64.b64encode(raw)
+
+    def keys(*fields):
+        made = entry(batch([b"v"], fields), (11, 1)) if of_batch else entry(b"v", *fields)
+        (found,) = messages(made)
+        return found.key, found.key_bytes
+
+    assert keys((key, text), (flag, 1)) == (text.decode(), raw)
+    assert keys((key, text)) == keys((key, text), (flag, 0)) == (text.decode(), None)
+    assert keys((key, b"\xff\xfe")) == ("\ufffd\ufffd", b"\xff\xfe")
+    assert keys((key, "no base64!"), (flag, 1)) == ("no base64!", None)
+    assert keys((flag, 1)) == (None, None)
+
+
+def test_properties_that_are_not_text_end_no_query():
+    pair = message((1, b"a\xff"), (2, b"\xfe"))
+    (found,) = messages(entry(b"v", (4, pair)))
+    assert found.properties == {"a\ufffd": "\ufffd"}
+    assert PulsarDecoder().columns(found)["key_bytes"] is None

@@ -10,12 +10,17 @@ import pytest
 from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataUnavailable, NoSuchStream
-from pyspark_bookie.common.errors import PodkeeperSparkError
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, NoSuchStream
+from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
+from pyspark_bookie.common.options import parse
 from pyspark_bookie.source import selection
+from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.pulsar import PulsarDecoder
 from pyspark_bookie.source.reading.arrow import decoded_batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
+from pyspark_bookie.source.streaming.offsets import Start
+from pyspark_bookie.source.streaming.progress import TriggerLimit
+from pyspark_bookie.source.streaming.streams import StreamsProgress, StreamTails
 from tests.support.pulsar_entries import batch, entry
 from tests.support.pulsar_metadata import ledger_info, message
 from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, write
@@ -56,7 +61,7 @@ async def test_the_digest_type_counts_for_ledgers_that_recorded_none(client):
     ledgers = client.metadata_service.ledgers
     ids = [await write(client, [b"x", b"y"], digest=DigestType.CRC32, password=b"old") for _ in range(2)]
     stored = await ledgers.read(ids[0])
-    await ledgers.write(replace(stored.value, digest_type=None, password=None, format_version=1), stored.version)
+    await ledgers.write(replace(stored.value, digest_type=None, password=None, format_version=1), stored.identity)
     found = await rows(client, ledgers=ids[0], digestType="CRC32")
     assert [payload for _, _, payload, _ in found] == [b"x", b"y"]
     with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_DATA_LOSS\].*DIGEST_MISMATCH"):
@@ -171,3 +176,50 @@ async def test_a_list_that_changes_while_its_ledgers_are_looked_at_is_read_again
     with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[1]}, which orders lists, does not exist"):
         await places(client, stream="orders")
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize("which", ["startingPosition", "endingPosition"])
+async def test_a_position_in_a_ledger_that_no_selected_stream_lists_is_refused(client, which):
+    ids = await stream(client, "orders", [b"a"] * 3, [b"b"] * 3)
+    await stream(client, "other", [b"c"])
+    await Streams(client).truncate("orders", StreamPosition(ids[1], 0))
+    for ledger_id in (ids[0], 4711):
+        for selected in ({"stream": "orders"}, {"streamPattern": "o.*"}, {"ledgers": str(ids[1])}):
+            with pytest.raises(PodkeeperSparkError) as told:
+                await selection.choose(client, options(**{**selected, which: f'{{"{ledger_id}": 1}}'}))
+            assert told.value.code == OPTION
+    both = options(streams="orders,other", **{which: f'{{"{ids[1]}": 1}}'})
+    assert {each.stream for each in await selection.choose(client, both)} == {"orders", "other"}
+
+
+async def test_a_new_query_does_not_begin_at_a_ledger_that_no_selected_stream_lists(client):
+    ids = await stream(client, "orders", [b"a"] * 3, [b"b"] * 3)
+    given = parse({"metadataServiceUri": "x://y", "stream": "orders"}, StreamingOptions)
+    tails = StreamTails(given)
+    views = await tails._all_now(client)
+    tails.views = lambda **_: views
+    progress = StreamsProgress(given, tails, lambda listed: {})
+    begin, _ = progress._from(Start(f'{{"{ids[1]}": 1}}'), views)
+    assert begin["orders"].ordinal == 4
+    with pytest.raises(PodkeeperSparkError) as told:
+        progress.latest(Start('{"4711": 1}'), TriggerLimit())
+    assert told.value.code == OPTION
+
+
+@pytest.mark.parametrize("selected", [{"scope": "all"}, {"ledgers": "0-9"}, {"stream": "orders"}])
+async def test_one_ledger_with_damaged_metadata_is_lost_and_ends_no_query_that_goes_on(client, three, selected):
+    good, bad = await stream(client, "orders", [b"good"], [b"bad"])
+    read = three.metadata.ledgers.read
+
+    async def reading(ledger_id, **more):
+        if ledger_id == bad:
+            raise MetadataDamaged(f"ledger {bad}: its metadata cannot be read")
+        return await read(ledger_id, **more)
+
+    three.metadata.ledgers.read = reading
+    with pytest.raises(PodkeeperSparkError) as told:
+        await looked(client, options(**selected))
+    assert told.value.code == "METADATA_DAMAGED"
+    found = await looked(client, options(**selected, failOnDataLoss=False))
+    assert [each.ledger_id for each in found.ranges] == [good]
+    assert [each.ledger_id for each in found.lost] == [bad]

@@ -146,7 +146,7 @@ def test_a_change_of_the_metadata_meanwhile_is_looked_at_again(shelf: LedgerShel
         prove(record)
         proofs.append(record)
         if len(proofs) == 1:
-            shelf.run(lambda client: client.metadata_service.ledgers.write(moved, found.version))
+            shelf.run(lambda client: client.metadata_service.ledgers.write(moved, found.identity))
 
     one._prove = moved_meanwhile
     assert one.delete(7) is DeletionFate.DELETED

@@ -250,8 +250,9 @@ def test_a_publication_that_begins_behind_the_last_look_fails_too(
     assert listed(shelf) == []
 
 
-async def _write(client: Client, metadata: LedgerMetadata, version: int) -> None:
-    await client.metadata_service.ledgers.write(metadata, version)
+async def _write(client: Client, metadata: LedgerMetadata) -> None:
+    stored = await client.stored_metadata(metadata.ledger_id)
+    await client.metadata_service.ledgers.write(metadata, stored.identity)
 
 
 def test_one_that_was_restored_under_its_id_and_version_meanwhile_stays(shelf: LedgerShelf, target: str) -> None:
@@ -263,11 +264,9 @@ def test_one_that_was_restored_under_its_id_and_version_meanwhile_stays(shelf: L
 
     def deleting(marked: Versioned[LedgerMetadata]) -> None:
         shelf.run(lambda client: client.metadata_service.ledgers.delete(7))
-        time.sleep(0.002)
         restored = shelf.put(7, PAYLOADS, created_ms=None)
-        for version in range(marked.version):
-            write = partial(_write, metadata=restored, version=version)
-            shelf.run(write)
+        for _ in range(marked.version):
+            shelf.run(partial(_write, metadata=restored))
         deleter._delete_marked = delete  # type: ignore[method-assign]
         delete(marked)
 

@@ -54,8 +54,7 @@ def offload(shelf: LedgerShelf, target: str, ledger_id: int) -> OffloadRecord:
 
 
 def lose(shelf: LedgerShelf, ledger_id: int) -> None:
-    version = shelf.run(lambda client: client.stored_metadata(ledger_id)).version
-    shelf.run(lambda client: client.metadata_service.ledgers.delete(ledger_id, version))
+    shelf.run(lambda client: client.metadata_service.ledgers.delete(ledger_id))
 
 
 def told(shelf: LedgerShelf, *ledger_ids: int) -> Absent:
@@ -101,8 +100,7 @@ def test_an_archived_ledger_of_another_length_is_not_the_one(shelf: LedgerShelf,
 
 def test_what_cannot_be_told_is_not_excused(shelf: LedgerShelf, target: str) -> None:
     offload(shelf, target, 3)
-    version = shelf.run(lambda client: client.metadata_service.records(KIND).read("3")).version
-    shelf.run(lambda client: client.metadata_service.records(KIND).update("3", b"{}", version))
+    shelf.run(lambda client: client.metadata_service.records(KIND).overwrite("3", b"{}"))
     found = told(shelf, 3)
     assert (found.archives, verdicts(found)) == ({}, {3: Verdict.UNKNOWN})
 

@@ -190,7 +190,7 @@ async def test_nobody_waits_for_a_busy_bookie_behind_its_last_answer(models, mon
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id = await written(client, 40, ensemble=3, write_quorum=write_quorum)
-        models.model("a").fail_reads = TooManyRequests
+        models.model("a").fail_reads, models.model("a").lists = TooManyRequests, False
         inspection = await inspector(client).inspect(ledger_id)
         assert {(each.bookie, each.verdict) for each in inspection.findings} == {("a", Verdict.UNREACHABLE)}
     assert slept == [2**each for each in range(deep.BUSY_TRIES - 1)]

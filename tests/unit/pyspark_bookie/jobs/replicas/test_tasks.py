@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_protocol.metadata_service.findings import Reason, all_of
 from pyspark_bookie.jobs.replicas.findings import (
     Finding,
     FindingsSpool,
@@ -46,7 +47,9 @@ async def test_only_what_bookies_say_or_give_themselves_is_marked(models, marks)
         }
         assert (result.number, result.ledgers, result.deleted, result.replicas) == (3, 1, 1, 5)
         stored = await models.service.under_replication.read(ledger_id)
-        assert (None if stored is None else set(stored.replicas)) == ({missing, damaged} if marks else None)
+        assert (None if stored is None else {(each.bookie, each.reason, each.runs) for each in stored.findings}) == (
+            {(missing, Reason.MISSING, ((3, 3),)), (damaged, Reason.DAMAGED, ((4, 4),))} if marks else None
+        )
         assert result.marks == ({Marked.NEW.value: 1} if marks else {})
 
 
@@ -77,11 +80,11 @@ async def test_what_was_in_order_at_the_second_look_is_withdrawn(models):
 async def test_marks_join_and_what_is_found_while_a_worker_is_at_it_outlives_its_round(models):
     await models.add(*"abc")
     marks = models.service.under_replication
-    assert await mark(models.service, 7, {"a"}) is Marked.NEW
-    assert await mark(models.service, 7, {"a"}) is Marked.ALREADY
-    assert await mark(models.service, 7, {"a", "b"}) is Marked.NEW
+    assert await mark(models.service, 7, all_of(["a"])) is Marked.NEW
+    assert await mark(models.service, 7, all_of(["a"])) is Marked.ALREADY
+    assert await mark(models.service, 7, all_of(["a", "b"])) is Marked.NEW
     lock = await marks.lock(7)
-    assert await mark(models.service, 7, {"c"}) is Marked.NEW
+    assert await mark(models.service, 7, all_of(["c"])) is Marked.NEW
     await marks.mark_replicated(lock)
     stored = await marks.read(7)
     assert stored is not None
@@ -141,6 +144,6 @@ async def test_a_mark_that_stands_outlives_the_round_of_a_worker_that_looked_bef
     marks = models.service.under_replication
     await marks.mark(7, ["a"], ctime_ms=1)
     lock = await marks.lock(7)
-    assert await mark(models.service, 7, ["a"]) is Marked.ALREADY
+    assert await mark(models.service, 7, all_of("a")) is Marked.ALREADY
     await marks.mark_replicated(lock)
     assert (await marks.read(7)).replicas == ("a",)

@@ -292,7 +292,7 @@ def test_what_was_made_for_one_stream_is_refused_to_another(source: LedgerShelf,
 
 def test_the_stream_is_part_of_the_transfers_name() -> None:
     def name(**to_stream: str) -> str:
-        return RestoreArguments(metadata="embedded://x", source="s", **to_stream).settings("restore", "s").name
+        return RestoreArguments(metadata="embedded://x", source=("s",), **to_stream).settings("restore", "s").name
 
     assert len({name(), name(to_stream="one"), name(to_stream="two")}) == 3
 

@@ -74,7 +74,7 @@ def test_what_is_in_an_archive_is_told_with_the_command_that_restores_it(
 def test_a_source_that_is_not_there_is_no_empty_one(shelf: LedgerShelf, tmp_path: Path, job: str) -> None:
     """Nothing of it would be transferred, and all be well."""
     (tmp_path / "file").write_bytes(b"")
-    told = {"nowhere": (ArchivedFileMissing, "is not there"), "file": (ArchiveUnavailable, "it is no folder")}
+    told = {"nowhere": (ArchivedFileMissing, "is not there"), "file": (ArchiveUnavailable, "it is not a folder")}
     for name, (error, words) in told.items():
         with pytest.raises(error, match=f"--source: {tmp_path}/{name} .*{words}"):
             drive(DriverContext(shelf, job, "--source", f"{tmp_path}/{name}"))
@@ -214,7 +214,7 @@ class TransferringContext(DriverContext):
         for item in items:  # type: ignore[attr-defined]
             source = OpenCluster(self._shelf, None, Throttle(None))
             transferrer = Transferrer(self._shelf, source, item.settings)
-            ledgers = zip(item.ledger_ids, item.uuids, item.lives, strict=True)
+            ledgers = zip(item.ledger_ids, item.uuids, item.lives, item.places, strict=True)
             yield Outcome(item, tuple(_transfer(transferrer, *each) for each in ledgers), None)
 
 

@@ -59,7 +59,7 @@ def archive(shelf: LedgerShelf, folder: Path, throttle: Throttle) -> OpenSource:
     there = tuple(replace(file, path=f"data/{file.path}") for file in written.files)
     manifest = Manifest(7, UUID, "instance", written.counts, there, LedgerShape.of(shelf.metadata(7)))
     files.write("_manifests/ledger-7.json", manifest.encode(), "_tmp/manifest.json")
-    return ArchiveSource(str(folder)).open(throttle)
+    return ArchiveSource((str(folder),)).open(throttle)
 
 
 @pytest.mark.parametrize("source", [cluster, dumps, archive])

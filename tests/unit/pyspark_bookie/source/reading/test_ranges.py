@@ -10,7 +10,8 @@ import pytest
 from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault, Unauthorized
-from pyspark_bookie.common.errors import PodkeeperSparkError
+from bookie_protocol.versioned import UNSTORED
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
 from pyspark_bookie.source.reading import ranges as reading_ranges
 from pyspark_bookie.source.reading.ranges import _groups, range_chunks
@@ -236,4 +237,45 @@ def test_only_live_ranges_are_grouped_by_what_is_wanted_of_them():
 
 
 def _ledger(entries, length):
-    return LedgerSnapshot(7, 0, 3, 3, 2, ((0, ("a", "b", "c")),), True, entries - 1, length, DigestType.CRC32C)
+    return LedgerSnapshot(7, UNSTORED, 3, 3, 2, ((0, ("a", "b", "c")),), True, entries - 1, length, DigestType.CRC32C)
+
+
+def forget(three, ledger_id):
+    """As garbage collection does on every bookie."""
+    for server in three.servers.values():
+        server.bookie.ledgers.pop(ledger_id, None)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+async def test_a_batch_that_was_planned_on_one_ledger_reads_no_other_one_of_its_number(client, three, many):
+    ids = range(5, 5 + many)
+    for each in ids:
+        await write(client, [b"old"] * 10, ledger_id=each)
+    strict = options(ledgers=f"5-{4 + many}")
+    ranges = (await looked(client, strict)).ranges
+    await client.delete(5)
+    forget(three, 5)
+    await write(client, [b"new"] * 25, ledger_id=5)
+    with pytest.raises(PodkeeperSparkError) as told:
+        await chunks(client, ranges, strict)
+    assert told.value.code == DATA_LOSS
+    lenient = options(ledgers=f"5-{4 + many}", failOnDataLoss=False)
+    found = rows_of(await chunks(client, ranges, lenient))
+    assert {payload for _, _, payload, corrupt in found if corrupt is None} <= {b"old"}
+    assert [ledger_id for ledger_id, _, _, corrupt in found if corrupt is not None] == [5]
+    assert sum(ledger_id != 5 for ledger_id, *_ in found) == 10 * (many - 1)
+
+
+async def test_a_ledger_that_is_replaced_while_a_range_is_read_fails_the_task(client, three, monkeypatch):
+    await write(client, [b"old"] * 3000, ledger_id=5)
+    wanted = options(ledgers=5, failOnDataLoss=False)
+    ranges = (await looked(client, wanted)).ranges
+    read, given = range_chunks(client, ranges, wanted), [b"old"]
+    monkeypatch.setattr(reading_ranges, "TINY_BYTES", 0)
+    given += (entry.payload for entry in (await anext(read)).entries)
+    await client.delete(5)
+    await write(client, [b"new"] * 3000, ledger_id=5)
+    with pytest.raises(PodkeeperSparkError) as told:
+        async for _ in read:
+            pass
+    assert (told.value.code, set(given)) == (DATA_LOSS, {b"old"})

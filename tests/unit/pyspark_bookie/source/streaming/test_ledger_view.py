@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_protocol.versioned import LedgerLife
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.positions import positions
 from pyspark_bookie.source.streaming.admission import Limit, admit, taken
@@ -163,3 +164,14 @@ def test_a_last_add_confirmed_may_be_told_older_than_it_was():
     offset = LedgersOffset(4, {3: 6})
     assert next_batch(view, offset) is None
     assert view.latest(view.checked(offset)) == offset
+
+
+def test_a_ledger_of_which_nothing_was_read_is_read_whole_when_another_one_has_its_number():
+    begun = LedgersView([Extent(3, 0, 0, is_closed=False, life=LedgerLife(3, 10, 1)), Extent(5, 2, 20, is_closed=True)])
+    offset = next_batch(begun, EARLIEST)
+    assert (offset.watermark, offset.next_entries[3]) == (6, 0)
+    another = LedgersView([Extent(3, 4, 40, is_closed=True, life=LedgerLife(3, 30, 2)), begun.extents[1]])
+    end = next_batch(another, offset)
+    assert end is not None
+    assert ledger_ranges(offset, end) == [(3, 0, 3)]
+    assert end.lives[3] == LedgerLife(3, 30, 2)

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_bookie.common.errors import PodkeeperSparkError
+from bookie_protocol.versioned import Identity, LedgerLife
+from pyspark_bookie.common.errors import DATA_LOSS, OPTION, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
 from pyspark_bookie.source.streaming.ledgers import LedgersProgress
-from pyspark_bookie.source.streaming.offsets import Start, parse_offset
+from pyspark_bookie.source.streaming.offsets import OFFSET, Start, parse_offset
 from pyspark_bookie.source.streaming.progress import TriggerLimit
 from tests.unit.pyspark_bookie.source.test_planning import ranges
 
@@ -26,6 +27,9 @@ class Tails:
         self.extents = extents
         self.missing = frozenset()
         self.told = {}
+        self.in_archive = ()
+        self.lives = {}
+        """Identity and token of ledgers that were replaced since they were looked at."""
         """Last entries that bookies tell of open ledgers."""
 
     def view(self, *, fresh=False):
@@ -37,14 +41,33 @@ class Tails:
         for each in self.extents:
             if each.ledger_id in ledger_ids:
                 last = self.told.get(each.ledger_id, each.entries - 1)
+                life = each.life or LedgerLife(each.ledger_id, snapshot.identity.creation)
+                identity, token = self.lives.get(each.ledger_id, (Identity(0, life.creation), life.token))
                 made[each.ledger_id] = replace(
-                    snapshot, ledger_id=each.ledger_id, last_entry_id=last, is_closed=each.is_closed
+                    snapshot,
+                    ledger_id=each.ledger_id,
+                    last_entry_id=last,
+                    is_closed=each.is_closed,
+                    identity=identity,
+                    token=token,
                 )
         return made
 
+    def archived(self, ledger_ids):
+        snapshot = ranges([(0, 50, 1)])[0].ledger
+        return {
+            each.ledger_id: replace(
+                snapshot, ledger_id=each.ledger_id, last_entry_id=each.entries - 1, length=each.nbytes, archive=object()
+            )
+            for each in self.in_archive
+            if each.ledger_id in ledger_ids
+        }
 
-def closed(ledger_id, entries):
-    return Extent(ledger_id, entries, entries * 10, is_closed=True)
+
+def closed(ledger_id, entries, life=None):
+    """`life`: (creation, token)."""
+    which = None if life is None else LedgerLife(ledger_id, *life)
+    return Extent(ledger_id, entries, entries * 10, is_closed=True, life=which)
 
 
 def opened(ledger_id, entries):
@@ -90,6 +113,7 @@ def test_batches_follow_each_other_and_are_the_same_when_made_again():
 def test_a_query_from_latest_pins_its_start_with_an_empty_batch():
     followed, tails = progress(closed(1, 5), opened(2, 4))
     document = followed.latest(LATEST, ALL)
+    assert document.pop("sel").startswith("scope:")
     assert document == {"v": 1, "w": 3, "o": {"2": 4}, "from": {"w": 3, "o": {"2": 4}}}
     assert followed.ranges(LATEST, again(document)) == []
     tails.extents = (closed(1, 5), closed(2, 6), closed(3, 1))
@@ -147,6 +171,83 @@ def test_an_offset_of_streams_is_refused():
             followed.ranges(*given)
 
 
+def test_a_checkpoint_of_another_selection_is_refused():
+    """Its watermark would pass over ledgers that nobody has read."""
+    narrow, _ = progress(*(closed(each, 10) for each in range(100, 201)), scope=None, ledgers="100-200")
+    end = again(narrow.latest(EARLIEST, ALL))
+    wide, _ = progress(*(closed(each, 10) for each in range(50, 201)), scope=None, ledgers="50-200")
+    for refused in (lambda: wide.latest(end, ALL), lambda: wide.tail(end), lambda: wide.ranges(EARLIEST, end)):
+        with pytest.raises(PodkeeperSparkError) as told:
+            refused()
+        assert told.value.code == OFFSET
+    same, _ = progress(*(closed(each, 10) for each in range(100, 202)), scope=None, ledgers="100-200")
+    assert spans(same.ranges(end, again(same.latest(end, ALL)))) == [(201, 0, 9)]
+
+
+def test_an_offset_of_an_earlier_release_goes_on_and_is_bound_from_then_on():
+    before = parse_offset({"v": 1, "w": 2, "o": {"1": 5}, "f": [1]})
+    followed, _ = progress(closed(1, 5), closed(2, 3))
+    end = again(followed.latest(before, ALL))
+    assert spans(followed.ranges(before, end)) == [(2, 0, 2)]
+    other, _ = progress(closed(1, 5), closed(2, 3), scope=None, ledgerPattern="application=x")
+    with pytest.raises(PodkeeperSparkError):
+        other.latest(end, ALL)
+
+
+def test_a_checkpoint_does_not_go_on_in_another_ledger_of_the_same_number():
+    followed, tails = progress(closed(5, 10, (1, 77)), closed(6, 3, (2, 78)))
+    end = again(followed.latest(EARLIEST, TriggerLimit(Limit(entries=7))))
+    tails.extents = (closed(5, 25, (9, 99)), closed(6, 3, (2, 78)))
+    with pytest.raises(PodkeeperSparkError) as told:
+        followed.latest(end, ALL)
+    assert told.value.code == DATA_LOSS
+    lenient, _ = progress(*tails.extents, failOnDataLoss="false")
+    later = again(lenient.latest(end, ALL))
+    assert {each.ledger_id for each in lenient.ranges(end, later)} == {6}
+
+
+def test_a_ledger_that_was_finished_and_made_again_is_told_and_not_taken_for_read():
+    followed, tails = progress(closed(5, 10, (1, 77)))
+    end = again(followed.latest(EARLIEST, ALL))
+    tails.extents = (closed(5, 25, (9, 99)),)
+    with pytest.raises(PodkeeperSparkError) as told:
+        followed.latest(end, ALL)
+    assert told.value.code == DATA_LOSS
+
+
+def test_a_client_that_dropped_the_token_has_not_made_another_ledger():
+    followed, tails = progress(closed(5, 10, (1, 77)))
+    end = again(followed.latest(EARLIEST, TriggerLimit(Limit(entries=4))))
+    tails.extents = (closed(5, 10, (1, 0)),)
+    assert spans(followed.ranges(end, again(followed.latest(end, ALL)))) == [(5, 4, 9)]
+
+
+def test_a_ledger_that_was_restored_under_its_number_is_read_on():
+    followed, tails = progress(closed(5, 10, (1, 77)))
+    end = again(followed.latest(EARLIEST, TriggerLimit(Limit(entries=4))))
+    tails.extents, tails.in_archive = (closed(5, 10, (9, 99)),), (closed(5, 10),)
+    assert spans(followed.ranges(end, again(followed.latest(end, ALL)))) == [(5, 4, 9)]
+
+
+def test_a_batch_that_was_planned_before_its_ledger_was_replaced_reads_nothing_of_the_other_one():
+    followed, tails = progress(closed(5, 10, (1, 77)))
+    end = again(followed.latest(EARLIEST, ALL))
+    tails.lives = {5: (Identity(0, 9), 99)}
+    with pytest.raises(PodkeeperSparkError) as told:
+        followed.ranges(EARLIEST, end)
+    assert told.value.code == DATA_LOSS
+    tails.in_archive = (closed(5, 10),)
+    (found,) = followed.ranges(EARLIEST, end)
+    assert found.ledger.archive is not None
+
+
+def test_a_start_in_a_ledger_that_is_not_selected_is_refused():
+    followed, _ = progress(closed(1, 5))
+    with pytest.raises(PodkeeperSparkError) as told:
+        followed.latest(Start('{"999": 5}'), ALL)
+    assert told.value.code == OPTION
+
+
 def test_a_named_ledger_that_was_read_to_its_end_may_go():
     followed, _ = progress(closed(5, 3), closed(7, 2), ledgers="5,7", scope=None)
     end = again(followed.latest(EARLIEST, ALL))
@@ -167,3 +268,13 @@ def test_a_query_may_begin_behind_what_bookies_tell_of_an_open_ledger():
     tails.extents = [opened(7, 6)]
     end = again(followed.latest(start, ALL))
     assert spans(followed.ranges(start, end)) == [(7, 4, 5)]
+
+
+def test_a_batch_waits_for_the_least_number_of_entries_also_of_ledgers_that_it_would_not_begin():
+    followed, tails = progress(closed(1, 3), closed(2, 3))
+    waiting = TriggerLimit(ledgers=1, least=7)
+    assert followed.latest(EARLIEST, waiting) is None
+    assert followed.latest(LATEST, waiting) is not None, "where it begins is written down at once"
+    tails.extents = (*tails.extents, closed(3, 1))
+    end = parse_offset(followed.latest(EARLIEST, waiting))
+    assert [each.ledger_id for each in followed.ranges(EARLIEST, end)] == [1]

@@ -4,10 +4,11 @@ import pickle
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.batch import batch_reader
 from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.planning import Range
 from pyspark_bookie.source.positions import positions
@@ -35,6 +36,10 @@ def options(**given):
         ({"table": "ledgers"}, "table=ledgers is for batch reads"),
         ({"stream": "s", "maxEntriesPerTrigger": "0"}, "must be a whole number of at least 1"),
         ({"stream": "s", "metadataRefresh": "soon"}, "must be a time"),
+        ({"stream": "s", "minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "minEntriesPerTrigger=9 is more"),
+        ({"stream": "s", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minEntriesPerTrigger=9 is more"),
+        ({"stream": "s", "minOffsetsPerTrigger": "0"}, "option minOffsetsPerTrigger=0: must be a whole number"),
+        ({"stream": "s", "maxRecordsPerPartition": "9", "maxEntriesPerPartition": "9"}, "are one option"),
     ],
 )
 def test_what_is_wrong_is_told(given, why):
@@ -97,7 +102,7 @@ def test_what_spark_calls_goes_to_whatever_is_followed(monkeypatch, selection, o
             return None
 
         def tail(self, offset):
-            return {"tail": offset}
+            return offset and offset.document()
 
         def ranges(self, *given):
             asked.append(given)
@@ -109,17 +114,29 @@ def test_what_spark_calls_goes_to_whatever_is_followed(monkeypatch, selection, o
     monkeypatch.setattr(reader, "_progress", lambda _: Followed())
     raw = {**URI, **selection, "maxLedgersPerPartition": "1"}
     made = reader.StreamingReader(raw, schema_for(raw))
-    assert made.reportLatestOffset() == {"tail": None}
+    assert made.reportLatestOffset() is None
     made.latestOffset(start, made.getDefaultReadLimit())
-    assert made.reportLatestOffset() == {"tail": Start("earliest")}
+    assert made.reportLatestOffset() == {**start, "behind": {}}
     asked.clear()
     made.prepareForTriggerAvailableNow()
     made.commit(start)
     parts = made.partitions(start, start)
     assert asked == ["stop", Start("earliest"), (Start("earliest"), Start("earliest"))]
     assert [part.ranges[0].ledger_id for part in parts] == order
-    assert vars(pickle.loads(pickle.dumps(made))) == {**vars(made), "_progress": None, "_start": None}
+    assert vars(pickle.loads(pickle.dumps(made))) == {**vars(made), "_progress": None, "_start": None, "_end": None}
     assert list(made.read(InputPartition(0))) == [], "of an empty plan"
+
+
+def test_options_have_the_names_of_sparks_kafka_source_too():
+    given = options(stream="s", minOffsetsPerTrigger="3", maxOffsetsPerTrigger="8", maxRecordsPerPartition="4")
+    found = given.min_entries_per_trigger, given.max_entries_per_trigger, given.max_entries_per_partition
+    assert found == (3, 8, 4)
+
+
+def test_options_of_streams_are_refused_in_batch_reads():
+    raw = {**URI, "stream": "s", "maxTriggerDelay": "1m"}
+    with pytest.raises(PodkeeperSparkError, match=r"option maxTriggerDelay is for streaming queries"):
+        batch_reader(raw, schema_for(raw))
 
 
 def test_a_stream_begins_at_its_end_by_default():
@@ -129,3 +146,33 @@ def test_a_stream_begins_at_its_end_by_default():
 def test_spark_asks_for_the_schema_before_it_says_what_kind_of_read_it_is():
     assert schema_for({**URI, "stream": "s", "maxEntriesPerTrigger": "5", "cursor": "etl"}).fieldNames()
     assert schema_for({**URI, "ledgers": "5", "endingPosition": "latest", "openLedgers": "recover"}).fieldNames()
+
+
+def test_a_batch_waits_for_its_least_entries_no_longer_than_the_delay_and_never_in_a_run_that_ends(monkeypatch):
+    asked, now = [], [1000.0]
+
+    class Followed:
+        def passed(self, offset):
+            pass
+
+        def stop_here(self):
+            pass
+
+        def latest(self, offset, limit):
+            asked.append(limit.least)
+            return {"v": 1, "s": {}}
+
+    monkeypatch.setattr(reader, "_progress", lambda _: Followed())
+    monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
+    raw = {**URI, "stream": "s", "minEntriesPerTrigger": "50", "maxTriggerDelay": "60s"}
+    one = reader.StreamingReader(raw, schema_for(raw))
+    limit = one.getDefaultReadLimit()
+    assert limit == ReadMinRows(50)
+    for seconds in (0, 59, 60):
+        now[0] += seconds
+        one.latestOffset(one.initialOffset(), limit)
+    assert asked == [0, 50, 0], "the first batch of a run does not wait"
+    one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    one.prepareForTriggerAvailableNow()
+    one.latestOffset(one.initialOffset(), limit)
+    assert asked[3:] == [0, 0]

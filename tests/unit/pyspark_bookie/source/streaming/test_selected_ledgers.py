@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from bookie_client.reading.handle import LedgerReader
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import MetadataDamaged, StorageFault
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.access import AccessOptions
-from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming import open_tails
@@ -44,7 +44,7 @@ def dated(three, monkeypatch):
     async def reading(ledger_id, **more):
         asked.append(ledger_id)
         found = await read(ledger_id, **more)
-        return Versioned(replace(found.value, ctime=1000 * (BORN + ledger_id)), found.version)
+        return Versioned(replace(found.value, ctime=1000 * (BORN + ledger_id)), found.identity)
 
     monkeypatch.setattr(three.metadata.ledgers, "read", reading)
     return asked
@@ -172,3 +172,44 @@ async def test_one_that_the_password_does_not_open_is_named(client, tmp_path, mo
     monkeypatch.setattr(AccessOptions, "client", lambda self, **_: here)
     with pytest.raises(PodkeeperSparkError, match=told):
         await asyncio.to_thread(tails.snapshots, [ledger_id])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_ledger_with_damaged_metadata_is_left_out_until_it_can_be_read(client, three, strict):
+    good, bad = await write(client, [b"x"], **THREE), await write(client, [b"y"], **THREE)
+    read, damaged = three.metadata.ledgers.read, {bad}
+
+    async def reading(ledger_id, **more):
+        if ledger_id in damaged:
+            raise MetadataDamaged("it cannot be read")
+        return await read(ledger_id, **more)
+
+    three.metadata.ledgers.read = reading
+    tails = following(failOnDataLoss=str(strict))
+    if strict:
+        with pytest.raises(PodkeeperSparkError) as told:
+            await tails._view_now(client, True)
+        assert told.value.code == DATA_LOSS
+        return
+    assert set(await extents(tails, client, discover=True)) == {good}
+    damaged.clear()
+    assert set(await extents(tails, client, discover=True)) == {good, bad}
+
+
+async def test_an_open_ledger_whose_bookies_are_away_holds_up_no_other_one(client, three):
+    tails = following()
+    async with client.create(write_quorum=3, ack_quorum=2) as lone:
+        for _ in range(3):
+            await lone.append(b"x")
+        assert (await extents(tails, client, discover=True))[lone.ledger_id][0] == 2
+        for server in three.servers.values():
+            server.hold = True
+        assert (await extents(tails, client))[lone.ledger_id][0] == 2
+        with pytest.raises(PodkeeperSparkError):
+            await extents(following(), client, discover=True)
+        for server in three.servers.values():
+            server.release()
+        await lone.append(b"x")
+        async with asyncio.timeout(30):
+            while (await extents(tails, client))[lone.ledger_id][0] < 3:
+                pass

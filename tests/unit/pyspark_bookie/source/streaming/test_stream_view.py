@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamLedger, StreamPosition, StreamSettings
+from bookie_protocol.versioned import UNSTORED
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.positions import Positions, positions
 from pyspark_bookie.source.streaming.offsets import Place
@@ -21,7 +22,7 @@ def view(sizes, tail=None, *, base=0, first_id=100, **others):
         ordinal += entries
     if tail is not None:
         ledgers.append(StreamLedger(first_id - len(sizes), ordinal, None, None, None))
-    manifest = Manifest("orders", 1, 0, tuple(ledgers), StreamSettings(), base_ordinal=base, **others)
+    manifest = Manifest("orders", UNSTORED, 0, tuple(ledgers), StreamSettings(), base_ordinal=base, **others)
     return StreamView(manifest, OpenTail() if tail is None else OpenTail(tail, tail * 10))
 
 
@@ -80,7 +81,7 @@ def test_an_empty_open_ledger_that_its_next_writer_drops_is_no_place():
 def test_a_stream_that_was_made_anew_is_noticed():
     place = view([5, 5]).place(7)
     for anew in (view([3], first_id=50), view([5, 5], first_id=50), view([])):
-        with pytest.raises(PodkeeperSparkError, match=r"stream orders: position 99:2 .* was deleted and made anew"):
+        with pytest.raises(PodkeeperSparkError, match=r"stream orders: position 99:2 .* was deleted"):
             anew.checked(place)
 
 

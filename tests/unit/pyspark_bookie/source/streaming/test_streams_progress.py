@@ -214,7 +214,7 @@ def test_a_stream_that_is_gone_is_a_loss_however_the_run_ends():
 def test_a_batch_is_not_made_again_of_another_stream_of_the_name():
     end = again(progress(view([5]))[0].latest(EARLIEST, ALL))
     anew = view([5, 5], first_id=50)
-    with pytest.raises(PodkeeperSparkError, match="it was deleted and made anew"):
+    with pytest.raises(PodkeeperSparkError, match="it was deleted"):
         progress(anew)[0].ranges(EARLIEST, end)
     assert progress(anew, failOnDataLoss="false")[0].ranges(EARLIEST, end) == []
 
@@ -227,3 +227,13 @@ def test_an_offset_of_ledgers_is_refused():
     for given in ((of_ledgers, end), (EARLIEST, of_ledgers)):
         with pytest.raises(PodkeeperSparkError, match=r"\"o\": ?\{\}.* is not of streams"):
             followed.ranges(*given)
+
+
+def test_a_batch_waits_for_the_least_number_of_entries():
+    followed, tails = progress(view([5], 1))
+    assert followed.latest(EARLIEST, TriggerLimit(least=7)) is None
+    pinned = followed.latest(LATEST, TriggerLimit(least=7))
+    assert followed.ranges(LATEST, again(pinned)) == [], "where it begins is written down at once"
+    tails.seen = view([5], 2)
+    end = again(followed.latest(EARLIEST, TriggerLimit(Limit(entries=7), least=7)))
+    assert len(entries_of(followed.ranges(EARLIEST, end))) == 7

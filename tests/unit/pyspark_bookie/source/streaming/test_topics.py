@@ -81,7 +81,7 @@ def test_the_ledger_that_was_read_last_may_leave_the_list_while_it_is_watched():
     watched = progress(topic([5, 5], 3, removed=2, left=StreamPosition(99, 5)))[0]
     assert read(watched, offset)[0] == [(98, 0), (98, 1), (98, 2)]
     for left in (None, StreamPosition(99, 6), StreamPosition(98, 4)):
-        with pytest.raises(PodkeeperSparkError, match="whether more came behind that cannot be told"):
+        with pytest.raises(PodkeeperSparkError, match="whether more entries followed"):
             progress(topic([5, 5], 3, removed=2, left=left))[0].latest(offset, ALL)
 
 

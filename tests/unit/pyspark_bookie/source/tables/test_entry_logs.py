@@ -11,7 +11,8 @@ from aiohttp import web
 from bookie_protocol.admin_api.bodies import API
 from bookie_protocol.admin_api.gc import LedgerShare, LogWhy
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, Endpoint
-from pyspark_bookie.source.tables.entry_logs import _encryption
+from pyspark_bookie.source.tables.entry_logs import _place
+from tests.support.certificates import Certificates
 from tests.unit.pyspark_bookie.source.reads import options
 from tests.unit.pyspark_bookie.source.tables.tables import reader_of, register, table
 
@@ -67,7 +68,7 @@ def test_what_bookies_tell_and_what_they_do_not(shelf, tmp_path):
         register(shelf, "b3", endpoints=(Endpoint("bookie", "127.0.0.1", 1, BOOKIE_RPC),))
         register(shelf, "b4", endpoints=(Endpoint("http", "127.0.0.1", 1, "http"),))
         found = table("entrylogs", **{"admin.tokenFile": tmp_path / "token"})
-    assert asked.tokens == {"Bearer s3cret"}
+    assert asked.tokens == {None}, "anybody who can write metadata can register an address"
     told = {"bookie": "b1", "entry_log": "1a.log", "entry_log_id": 26, "bytes": 100, "reason": "it is young"}
     nothing = dict.fromkeys(found[0])
     assert found[:3] == [
@@ -94,7 +95,18 @@ def test_few_bookies_are_one_task(shelf, count, sizes):
 @pytest.mark.parametrize("checked", [True, False])
 def test_certificates_are_for_the_host_unless_told_otherwise(checked):
     wanted = options(table="entrylogs", **{"tls.checkHostname": str(checked).lower()})
-    assert _encryption(wanted).check_hostname is checked
+    tls = _place("https://h:1", wanted).tls
+    assert tls is not None
+    assert tls.check_hostname is checked
+
+
+@pytest.mark.parametrize(("names_authorities", "may"), [(False, False), (True, True)])
+def test_only_authorities_that_an_option_names_prove_who_may_see_the_token(tmp_path, names_authorities, may):
+    Certificates(tmp_path).make_all()
+    given = {"tls.caFile": str(tmp_path / "authority.pem")} if names_authorities else {}
+    wanted = options(table="entrylogs", **given)
+    urls = ("https://h:1", "http://127.0.0.1:1", "http://h:1")
+    assert [_place(url, wanted).may_see_token for url in urls] == [may, False, False]
 
 
 def test_https_can_be_asked_for_of_bookies_that_do_not_say_it(shelf):

@@ -188,7 +188,7 @@ def test_cookies(shelf, monkeypatch):
     for bookie, data in (("b1", b'4\ninstanceId: "of-one"\n'), ("b2", b"\xff"), ("b3", b"x")):
         shelf.run(lambda _, bookie=bookie, data=data: cookies.create(bookie, data))
     first = shelf.run(lambda _: cookies.read("b1"))
-    version = shelf.run(lambda _: cookies.update("b1", first.value, first.version))
+    version = shelf.run(lambda _: cookies.update("b1", first.value, first.identity)).version
     assert version > first.version
     read = cookies.read
 
