@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support import rings, timeouts, unheard
+from tests.support.etcd import EtcdServer
 from tests.support.garbage import set_aside_what_is_collected
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -68,8 +71,14 @@ pytest_collection = pytest.hookimpl(wrapper=True)(set_aside_what_is_collected)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The clusters of a test are found by its own commands, and by no other worker's.
+    os.environ["XDG_STATE_HOME"] = f"{tempfile.gettempdir()}/podkeeper-tests-{os.getuid()}-{os.getpid()}"
     config.pluginmanager.register(unheard)
     config.pluginmanager.register(timeouts)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -147,6 +156,18 @@ def pytest_runtest_teardown() -> Iterator[None]:
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """One ZooKeeper for the whole run; tests take roots of their own. Mark its users `zookeeper`."""
     server = ZooKeeperServer(str(tmp_path_factory.mktemp("zookeeper")))
+    try:
+        server.start()
+    except RuntimeError as error:
+        pytest.fail(str(error), pytrace=False)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """One etcd for the whole run; tests take roots of their own. Mark its users `etcd`."""
+    server = EtcdServer(tmp_path_factory.mktemp("etcd"))
     try:
         server.start()
     except RuntimeError as error:

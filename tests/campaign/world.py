@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -30,7 +30,7 @@ from bookie_protocol.errors import CouldNotTell, NotThere
 from tests.campaign.connecting import connected
 from tests.campaign.history import History
 from tests.campaign.kinds import COMMAND, OURS, Kind
-from tests.campaign.network import Host, Network
+from tests.campaign.network import Cut, Host, Network
 from tests.campaign.programs import Program
 from tests.campaign.shim.control import Shim
 from tests.campaign.shim.power import Lost, lose_power
@@ -354,6 +354,36 @@ class World:
             if hang:
                 self.metadata.resume()
             else:
+                await asyncio.to_thread(self.metadata.start)
+
+    @asynccontextmanager
+    async def older_metadata(self, *, made_before: float) -> AsyncIterator[None]:
+        """The embedded service has the state of `made_before` seconds ago meanwhile, and only bookies reach it; then it
+        has the newest again. ZooKeeper has everybody's address, so there it is only away."""
+        if self._metadata_host is None or not isinstance(self.metadata, Program):
+            async with self.without_metadata(hang=False):
+                yield
+            return
+        store, backup, newest = (self.folder / "metadata" / name for name in ("store", "backup", "newest"))
+        async with self.without_metadata(hang=False):
+            await asyncio.to_thread(shutil.copytree, store, backup)
+        await asyncio.sleep(made_before)
+        hosts = [host for _, host in self.auto_recovery]
+        if self.gateway is not None:
+            hosts.append(self.gateway[1])
+        others = [self.here, *(host.address for host in hosts)]
+        with ExitStack() as cuts:
+            async with self.without_metadata(hang=False):
+                for address in others:
+                    cuts.enter_context(self._metadata_host.cut(Cut.BOTH, peer=address))
+                store.rename(newest)
+                backup.rename(store)
+            try:
+                yield
+            finally:
+                self.metadata.kill()
+                await asyncio.to_thread(shutil.rmtree, store)
+                newest.rename(store)
                 await asyncio.to_thread(self.metadata.start)
 
     def excuse_all(self, why: str) -> None:

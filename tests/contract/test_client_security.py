@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from bookie_client.connection.connection import BookieConnection
-from bookie_client.connection.pool import tcp_connector
+from bookie_client.connection.network import tcp_connector
 from bookie_client.options import TlsOptions
 from bookie_pod.client_options import client_options
 from bookie_protocol.auth import watched_file

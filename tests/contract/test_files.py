@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import resource
 import threading
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import IOV_MAX, PosixFiles
+from tests.support.largest_file import largest_file
 from tests.support.memory_files import MemoryFiles
 
 
@@ -194,15 +194,25 @@ def test_usage(files: Files, folder: str) -> None:
 
 def test_the_longest_file_is_found_without_leaving_one(files: Files, folder: str) -> None:
     assert files.takes_file_of(folder, 1 << 30)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 50, hard))  # some file systems take any
-    try:
+    with largest_file(1 << 50):  # some file systems take any
         assert not files.takes_file_of(folder, (1 << 63) - 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert files.listdir(folder) == []
     with pytest.raises(FileNotFoundError):
         files.takes_file_of(f"{folder}/nowhere", 1)
+
+
+def test_the_error_of_a_write_keeps_nothing_of_the_buffer(files: Files, folder: str) -> None:
+    path = f"{folder}/a"
+    file = files.create(path)
+    data = bytearray(5000)
+    if isinstance(files, MemoryFiles):
+        files.faults.fail("pwrite", errno=errno.ENOSPC)
+    with largest_file(1000), memoryview(data) as view, pytest.raises(OSError) as kept:
+        file.pwrite(view, 0)
+    data.append(0)  # BufferError if a view is left
+    assert kept.value.filename == path
+    assert 0 < file.size() < 5000
+    file.close()
 
 
 def test_modification_time(files: Files, folder: str) -> None:

@@ -316,7 +316,7 @@ def test_a_deleted_ledger_is_gone_and_its_neighbours_are_not(engine: Engine) -> 
     put(storage, *(entry(ledger_id, 1) for ledger_id in (6, 7, 8)))
     storage.set_ledger(7, LedgerRecord(KEY, fenced=True))
     deleted: list[tuple[int, bool]] = []
-    storage.on_ledger_deleted(lambda ledger_id, fenced: deleted.append((ledger_id, fenced)))
+    storage.on_ledger_deleted(lambda ledger_id, fenced, next_log: deleted.append((ledger_id, fenced)))
     for ledger_id in (7, 7, 1007):
         storage.delete_ledger(ledger_id)
     assert deleted == [(7, True), (7, False), (1007, False)]

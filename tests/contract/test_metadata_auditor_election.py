@@ -96,18 +96,20 @@ async def test_a_session_that_expires_while_the_vote_in_front_is_looked_at(
     one, two = await driver.open(), await driver.open(timeout=10)
     await one.cluster.initialize()
     first = await one.auditor_election.elect("a:1")
-    exists, expired = two.tree.exists, False
+    exists, expired, voted = two.tree.exists, False, asyncio.Event()
 
     async def expiring(path: str, *, watch: Watch | None = None, timeout: float | None = None) -> NodeStat | None:
         nonlocal expired
         if watch is not None and not expired:
             expired = True
+            await voted.wait()
             await driver.expire(two)
         return await exists(path, watch=watch, timeout=timeout)
 
     monkeypatch.setattr(two.tree, "exists", expiring)
     waiting = asyncio.create_task(two.auditor_election.elect("b:1"))
     before = await votes(one, driver, count=2)
+    voted.set()
     assert await votes(one, driver, count=2, other_than=before) != before
     assert expired
     await first.resign()

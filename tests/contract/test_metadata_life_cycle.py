@@ -82,7 +82,7 @@ class TestFormat:
         assert await listed(service) == []
         assert await service.bookies.is_registered("b:1", R)
 
-    @pytest.mark.parametrize("after", ["_check_no_bookies", "_layout_to_keep"])
+    @pytest.mark.parametrize("after", ["check_no_bookies", "_layout_to_keep"])
     async def test_a_bookie_that_comes_meanwhile_stops_it(
         self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, after: str
     ) -> None:
@@ -137,6 +137,7 @@ class TestNuke:
 
         await refused(InvalidConfiguration, "not another; nothing was changed", instance_id="another")
         await refused(MetadataNotEmpty, "it holds ledgers, such as 0", with_ledgers=False)
+        await refused(MetadataNotEmpty, "bookie b:1", bookie_suffix=".a:1")
         for i in range(7):
             await service.bookies.register(f"b:{i}", W if i % 2 else R, INFO)
         await refused(MetadataNotEmpty, r"bookies b:0, b:1, b:2, b:3, b:4 and 2 more are registered; stop them")

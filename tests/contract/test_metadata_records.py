@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_protocol.errors import BadRequest, MetadataExists, MetadataNotFound, MetadataVersionConflict, SessionEnded
+from bookie_protocol.errors import (
+    BadRequest,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataReplaced,
+    MetadataVersionConflict,
+    SessionEnded,
+)
 from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.contract.test_metadata_service import ledger, listed
@@ -32,16 +39,19 @@ async def test_versions(pair: Pair) -> None:
     records, others = (service.records(KIND) for service in pair)
     with pytest.raises(MetadataNotFound):
         await records.read("10.0.0.1:3181")
-    assert await records.create("10.0.0.1:3181", b"one") == 0
+    first = await records.create("10.0.0.1:3181", b"one")
+    assert first.version == 0
     with pytest.raises(MetadataExists):
         await others.create("10.0.0.1:3181", b"two")
-    assert await others.update("10.0.0.1:3181", b"two", 0) == 1
+    second = await others.update("10.0.0.1:3181", b"two", first)
+    assert (second.version, second.creation) == (1, first.creation)
     with pytest.raises(MetadataVersionConflict):
-        await records.update("10.0.0.1:3181", b"three", 0)
-    found = await records.read("10.0.0.1:3181")
-    assert (found.value, found.version) == (b"two", 1)
+        await records.update("10.0.0.1:3181", b"three", first)
+    assert await records.read("10.0.0.1:3181") == Versioned(b"two", second)
+    third = await others.overwrite("10.0.0.1:3181", b"three")
+    assert (third.version, third.creation) == (2, first.creation)
     await records.delete("10.0.0.1:3181")
-    for call in (others.delete("10.0.0.1:3181"), others.update("10.0.0.1:3181", b"x", -1), others.read("b")):
+    for call in (others.delete("10.0.0.1:3181"), others.overwrite("10.0.0.1:3181", b"x"), others.read("b")):
         with pytest.raises(MetadataNotFound):
             await call
 
@@ -51,18 +61,19 @@ async def test_what_was_read_is_deleted_and_nothing_that_was_made_since(
 ) -> None:
     """Versions begin anew with each record of a name."""
     records, others = (service.records(KIND) for service in pair)
-    await records.create("b:1", b"one")
+    made = await records.create("b:1", b"one")
     first = (await others.read("b:1")).identity
-    await records.update("b:1", b"two", 0)
+    await records.update("b:1", b"two", made)
     with pytest.raises(MetadataVersionConflict):
         await others.delete_this("b:1", first)
     await records.delete("b:1")
     with pytest.raises(MetadataNotFound):
         await others.delete_this("b:1", first)
-    await asyncio.sleep(0.002)  # records are told apart by the millisecond in which they were made
     await records.create("b:1", b"one")
-    with pytest.raises(MetadataVersionConflict):
+    with pytest.raises(MetadataReplaced):
         await others.delete_this("b:1", first)
+    with pytest.raises(MetadataReplaced):
+        await others.update("b:1", b"late", first)
     second = (await others.read("b:1")).identity
     with pytest.raises(SessionEnded):
         await others.delete_this("b:1", replace(second, session_id=second.session_id + 1))
@@ -96,15 +107,16 @@ async def test_watching(pair: Pair) -> None:
     records, others = (service.records(KIND) for service in pair)
     async with asyncio.timeout(20), records.watch("a:1") as states:
         assert await anext(states) is None
-        await others.create("a:1", b"one")
-        assert await anext(states) == Versioned(b"one", 0)
-        await others.update("a:1", b"two", 0)
-        assert await anext(states) == Versioned(b"two", 1)
+        made = await others.create("a:1", b"one")
+        assert await anext(states) == Versioned(b"one", made)
+        changed = await others.update("a:1", b"two", made)
+        assert await anext(states) == Versioned(b"two", changed)
         await others.create("b:1", b"")
         await others.delete("a:1")
         assert await anext(states) is None
-        await others.create("a:1", b"one")  # the same bytes and version again
-        assert await anext(states) == Versioned(b"one", 0)
+        again = await others.create("a:1", b"one")  # the same bytes and version again
+        assert await anext(states) == Versioned(b"one", again)
+        assert again != made
 
 
 async def test_of_many_who_change_it_at_once_none_is_lost(pair: Pair) -> None:
@@ -115,13 +127,28 @@ async def test_of_many_who_change_it_at_once_none_is_lost(pair: Pair) -> None:
         while True:
             found = await records.read("counter")
             try:
-                await records.update("counter", b"%d" % (int(found.value) + 1), found.version)
+                await records.update("counter", b"%d" % (int(found.value) + 1), found.identity)
             except MetadataVersionConflict:
                 continue
             return
 
     await asyncio.gather(*(add(pair[i % 2]) for i in range(10)))
     assert (await pair[0].records(KIND).read("counter")).value == b"10"
+
+
+async def test_they_know_of_which_cluster_they_are(pair: Pair) -> None:
+    service, other = pair
+    assert await service.cluster.records_instance_id() is None
+    await service.records(KIND).create("a:1", b"one")
+    instance_id = await service.cluster.instance_id()
+    assert await other.cluster.records_instance_id() == instance_id
+    await service.tree.overwrite(f"{service.root}/INSTANCEID", b"another")  # by a tool that does not know records
+    await service.records("other-kind").create("b:1", b"two")
+    assert await other.cluster.records_instance_id() == instance_id
+    assert await service.cluster.format(force=True) != instance_id
+    assert await service.cluster.records_instance_id() is None
+    await other.records(KIND).create("a:1", b"one")
+    assert await service.cluster.records_instance_id() == await service.cluster.instance_id()
 
 
 async def test_ledgers_do_not_notice(pair: Pair) -> None:

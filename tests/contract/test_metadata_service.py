@@ -16,6 +16,7 @@ from bookie_protocol.errors import (
     MetadataError,
     MetadataExists,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
@@ -29,7 +30,7 @@ from bookie_protocol.metadata_service.interface import (
 )
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import MetadataDriverUnderTest
-from tests.support.metadata_fixtures import driver
+from tests.support.metadata_fixtures import BESIDE, driver
 
 __all__ = ["driver"]
 
@@ -42,11 +43,11 @@ def ledger(ledger_id: int, **changes: object) -> LedgerMetadata:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-async def listed(service: MetadataService) -> list[int]:
+async def listed(service: MetadataService, first: int | None = None) -> list[int]:
     """All ids, with a check that the ranges leave no gap."""
     ids: list[int] = []
-    expected_start = 0
-    async for found in service.ledgers.ranges():
+    expected_start = first or 0
+    async for found in service.ledgers.ranges(first=first):
         assert found.start == expected_start
         assert all(found.start <= i <= found.end for i in found.ids)
         assert list(found.ids) == sorted(set(found.ids))
@@ -107,6 +108,7 @@ class TestCluster:
 
 
 class TestBookies:
+    @pytest.mark.parametrize("driver", BESIDE, indirect=True)
     async def test_racks_are_read_beside_the_root(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open()
         await service.cluster.initialize()
@@ -217,18 +219,20 @@ class TestCookies:
         await service.cluster.initialize()
         with pytest.raises(MetadataNotFound):
             await service.cookies.read("b:1")
-        assert await service.cookies.create("b:1", b"one") == 0
+        first = await service.cookies.create("b:1", b"one")
+        assert first.version == 0
         with pytest.raises(MetadataExists):
             await service.cookies.create("b:1", b"two")
-        assert await service.cookies.update("b:1", b"two", 0) == 1
+        second = await service.cookies.update("b:1", b"two", first)
+        assert (second.version, second.creation) == (1, first.creation)
         with pytest.raises(MetadataVersionConflict):
-            await service.cookies.update("b:1", b"three", 0)
+            await service.cookies.update("b:1", b"three", first)
         found = await service.cookies.read("b:1")
-        assert (found.value, found.version) == (b"two", 1)
+        assert (found.value, found.identity) == (b"two", second)
         with pytest.raises(MetadataVersionConflict):
-            await service.cookies.delete("b:1", 0)
+            await service.cookies.delete_this("b:1", first)
         await service.cookies.delete("b:1")
-        for call in (service.cookies.delete("b:1"), service.cookies.update("b:1", b"x", -1)):
+        for call in (service.cookies.delete("b:1"), service.cookies.update("b:1", b"x", second)):
             with pytest.raises(MetadataNotFound):
                 await call
 
@@ -271,30 +275,31 @@ class TestLedgers:
         assert created.version == 0
         found = await other.ledgers.read(7)
         assert found.value.ctime is not None
-        assert replace(found.value, ctime=None) == created.value
+        assert replace(found.value, ctime=None) == replace(created.value, ctime=None)
         with pytest.raises(MetadataExists):
             await other.ledgers.create(ledger(7))
         closed = found.value.closed(41, 4200)
-        assert (await other.ledgers.write(closed, 0)).version == 1
+        written = await other.ledgers.write(closed, created.identity)
+        assert (written.version, written.identity.creation) == (1, created.identity.creation)
         again = await service.ledgers.read(7)
         assert (again.value.state, again.value.last_entry_id, again.version) == (LedgerState.CLOSED, 41, 1)
-        with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
-            await service.ledgers.delete(7, 0)
-        with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
-            await service.ledgers.write(closed, 0)
+        with pytest.raises(MetadataVersionConflict, match="ledger 7"):
+            await service.ledgers.delete_this(found)
+        with pytest.raises(MetadataVersionConflict, match="ledger 7"):
+            await service.ledgers.write(closed, found.identity)
         await service.ledgers.delete(7)
         await service.ledgers.delete(7)
         with pytest.raises(MetadataNotFound, match="ledger 7"):
             await service.ledgers.read(7)
         with pytest.raises(MetadataNotFound, match="ledger 7 does not exist"):
-            await service.ledgers.write(closed, 1)
+            await service.ledgers.write(closed, written.identity)
         assert await service.tree.exists(f"{driver.root}/00") is None  # empty directories go too
 
     async def test_many_are_read_together_and_each_has_its_own_answer(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open()
         await service.cluster.initialize()
         await asyncio.gather(*(service.ledgers.create(ledger(each)) for each in range(0, 150, 2)))
-        await service.tree.set(f"{driver.root}/00/0000/L0008", b"not metadata", 0)
+        await service.tree.overwrite(f"{driver.root}/00/0000/L0008", b"not metadata")
         found = await service.ledgers.read_each(range(150))
         assert [type(each) for each in found[:8]] == [Versioned, MetadataNotFound] * 4
         assert isinstance(found[8], MetadataDamaged)
@@ -316,15 +321,14 @@ class TestLedgers:
         await service.cluster.initialize()
         await service.ledgers.create(ledger(7))
         read = await service.ledgers.read(7)
-        written = await other.ledgers.write(read.value.closed(3, 30), read.version)
-        with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
+        written = await other.ledgers.write(read.value.closed(3, 30), read.identity)
+        with pytest.raises(MetadataVersionConflict, match="ledger 7"):
             await service.ledgers.delete_this(read)
         await other.ledgers.delete(7)
-        await asyncio.sleep(0.002)
         made = await other.ledgers.create(ledger(7))
-        await other.ledgers.write(made.value.closed(3, 30), made.version)
+        await other.ledgers.write(made.value.closed(3, 30), made.identity)
         for earlier in (read, written):
-            with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
+            with pytest.raises(MetadataReplaced, match="ledger 7"):
                 await service.ledgers.delete_this(earlier)
         now = await service.ledgers.read(7)
         await service.ledgers.delete_this(now)
@@ -334,10 +338,11 @@ class TestLedgers:
     async def test_of_two_writers_one_wins(self, driver: MetadataDriverUnderTest) -> None:
         one, two = await driver.open(), await driver.open()
         await one.cluster.initialize()
-        metadata = (await one.ledgers.create(ledger(1))).value
+        made = await one.ledgers.create(ledger(1))
+        metadata = made.value
         outcomes = await asyncio.gather(
-            one.ledgers.write(metadata.in_recovery(), 0),
-            two.ledgers.write(metadata.closed(9, 100), 0),
+            one.ledgers.write(metadata.in_recovery(), made.identity),
+            two.ledgers.write(metadata.closed(9, 100), made.identity),
             return_exceptions=True,
         )
         lost = [outcome for outcome in outcomes if isinstance(outcome, MetadataVersionConflict)]
@@ -362,8 +367,8 @@ class TestLedgers:
             made = replace(made, digest_type=None, password=None)
         created = await service.ledgers.create(replace(made, creation_token=77))
         found = await service.ledgers.read(5)
-        assert replace(found.value, ctime=None) == created.value
-        await service.ledgers.write(found.value.closed(1, 10), found.version)
+        assert replace(found.value, ctime=None) == replace(created.value, ctime=None)
+        await service.ledgers.write(found.value.closed(1, 10), found.identity)
         data = (await service.tree.get(f"{driver.root}/00/0000/L0005")).data
         assert data.startswith(b"BookieMetadataFormatVersion\t%d\n" % version)
 
@@ -376,7 +381,7 @@ class TestLedgers:
             async for change in changes:
                 seen.append(None if change is None else (change.version, change.value.state))
                 if len(seen) == 1:
-                    await writer.ledgers.write(created.value.in_recovery(), 0)
+                    await writer.ledgers.write(created.value.in_recovery(), created.identity)
                 elif len(seen) == 2:
                     await writer.ledgers.delete(3)
         assert seen == [(0, LedgerState.OPEN), (1, LedgerState.IN_RECOVERY), None]
@@ -397,6 +402,8 @@ class TestListing:
         await asyncio.gather(*(service.ledgers.create(ledger(i)) for i in reversed(self.IDS)))
         await service.cookies.create("b:1", b"x")
         assert await listed(service) == sorted(self.IDS)
+        for first in (1, 2**31, 2**32, 2**63 - 1):
+            assert await listed(service, first) == sorted(each for each in self.IDS if each >= first)
         for gone in (0, 2**32, 2**63 - 1):
             await service.ledgers.delete(gone)
         assert await listed(service) == sorted(set(self.IDS) - {0, 2**32, 2**63 - 1})

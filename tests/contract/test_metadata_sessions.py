@@ -9,7 +9,13 @@ import sys
 import pytest
 
 from bookie_pod.node.registration import RegistrationManager, ServerStatus
-from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable, RegistrationFailed
+from bookie_protocol.errors import (
+    MetadataNotFound,
+    MetadataUnavailable,
+    RegistrationFailed,
+    SessionEnded,
+    StartupError,
+)
 from bookie_protocol.metadata_service.interface import BookieGroup, Session, SessionState
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.contract.test_metadata_service import INFO, R, W, ledger
@@ -48,6 +54,11 @@ def record(session: Session) -> tuple[list[SessionState], asyncio.Event]:
 
     session.add_listener(listen)
     return states, connected
+
+
+async def admitted() -> bool:
+    """A bookie that its cluster knows, and that may be writable."""
+    return False
 
 
 async def until_registered(service: TreeMetadataService, bookie_id: str, group: BookieGroup) -> None:
@@ -92,7 +103,7 @@ class TestExpiry:
             assert first.version == 0
             await driver.expire(service)
             await writer.bookies.register("b:1", W, INFO)
-            await writer.ledgers.write(created.value.in_recovery(), 0)
+            await writer.ledgers.write(created.value.in_recovery(), created.identity)
             async with asyncio.timeout(10):
                 assert (await anext(bookies)).bookies == {"b:1"}
                 second = await anext(changes)
@@ -102,8 +113,8 @@ class TestExpiry:
     async def test_the_registration_manager_registers_again(self, driver: MetadataDriverUnderTest) -> None:
         service, reader = await driver.open(), await driver.open()
         await service.cluster.initialize()
-        failures: list[RegistrationFailed] = []
-        manager = RegistrationManager(service, "b:1", INFO, failures.append, retry_seconds=0.05)
+        failures: list[StartupError] = []
+        manager = RegistrationManager(service, "b:1", INFO, failures.append, admitted, retry_seconds=0.05)
         await manager.register()
         await manager.to_read_only()
         first_owner = (await reader.tree.get(f"{driver.root}/available/readonly/b:1")).stat.owner
@@ -126,7 +137,7 @@ class TestExpiry:
         service, thief = await driver.open(timeout=1.0), await driver.open()
         await service.cluster.initialize()
         failed = asyncio.get_running_loop().create_future()
-        manager = RegistrationManager(service, "b:1", INFO, failed.set_result, retry_seconds=0.05)
+        manager = RegistrationManager(service, "b:1", INFO, failed.set_result, admitted, retry_seconds=0.05)
         await manager.register()
         stealing = asyncio.create_task(thief.bookies.register("b:1", W, INFO))
         await service.bookies.unregister("b:1", W)
@@ -139,6 +150,26 @@ class TestExpiry:
         assert manager.status is ServerStatus.UNREGISTERED
         await manager.deregister()
         assert await thief.bookies.is_registered("b:1", W)
+
+    async def test_registration_that_was_asked_for_in_an_earlier_session_is_not_made(
+        self, driver: MetadataDriverUnderTest
+    ) -> None:
+        """What the bookie looked at before it registered may have changed when its session had ended."""
+        service, other = await driver.open(timeout=4.0), await driver.open()
+        await service.cluster.initialize()
+        await other.bookies.register("b:1", W, INFO)
+        registering = asyncio.create_task(service.bookies.register("b:1", W, INFO))
+        await asyncio.sleep(0.1)
+        states, connected = record(service.session)
+        await driver.expire(service)
+        async with asyncio.timeout(10):
+            while SessionState.EXPIRED not in states or states[-1] is not SessionState.CONNECTED:
+                connected.clear()
+                await connected.wait()
+        await other.bookies.unregister("b:1", W)
+        with pytest.raises(SessionEnded):
+            await registering
+        assert not await other.bookies.is_registered("b:1", W)
 
 
 class TestPreviousProcess:
@@ -189,7 +220,7 @@ class TestInterruption:
         finally:
             await driver.restore()
         assert (await create).version == 0
-        assert await cookie == 0
+        assert (await cookie).version == 0
         assert (await service.ledgers.read(1)).version == 0
 
     @wired

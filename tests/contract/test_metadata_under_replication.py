@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
@@ -19,11 +20,13 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
     SessionEnded,
 )
+from bookie_protocol.ledger_metadata.metadata_formats_pb2 import UnderreplicatedLedgerFormat
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.metadata_service.findings import Failure, Finding, Reason, Trouble, absences, all_of, binding
 from bookie_protocol.metadata_service.tree.nodes import Node
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
-from bookie_protocol.metadata_service.tree.under_replication.locks import _Directory
+from bookie_protocol.metadata_service.tree.under_replication.locks import Rest, Resting, _Directory
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 from tests.contract.test_metadata_golden import golden, load
 from tests.support.metadata_drivers import MetadataDriverUnderTest
@@ -144,7 +147,7 @@ class TestMarks:
         one, two = pair
         await one.under_replication.mark(7, ["a:1"], ctime_ms=1)
         path = f"{driver.root}/underreplication/ledgers/0000/0000/0000/0007/urL0000000007"
-        await one.tree.set(path, b"replica = ", -1)
+        await one.tree.overwrite(path, b"replica = ")
         for call in (
             two.under_replication.read(7),
             two.under_replication.mark(7, ["b:1"], ctime_ms=1),
@@ -157,7 +160,7 @@ class TestMarks:
         one, two = pair
         await asyncio.gather(*(one.under_replication.mark(each, ["a:1"], ctime_ms=1) for each in (6, 7, 8)))
         path = f"{driver.root}/underreplication/ledgers/0000/0000/0000/0007/urL0000000007"
-        await one.tree.set(path, b"replica = ", -1)
+        await one.tree.overwrite(path, b"replica = ")
         found = await everything(two.under_replication.list())
         assert [(each.ledger_id, each.replicas, each.damage is None) for each in found] == [
             (6, ("a:1",), True),
@@ -211,106 +214,160 @@ class TestMarks:
         assert not await service.cluster.exists()
 
 
-class TestLedgersThatAreLeftAlone:
-    async def test_no_worker_takes_one_and_nobody_is_kept_from_it(self, pair: Pair) -> None:
+NO_SPARE = Failure("w1", Trouble.UNREACHABLE, reason="no spare bookie")
+NO_COPY = Failure("w1", Trouble.NO_COPY, entries=(7,))
+
+
+def rests(worker: str, seconds: float) -> Rest:
+    return lambda mark: 0.0 if binding(mark.failures, worker) is None else seconds
+
+
+class TestFindings:
+    async def test_a_finding_and_its_mark_are_one_node(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        damaged = Finding("a:1", Reason.DAMAGED, ((137, 137),), "auditor")
+        await one.mark(7, ctime_ms=1, findings=[damaged])
+        assert await two.read(7) == UnderreplicatedLedger(7, ("a:1",), 1, None, (damaged,))
+        stored = (await pair[0].tree.get(f"{driver.root}/underreplication/ledgers{mark_path(7)}")).data
+        assert UnderreplicatedLedgerFormat(replica=["a:1"], ctime=1) == text_format.Parse(
+            stored.decode(), UnderreplicatedLedgerFormat()
+        )
+
+    async def test_findings_join_and_a_bookie_without_one_stays_so(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(7, ["a:1"], ctime_ms=1)
+        await two.mark(7, ctime_ms=2, findings=absences(["a:1", "b:1"]))
+        await two.mark(7, ctime_ms=2, findings=[Finding("b:1", Reason.DAMAGED, ((5, 5),))])
+        await two.mark(7, ctime_ms=2, findings=[Finding("b:1", Reason.DAMAGED, ((9, 9),))])
+        found = await one.read(7)
+        assert found is not None
+        assert found.replicas == ("a:1", "b:1")
+        assert {each.reason for each in found.doubts if each.bookie == "a:1"} == {Reason.UNKNOWN, Reason.ABSENT}
+        assert Finding("b:1", Reason.DAMAGED, ((5, 5), (9, 9))) in found.doubts
+
+    async def test_what_a_mark_says_already_leaves_it_as_it_is(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(7, ctime_ms=1, findings=[Finding("a:1", Reason.DAMAGED, ((5, 9),)), *absences(["a:1"])])
+        lock = await one.lock(7)
+        await two.mark(7, ctime_ms=2, findings=[Finding("a:1", Reason.DAMAGED, ((7, 7),)), *absences(["a:1"])])
+        await one.mark_replicated(lock)
+        assert await two.read(7) is None
+
+    async def test_that_a_bookie_is_gone_is_said_whatever_else_its_mark_says(self, pair: Pair) -> None:
+        """A worker ends the writer of an open ledger only for a bookie that its mark calls absent."""
+        one, two = (service.under_replication for service in pair)
+        await one.mark(7, ctime_ms=1, findings=[Finding("a:1", Reason.DAMAGED, ((5, 9),)), *all_of(["b:1"])])
+        await two.mark(7, ctime_ms=2, findings=absences(["a:1"]))
+        found = await one.read(7)
+        assert found is not None
+        assert {each.reason for each in found.doubts if each.bookie == "a:1"} == {Reason.DAMAGED, Reason.ABSENT}
+
+    async def test_a_mark_that_java_extends_loses_its_reasons(
+        self, driver: MetadataDriverUnderTest, pair: Pair
+    ) -> None:
+        """Java reads the text, adds a replica and prints what it knows."""
+        one, path = pair[0].under_replication, f"{driver.root}/underreplication/ledgers{mark_path(7)}"
+        await one.mark(7, ctime_ms=1, findings=absences(["a:1"]))
+        await pair[0].tree.overwrite(path, b'replica: "a:1"\nreplica: "b:1"\nctime: 1\n')
+        found = await one.read(7)
+        assert found is not None
+        assert found.doubts == all_of(["a:1", "b:1"])
+
+
+class TestLedgersThatRest:
+    async def test_who_failed_rests_and_others_try_at_once(self, pair: Pair) -> None:
         one, two = (service.under_replication for service in pair)
         await one.mark(1, ["gone:1"], ctime_ms=None)
-        lock = await one.lock(1)
-        async with one.leaving_alone(1):
-            await one.release(lock)
-            assert await one.try_acquire() is None
-            assert await two.try_acquire() is None
-            assert await two.locks() == {}
-            await two.release(await two.lock(1))
-            waiting = asyncio.create_task(two.acquire())
-            await two.mark(2, ["gone:1"], ctime_ms=None)
+        lock = await one.acquire()
+        await one.note_failure(lock, NO_SPARE)
+        await one.release(lock)
+        assert await one.try_acquire(rests("w1", 60)) is None
+        assert await two.locks() == {}
+        taken = await two.try_acquire(rests("w2", 60))
+        assert taken is not None
+        await two.release(taken)
+
+    async def test_an_entry_without_a_copy_binds_everybody(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        lock = await one.acquire()
+        await one.note_failure(lock, NO_COPY)
+        await one.release(lock)
+        assert await two.try_acquire(rests("w2", 60)) is None
+        await two.release(await two.lock(1))  # a drain is not kept from it
+
+    async def test_a_rest_ends_by_itself_and_counts_once(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        lock = await one.acquire()
+        await one.note_failure(lock, NO_COPY)
+        await one.release(lock)
+        for tree, worker in ((one, "w1"), (two, "w2")):
             async with asyncio.timeout(5):
-                assert (await waiting).ledger_id == 2
-            waiting = asyncio.create_task(two.acquire())
-            await asyncio.sleep(0.1)
-            assert not waiting.done()
+                await tree.release(await tree.acquire(rests(worker, 0.2)))
+        lock = await one.acquire(rests("w1", 0.2))
+        await one.note_failure(lock, NO_COPY)
+        await one.release(lock)
+        assert await two.try_acquire(rests("w2", 60)) is None
+
+    async def test_something_new_ends_every_rest(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["gone:1"], ctime_ms=None)
+        lock = await one.acquire()
+        await one.note_failure(lock, NO_COPY)
+        await one.release(lock)
+        await two.mark(1, ["more:1"], ctime_ms=None)
         async with asyncio.timeout(5):
-            assert (await waiting).ledger_id == 1
+            assert (await one.acquire(rests("w1", 60))).ledger_id == 1
 
-    async def test_one_that_is_left_alone_since_the_last_look_is_passed_over(
-        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_one_that_rests_for_this_process_alone(self, pair: Pair) -> None:
         one, two = (service.under_replication for service in pair)
         await one.mark(1, ["gone:1"], ctime_ms=None)
-        lock = await two.try_acquire()
-        assert lock is not None
-        await two.release(lock)
-        monkeypatch.setattr(_Directory, "may_serve", lambda listed, now: True)
-        async with one.leaving_alone(1):
-            assert await two.try_acquire() is None
+        one.rest(1, 60)
+        assert await one.try_acquire() is None
+        assert await two.try_acquire() is not None
 
-    async def test_it_ends_with_the_session(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+    async def test_of_too_many_the_last_are_tried_again(self) -> None:
+        resting = Resting(most=2)
+        assert [resting.put(each, seconds, None) for each, seconds in ((1, 60.0), (2, 0.0), (3, 90.0))] == [True] * 3
+        assert not resting.put(4, 90.0, None)
+        assert [resting.is_over(each) for each in (1, 2, 3, 4)] == [False, None, False, None]
+
+    async def test_whose_session_has_ended_notes_nothing(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
         one, two = (service.under_replication for service in pair)
         await one.mark(1, ["gone:1"], ctime_ms=None)
-        meanwhile = one.leaving_alone(1)
-        await meanwhile.__aenter__()
-        waiting = asyncio.create_task(two.acquire())
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        await pair[0].close()
-        async with asyncio.timeout(10):
-            assert (await waiting).ledger_id == 1
-        await meanwhile.__aexit__(None, None, None)
-
-    async def test_one_that_a_new_session_left_alone_is_tried_again(
-        self, driver: MetadataDriverUnderTest, pair: Pair, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A worker's rounds fail where the metadata service does not answer, and then its session ends too."""
-        one, two = (service.under_replication for service in pair)
-        await one.mark(1, ["gone:1"], ctime_ms=None)
-        tree, sessions = pair[0].tree, [pair[0].tree.session_id]
-        create = tree.create
-
-        async def late(path: str, *parts: Any, **options: Any) -> str:
-            if "left-alone" in path and len(sessions) == 1:
-                await driver.expire(pair[0])
-                while tree.session_id == sessions[0]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                sessions.append(tree.session_id)
-            return await create(path, *parts, **options)
-
-        monkeypatch.setattr(tree, "create", late)
-        async with one.leaving_alone(1):
-            assert len(sessions) == 2
-            assert await two.try_acquire() is None
-        async with asyncio.timeout(10):
-            assert (await two.acquire()).ledger_id == 1
-
-    async def test_whoever_may_not_write_records_locks_ledgers_all_the_same(
-        self, driver: MetadataDriverUnderTest, pair: Pair, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A client of another login may have made their parent, and for itself alone."""
-        one, tree = pair[0].under_replication, pair[0].tree
-        create = tree.create
-
-        async def refused(path: str, *parts: Any, **options: Any) -> str:
-            if path.startswith(f"{driver.root}/podkeeper"):
-                raise MetadataUnavailable(f"{path}: no authority")
-            return await create(path, *parts, **options)
-
-        monkeypatch.setattr(tree, "create", refused)
-        await one.mark(1, ["gone:1"], ctime_ms=None)
-        async with one.leaving_alone(1):
-            assert await one.try_acquire() is None
-        async with asyncio.timeout(5):
-            assert (await one.acquire()).ledger_id == 1
-
-    async def test_who_leaves_it_alone_has_it_again_at_once(self, pair: Pair) -> None:
-        one = pair[0].under_replication
-        await one.mark(1, ["gone:1"], ctime_ms=None)
-        for _ in range(5):
-            async with asyncio.timeout(2):
-                lock = await one.acquire()
-            async with one.leaving_alone(1):
-                await one.release(lock)
+        lock = await one.acquire()
+        await driver.expire(pair[0])
+        with pytest.raises(SessionEnded):
+            await one.note_failure(lock, NO_COPY)
+        found = await two.read(1)
+        assert found is not None
+        assert found.failures == ()
 
 
 class TestLocks:
+    async def test_a_lock_that_cannot_be_given_back_is_counted_until_it_is_gone(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = (service.under_replication for service in pair)
+        lock, tree = await one.lock(7), pair[0].tree
+        with monkeypatch.context() as patch:
+
+            async def away(*parts: Any, **options: Any) -> bool:
+                raise MetadataUnavailable("no answer")
+
+            patch.setattr(tree, "delete_own", away)
+            await one.release(lock, timeout=0.1)
+            await one.release(lock, timeout=0.1)
+            assert one.locks_not_released == 1
+            assert await two.locked_by(7) is not None
+            with pytest.raises(MetadataExists):
+                await one.lock(7)
+        async with asyncio.timeout(10):
+            while one.locks_not_released:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert await two.locked_by(7) is None
+
     async def test_two_workers_share_the_work(self, pair: Pair) -> None:
         one, two = (service.under_replication for service in pair)
         for ledger_id in range(12):
@@ -401,7 +458,7 @@ class TestLocks:
         """As the collector of over-replicated ledgers takes it."""
         one, two = (service.under_replication for service in pair)
         lock = await one.lock(9)
-        assert lock.mark_version is None
+        assert lock.mark is None
         for other in (one, two):
             with pytest.raises(MetadataExists, match="ledger 9 is locked"):
                 await other.lock(9)
@@ -410,7 +467,9 @@ class TestLocks:
         assert await two.try_acquire() is None
         await one.mark_replicated(lock)
         assert await marked(pair[1]) == [9]
-        assert (await two.acquire()).mark_version == 0
+        again = (await two.acquire()).mark
+        assert again is not None
+        assert again.version == 0
 
     async def test_a_lock_ends_with_its_session_and_nobody_removes_anothers(
         self, driver: MetadataDriverUnderTest, pair: Pair
@@ -500,7 +559,7 @@ class TestSettings:
             assert third.value == 0
         path = f"{driver.root}/underreplication/lostBookieRecoveryDelay"
         assert (await pair[0].tree.get(path)).data == b"0"
-        await pair[0].tree.set(path, b"soon", -1)
+        await pair[0].tree.overwrite(path, b"soon")
         with pytest.raises(MetadataDamaged, match="'soon'"):
             await two.lost_bookie_recovery_delay()
         with pytest.raises(ValueError, match="lostBookieRecoveryDelay=-1"):
@@ -535,7 +594,7 @@ class TestSettings:
         assert await two.check_time(check) == 1_700_000_000_000
         node = await pair[1].tree.get(f"{driver.root}/underreplication/{check.value}")
         assert node.data.hex() == "0880d095ffbc31"
-        await pair[1].tree.set(f"{driver.root}/underreplication/{check.value}", b"", -1)
+        await pair[1].tree.overwrite(f"{driver.root}/underreplication/{check.value}", b"")
         assert await two.check_time(check) is None
 
 
@@ -547,14 +606,14 @@ class TestWhatALockCovers:
         stored = await service.ledgers.create(ledger(7))
         await one.mark(7, ["a:1"], ctime_ms=1)
         lock = await one.lock(7)
-        stored = await service.ledgers.write(stored.value.in_recovery(), 0, session_id=lock.session_id)
+        stored = await service.ledgers.write(stored.value.in_recovery(), stored.identity, session_id=lock.session_id)
         await driver.expire(service)
         async with asyncio.timeout(10):
             while await two.locked_by(7) is not None:  # noqa: ASYNC110 - locks have no event
                 await asyncio.sleep(0.02)
         theirs = await two.lock(7)
         with pytest.raises(SessionEnded):
-            await service.ledgers.write(stored.value.closed(1, 1), stored.version, session_id=lock.session_id)
+            await service.ledgers.write(stored.value.closed(1, 1), stored.identity, session_id=lock.session_id)
         with pytest.raises(SessionEnded):
             await one.mark_replicated(lock)
         now = await pair[1].ledgers.read(7)
@@ -572,7 +631,7 @@ class TestWhatALockCovers:
         await one.release(first)
         now = (await two.holders())[7]
         assert (now.session_id, now.host) == (held.session_id, held.host)
-        assert now.since_ms >= held.since_ms
+        assert now.creation != held.creation
         await one.release(second)
         assert await two.holders() == {}
 
@@ -593,7 +652,7 @@ class TestWhatALockCovers:
         assert await pair[1].under_replication.count() == 3
         # Who was interrupted may have left the directory of a mark behind, and what is in a mark may be damaged.
         await pair[0].tree.delete(f"{driver.root}/underreplication/ledgers{mark_path(1)}")
-        await pair[0].tree.set(f"{driver.root}/underreplication/ledgers{mark_path(2)}", b"{ nonsense", -1)
+        await pair[0].tree.overwrite(f"{driver.root}/underreplication/ledgers{mark_path(2)}", b"{ nonsense")
         assert await pair[1].under_replication.count() == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,7 +105,8 @@ async def test_what_is_ours_while_nobody_answers(own_server: ZooKeeperServer) ->
         locks.lock(8, timeout=0.2),
         return_exceptions=True,
     )
-    assert [type(outcome) for outcome in outcomes] == [MetadataUnavailable] * 3
+    assert outcomes[0] is None  # a release goes on in the background
+    assert [type(outcome) for outcome in outcomes[1:]] == [MetadataUnavailable] * 2
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(office.resign(), 0.2)
     with pytest.raises(MetadataExists, match="this very process"):
@@ -286,7 +288,7 @@ async def test_two_components_of_a_secure_cluster_share_it(zookeeper: ZooKeeperS
     await one.cluster.initialize()
     await two.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
     created = await one.ledgers.create(ledger(1))
-    await two.ledgers.write(created.value.in_recovery(), created.version)
+    await two.ledgers.write(created.value.in_recovery(), created.identity)
     await one.under_replication.mark(1, ["b:1"], ctime_ms=1)
     await two.under_replication.mark_replicated(await two.under_replication.acquire())
     await one.under_replication.set_lost_bookie_recovery_delay(5)
@@ -315,7 +317,7 @@ async def test_a_sasl_login(sasl_server: ZooKeeperServer) -> None:
     assert isinstance(service, TreeMetadataService)
     await service.cluster.initialize()
     await service.ledgers.create(ledger(1))
-    client = KazooClient(hosts=sasl_server.hosts, sasl_options=sasl_server._login())
+    client = sasl_server.kazoo()
     client.start()
     try:
         acls, _ = client.get_acls("/ledgers/00/0000/L0001")
@@ -364,9 +366,12 @@ async def test_over_tls(sasl_server: ZooKeeperServer) -> None:
     )
 
 
-async def test_gssapi_names_the_package_that_is_missing(zookeeper: ZooKeeperServer) -> None:
+async def test_gssapi_names_the_package_that_is_missing(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)  # type: ignore[arg-type]
     login = SaslLogin(mechanism=SaslMechanism.GSSAPI, username="bookie@EXAMPLE.COM")
-    with pytest.raises(InvalidConfiguration, match="the Python package kerberos: install it"):
+    with pytest.raises(InvalidConfiguration, match="gssapi"):
         await open_metadata_service(zookeeper.uri(), sasl=login)
 
 
@@ -399,7 +404,7 @@ async def test_the_newest_format_of_new_ledgers_can_be_chosen(zookeeper: ZooKeep
         found = await service.ledgers.read(10 + version)
         assert found.value.format_version == created.value.format_version
         old = await service.ledgers.read(3)
-        await service.ledgers.write(old.value.in_recovery(), old.version)
+        await service.ledgers.write(old.value.in_recovery(), old.identity)
         assert (await service.ledgers.read(3)).value.format_version == 3  # a rewrite keeps the format
         await service.close()
 

@@ -189,6 +189,9 @@ async def test_a_deleted_ledger_does_not_come_back(tmp_path: Path) -> None:
     await bookie.stop()
 
 
+AT_ONCE = {"gcDeletionGracePeriod": "0"}  # one pass of garbage collection is to delete
+
+
 async def collect(bookie: ServedBookie, alive: int) -> None:
     """A pass of garbage collection, of which the metadata service knows one ledger."""
     collection = make_collection(
@@ -210,7 +213,7 @@ async def test_the_writer_of_a_fenced_and_collected_ledger_is_refused(tmp_path: 
     """For it the ledger is still open: an acknowledgement would promise what nobody will ever read."""
     folders = f"{tmp_path}/l0,{tmp_path}/l1"
     settings = {"ledgerStorageClass": ENGINES[engine], "ledgerDirectories": folders}
-    bookie = ServedBookie(tmp_path, settings)
+    bookie = ServedBookie(tmp_path, settings | AT_ONCE)
     await bookie.start()
     async with await RawClient.connect(bookie.port) as client:
         for ledger_id in range(1, 6):
@@ -232,7 +235,7 @@ async def test_the_writer_of_a_fenced_and_collected_ledger_is_refused(tmp_path: 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
 async def test_without_what_is_remembered_of_fenced_ledgers_a_bookie_starts(tmp_path: Path, damage: str) -> None:
-    bookie = ServedBookie(tmp_path)
+    bookie = ServedBookie(tmp_path, AT_ONCE)
     await bookie.start()
     async with await RawClient.connect(bookie.port) as client:
         for ledger_id in (1, 2):

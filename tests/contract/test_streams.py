@@ -10,12 +10,12 @@ import pytest
 
 from bookie_client import Client, ClientOptions
 from bookie_client.streams import PublishedLedger, Streams, StreamSettings, Txn
-from bookie_client.streams.managed_ledgers import managed_ledger, managed_ledger_names
+from bookie_client.streams.managed_ledgers import managed_cursors, managed_ledger, managed_ledger_names
 from bookie_protocol.errors import NoSuchStream, StreamFenced, StreamInUse
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import MetadataDriverUnderTest
-from tests.support.metadata_fixtures import driver
+from tests.support.metadata_fixtures import BESIDE, driver
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 from tests.support.pulsar_metadata import compressed, ledger_info, message
 
@@ -137,6 +137,7 @@ async def test_publishers_of_several_sessions(sessions: Sessions, monkeypatch: p
     assert await entries(every[1]) == []
 
 
+@pytest.mark.parametrize("driver", BESIDE, indirect=True)
 async def test_pulsar_metadata_beside_the_cluster(sessions: Sessions, driver: MetadataDriverUnderTest) -> None:
     tree = (await driver.open()).tree
     root = "/" + driver.root.split("/")[1] + "/managed-ledgers"
@@ -150,7 +151,8 @@ async def test_pulsar_metadata_beside_the_cluster(sessions: Sessions, driver: Me
     assert await managed_ledger_names(client, "nobody", root=root) == ()
     topic = await managed_ledger(client, name, root=root)
     assert [(each.ledger_id, each.entries) for each in topic.manifest.ledgers] == [(4, 2), (6, None)]
-    assert {cursor: str(position) for cursor, position in topic.cursors.items()} == {"sub": "4:1"}
+    cursors = await managed_cursors(client, name, root=root)
+    assert {cursor: str(position) for cursor, position in cursors.items()} == {"sub": "4:1"}
     with pytest.raises(NoSuchStream):
         await managed_ledger(client, name + "2", root=root)
     with pytest.raises(NoSuchStream):

@@ -44,6 +44,7 @@ from tests.support.frames import (
     v3_status,
     v3_write_lac,
 )
+from tests.support.garbage import left_in_cycles
 from tests.support.served_bookie import RawClient, ServedBookie
 from tests.support.until import until
 
@@ -213,6 +214,29 @@ def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path, certificat
                 await until(lambda: not bookie.server.context.connections)
             await client.close()
             await until(lambda: not bookie.server.context.connections)
+
+    on_uvloop(run)
+
+
+def test_what_tls_holds_is_gone_with_its_connection(tmp_path: Path, certificates: Certificates) -> None:
+    """Some hundred kilobytes each, which only the collector of cycles would find."""
+    context = certificates.client_context()
+
+    def come_and_go(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(v3_start_tls())
+            plain.recv(int.from_bytes(plain.recv(4, socket.MSG_WAITALL)), socket.MSG_WAITALL)
+            with context.wrap_socket(plain, server_hostname="bookie") as client:
+                client.sendall(v3_add(entry(1, 0)))
+                client.recv(1)
+
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            with left_in_cycles() as left:
+                for _ in range(3):  # the loop may hold the last of them still
+                    await asyncio.to_thread(come_and_go, bookie.port)
+                    await until(lambda: not bookie.server.context.connections)
+            assert not left & {"SSLProtocol", "SSLObject", "TlsReads", "MemoryBIO", "TCPTransport"}
 
     on_uvloop(run)
 

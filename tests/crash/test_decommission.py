@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery import locks
-from bookie_pod.autorecovery.decommission import drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import NotThere, PodkeeperError, Refused
+from bookie_protocol.metadata_service.tree.under_replication import locks
 from tests.support.decommission_rig import GOING, QUICK, R, Rig, W, ledger
 
 REQUEST = DecommissionRequest(GOING, "first")
@@ -67,8 +66,7 @@ def no_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies gives no locks back, and none of its tasks goes on."""
-    monkeypatch.setattr(locks, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(drain, "STOP_SECONDS", 0.001)
+    monkeypatch.setattr(locks, "RELEASE_SECONDS", 0.001)
 
 
 async def requests_of_a_whole_run(folder: Path) -> int:

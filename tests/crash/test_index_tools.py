@@ -82,7 +82,8 @@ def _contents(disk: MemoryToolStores, engine: str) -> Contents:
 def _convert(target: IndexKind) -> Callable[[MemoryToolStores], None]:
     def run(disk: MemoryToolStores) -> None:
         with StoredSpaces(disk.files, disk.stores, LAYOUT) as spaces:
-            converting = conversion(disk.files, disk, LAYOUT, spaces.spaces[0].index, target)
+            space = spaces.spaces[0]
+            converting = conversion(disk.files, disk, LAYOUT, space.index, space.logs, target)
             try:
                 converting.run()
                 converting.commit()
@@ -111,9 +112,7 @@ def _rebuild(kind: StoreKind) -> Callable[[MemoryToolStores], None]:
 
 def _rebuild_index_files(disk: MemoryToolStores) -> None:
     logs = StoredLogs(disk.files, [FOLDER])
-    rebuilding = IndexFilesRebuild(
-        disk.files, logs, FileIndex(disk.files, [FOLDER]), FOLDER, set(LEDGERS), {}, lambda ledger_id, log_id: False
-    )
+    rebuilding = IndexFilesRebuild(disk.files, logs, FileIndex(disk.files, [FOLDER]), FOLDER, set(LEDGERS), {})
     rebuilding.run()
     rebuilding.commit(".BACKUP-test")
     logs.close()

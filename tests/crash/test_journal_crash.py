@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark, MarkFiles, replay_journal
+from bookie_pod.config.sections.journal import JournalConfig
+from bookie_pod.storage.journal import Journal, JournalBatch, LogMark, MarkFiles, journal_file, replay_journal
 from bookie_pod.storage.journal import format as fmt
 from bookie_pod.storage.journal.replay import settle_end
 from bookie_protocol.errors import StorageFault
@@ -72,7 +73,7 @@ def end_threads(journal: Journal) -> None:
 
 
 def live(
-    files: MemoryFiles, history: History, rng: random.Random, options: JournalOptions, *, ahead: bool = False
+    files: MemoryFiles, history: History, rng: random.Random, options: JournalConfig, *, ahead: bool = False
 ) -> None:
     """One process: start, add in bursts, checkpoint now and then (mark and trim), stop. Raises `Died`.
 
@@ -151,7 +152,7 @@ def died(
     files: MemoryFiles,
     history: History,
     rng: random.Random,
-    options: JournalOptions,
+    options: JournalConfig,
     at: int,
     *,
     ahead: bool = False,
@@ -165,18 +166,17 @@ def died(
 
 
 OPTIONS = {
-    "small files": small_options(max_file_bytes=6000, max_backups=1),
+    "small files": small_options(max_size_bytes=6000, max_backups=1),
     "one file": small_options(),
-    "no waiting": small_options(max_file_bytes=9000, flush_when_queue_empty=True, max_backups=0),
-    "wide alignment": small_options(alignment=4096, max_file_bytes=30_000),
-    "tiny writes": small_options(write_buffer_bytes=700, max_file_bytes=6000),
-    "past the page cache": small_options(direct_io=True, max_file_bytes=6000, max_backups=1),
+    "no waiting": small_options(max_size_bytes=9000, flush_when_queue_empty=True, max_backups=0),
+    "wide alignment": small_options(alignment_size_bytes=4096, max_size_bytes=30_000),
+    "through the page cache": small_options(direct_io=False, max_size_bytes=6000, max_backups=1),
 }
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["ordered names", "strict names"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-def test_dying_at_every_operation(options: JournalOptions, strict: bool) -> None:
+def test_dying_at_every_operation(options: JournalConfig, strict: bool) -> None:
     deaths = 0
     with quiet_death():
         while True:
@@ -190,7 +190,12 @@ def test_dying_at_every_operation(options: JournalOptions, strict: bool) -> None
     assert deaths > 40
 
 
-@pytest.mark.parametrize("name", ["small files", "no waiting", "tiny writes", "past the page cache"])
+def test_dying_at_every_operation_of_tiny_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_file, "WRITE_BYTES", 700)
+    test_dying_at_every_operation(OPTIONS["small files"], strict=False)
+
+
+@pytest.mark.parametrize("name", ["small files", "no waiting", "through the page cache"])
 def test_dying_while_groups_wait_for_their_sync(name: str) -> None:
     with quiet_death():
         for at in range(0, 60, 2):
@@ -259,7 +264,7 @@ def die_unsynced(files: MemoryFiles, entries: int, **options: object) -> None:
 def test_deferred_sync_survives_the_end_of_the_process(sync_data: bool) -> None:
     """What was acknowledged after the write to the OS is lost with the machine at most, not with the process."""
     files = fresh(strict=False)
-    die_unsynced(files, 30, sync_data=sync_data, max_file_bytes=4000)
+    die_unsynced(files, 30, sync_data=sync_data, max_size_bytes=4000)
     assert replayed(files.restart())[0].entries() == [(7, i) for i in range(30)]
     for seed in range(30):
         survived = replayed(files.crash(random.Random(seed)))[0].entries()

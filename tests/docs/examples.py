@@ -1,4 +1,4 @@
-"""The code blocks of a Markdown page, and running them.
+"""The code blocks of a Markdown page, and running them where a newcomer stands: see `Newcomer`.
 
     python   run in one namespace for the whole page; `await` may stand outside of functions
     console  `$ command` lines run in one shell for each block, their output in between
@@ -9,19 +9,18 @@ In what is expected `...` stands for anything.
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
-import io
+import json
 import os
 import re
+import signal
 import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.installed import Installed
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _MARK = "--- end of output ---"
@@ -49,16 +48,79 @@ def matches(expected: str, actual: str) -> bool:
     return re.fullmatch(pattern, actual.strip(), re.DOTALL) is not None
 
 
-async def run_python(code: str, page: str, line: int, namespace: dict) -> str:
-    """Run a block, and return what it printed."""
-    printed = io.StringIO()
-    tree = compile("\n" * (line - 1) + code, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    with redirect_stdout(printed):
-        if tree.co_flags & inspect.CO_COROUTINE:
-            await eval(tree, namespace)
-        else:
-            await asyncio.to_thread(exec, tree, namespace)
-    return printed.getvalue()
+class Newcomer:
+    """Runs the examples of one page in an environment with a wheel. Close it: it has a process."""
+
+    def __init__(self, installed: Installed, folder: Path) -> None:
+        self._installed = installed
+        self.folder = folder
+        self._errors = folder / "program.err"
+        with self._errors.open("wb") as errors:
+            self._program = subprocess.Popen(
+                [installed.command("python"), str(Path(__file__).with_name("program.py"))],
+                env=installed.variables(),
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run_python(self, code: str, page: str, line: int) -> str:
+        """Run a block, and return what it printed."""
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(json.dumps({"code": code, "page": page, "line": line}) + "\n")
+        self._program.stdin.flush()
+        answer = self._program.stdout.readline()
+        assert answer, f"{page}:{line} ended the program: {self._errors.read_text()}"
+        told = json.loads(answer)
+        assert not told["error"], told["error"]
+        return told["printed"]
+
+    def run_console(self, code: str, variables: Mapping[str, str], seconds: float = 100) -> list[tuple[str, str, str]]:
+        """Command, expected and actual output of each; both streams, as a terminal shows them. `variables` are what
+        blocks before have set."""
+        expected = commands(code)
+        script = "".join(f"{command}echo '{_MARK}'\n" for command, _ in expected)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+            check=False,
+            cwd=self.folder,
+            env={**self._installed.activated(), **variables},
+        )
+        outputs = done.stdout.split(f"{_MARK}\n")
+        return [(command, output, actual) for (command, output), actual in zip(expected, outputs, strict=False)]
+
+    def check(self, page: Path, number: int, replaced: Mapping[str, str], uri: str, seconds: float = 100) -> None:
+        """Run a block of a page on the cluster at `uri`, and assert that it gives what the page says.
+
+        `replaced` maps texts of the page to those of this run. `seconds` is what a console block may take.
+        """
+        found = blocks(page)
+        code = found[number].code
+        for text, other in replaced.items():
+            code = code.replace(text, other)
+        line = found[number].line
+        if found[number].language == "console":
+            for command, expected, actual in self.run_console(code, {"BK_metadataServiceUri": uri}, seconds):
+                assert matches(expected, actual), f"{page.name}:{line}: $ {command}{actual}"
+            return
+        printed = self.run_python(code, str(page), line)
+        after = found[number + 1] if number + 1 < len(found) else None
+        expected = after.code if after is not None and after.language == "text" else ""
+        assert matches(expected, printed), f"{page.name}:{line} printed:\n{printed}"
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._program.pid, signal.SIGKILL)
+        self._program.communicate()
 
 
 def commands(code: str) -> list[tuple[str, str]]:
@@ -71,43 +133,3 @@ def commands(code: str) -> list[tuple[str, str]]:
             command, output = found[-1]
             found[-1] = (command, output + line)
     return found
-
-
-def run_console(code: str, variables: dict[str, str], seconds: float = 100) -> list[tuple[str, str, str]]:
-    """Command, expected and actual output of each; both streams, as a terminal shows them. `variables` are what blocks
-    before have set."""
-    expected = commands(code)
-    script = "".join(f"{command}echo '{_MARK}'\n" for command, _ in expected)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", script],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=seconds,
-        check=False,
-        env={**os.environ, **variables, "PATH": path},
-    )
-    outputs = done.stdout.split(f"{_MARK}\n")
-    return [(command, output, actual) for (command, output), actual in zip(expected, outputs, strict=False)]
-
-
-async def check_example(
-    page: Path, number: int, replaced: Mapping[str, str], uri: str, namespace: dict, seconds: float = 100
-) -> None:
-    """Run a block of a page, on the cluster at `uri`, and assert that it gives what the page says. `replaced`: texts of
-    the page that stand for others here. `seconds`: what a console block may take."""
-    found = blocks(page)
-    code = found[number].code
-    for text, other in replaced.items():
-        code = code.replace(text, other)
-    line = found[number].line
-    if found[number].language == "console":
-        for command, expected, actual in run_console(code, {"BK_metadataServiceUri": uri}, seconds):
-            assert matches(expected, actual), f"{page.name}:{line}: $ {command}{actual}"
-        return
-    printed = await run_python(code, str(page), line, namespace)
-    after = found[number + 1] if number + 1 < len(found) else None
-    expected = after.code if after is not None and after.language == "text" else ""
-    assert matches(expected, printed), f"{page.name}:{line} printed:\n{printed}"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.chart_files import ROOT
 
-PACKAGES = ("bookie_pod", "bookie_client", "bookie_protocol", "operator", "pyspark_bookie")
+PACKAGES = ("podkeeper", "bookie_pod", "bookie_client", "bookie_protocol", "operator", "pyspark_bookie")
 PAGE = ROOT / "docs" / "architecture.md"
 _NAME = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)`")
 _DEFINED = re.compile(r"^\s*(?:async def|def|class)\s+(\w+)|^\s*(?:self\.)?(\w+)\s*(?::[^=\n]+)?=", re.MULTILINE)

@@ -59,7 +59,7 @@ def test_reasons_are_given_in_these_words() -> None:
     rows = [row for row in PAGE.splitlines() if row.startswith("| `")]
     quoted = [text for row in rows for text in re.findall(r"^\| `([^`]+)`", row)]
     reasons = [text for text in quoted if text not in {phase.value for phase in Phase}]
-    assert len(reasons) == 4
+    assert len(reasons) == 3
     for reason in reasons:
         longest = max(re.split(r"OPEN: |\d+|host-3|bookie-2", reason), key=len).strip()
         assert longest in source, reason

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_bookie.jobs.framework.registry import find_job, job_names
-from tests.docs.examples import blocks, check_example
-from tests.support.java import java_home
-from tests.support.standalone_command import StandaloneCommand
+from tests.docs.examples import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"
 BLOCKS = blocks(PAGE)
@@ -31,17 +29,6 @@ def page(tmp_path_factory):
     assert _ARCHIVE in text
     page.write_text(text.replace(_ARCHIVE, str(folder / "archive")))
     return page
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
-        yield cluster
-
-
-@pytest.fixture(autouse=True)
-def java(monkeypatch):
-    monkeypatch.setenv("JAVA_HOME", str(java_home()))
 
 
 def test_every_job_is_told_of():
@@ -65,5 +52,5 @@ def test_commands_that_are_only_shown_have_arguments_that_there_are():
 )
 @pytest.mark.slow
 @pytest.mark.timeout(_SECONDS + 60)
-async def test_example(number, page, cluster, namespace):
-    await check_example(page, number, {}, cluster.uri, namespace, _SECONDS)
+def test_example(number, page, cluster, newcomer):
+    newcomer.check(page, number, {}, cluster.uri, _SECONDS)

@@ -86,6 +86,6 @@ def test_reasons_are_given_in_its_words() -> None:
             "has an address of its own",
         ),
         *("serves TLS and yours do not", "is a bookie of BookieCluster", "is registered", "it has a cookie"),
-        *("close its writer, or end it with", "is being decommissioned", "were changed just now by somebody else"),
+        *("close its writer, or end it with", "is being decommissioned", "were changed just now"),
     ):
         assert words in source, words

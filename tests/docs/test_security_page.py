@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.config.model import all_keys
-from tests.docs.examples import blocks, check_example
+from tests.docs.examples import Newcomer, blocks
 from tests.support.bookie_process import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -21,11 +21,10 @@ BLOCKS = [(number, block) for number, block in enumerate(blocks(PAGE)) if block.
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(newcomer: Newcomer) -> Iterator[Path]:
     """Of the whole page; what still runs there at the end is stopped."""
-    made = tmp_path_factory.mktemp("security")
-    yield made
-    for file in made.glob("*.pid"):
+    yield newcomer.folder
+    for file in newcomer.folder.glob("*.pid"):
         with suppress(ProcessLookupError):
             os.kill(int(file.read_text()), signal.SIGKILL)
 
@@ -35,11 +34,8 @@ def ports() -> dict[str, str]:
     return {port: str(free_port()) for port in ("3181", "8000", "3182", "2281")}
 
 
-async def test_the_page(
-    folder: Path, ports: dict[str, str], namespace: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.delenv("BOOKIE_CONF", raising=False)
+@pytest.mark.timeout(300)
+def test_the_page(folder: Path, ports: dict[str, str], newcomer: Newcomer) -> None:
     for number, block in BLOCKS:
         if block.language == "properties":
             text = block.code
@@ -47,7 +43,7 @@ async def test_the_page(
                 text = text.replace(port, other)
             (folder / next(FILES)).write_text(text)
         elif block.language != "text":
-            await check_example(PAGE, number, ports, f"embedded://127.0.0.1:{ports['2281']}/ledgers", namespace, 200)
+            newcomer.check(PAGE, number, ports, f"embedded://127.0.0.1:{ports['2281']}/ledgers", 200)
 
 
 def test_every_key_exists() -> None:

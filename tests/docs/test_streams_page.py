@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.streams import StreamSettings
-from tests.docs.examples import blocks, check_example
+from tests.docs.examples import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "streams.md"
 BLOCKS = blocks(PAGE)
@@ -32,5 +32,5 @@ def test_the_page_names_every_setting():
     [n for n, block in enumerate(BLOCKS) if block.language in ("python", "console")],
     ids=lambda n: f"line {BLOCKS[n].line}",
 )
-async def test_example(number, cluster, namespace):
-    await check_example(PAGE, number, {URI: cluster.uri}, cluster.uri, namespace)
+def test_example(number, cluster, newcomer):
+    newcomer.check(PAGE, number, {URI: cluster.uri}, cluster.uri)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_operator.lease import SCOPE_DURATION_S, SCOPE_LEASE
 from tests.e2e.support.bookie_cluster import spec
 from tests.e2e.support.helm import Helm
 from tests.e2e.support.kube import Kube, condition_of
@@ -65,11 +66,48 @@ def test_a_second_operator_stays_out_and_says_so(make_cluster, kube, settings, o
         helm.uninstall("second", hooks=False)
 
 
+def test_a_second_release_in_one_namespace_stands_by_until_the_first_one_is_gone(
+    make_cluster, kube, settings, helm, operator
+):
+    """Each has a Lease of its own by which it leads, and the namespace has one that only one of them holds."""
+    if settings.local:
+        pytest.skip("the first operator is a release here")
+    cluster = make_cluster()
+    cluster.wait_ready(240)
+    before = cluster.status()
+    repository, _, tag = settings.image.rpartition(":")
+    image = {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}
+    first, second = "podkeeper-operator", "second-podkeeper-operator"
+    helm.install("second", "podkeeper-operator", {"image": image, "crds": {"install": False}})
+    try:
+        kube.wait_for("Event", lambda _: "AnotherOperator" in cluster.events(), 180, "the second one to stay out")
+        kube.wait_for(
+            "Deployment",
+            lambda seen: condition_of(seen[second], "Available")["status"] == "False",
+            120,
+            "the second one to be not ready",
+            name=second,
+        )
+        assert cluster.status()["conditions"] == before["conditions"]
+        leases = {lease["metadata"]["name"] for lease in kube.list("Lease")}
+        assert leases >= {first, second, SCOPE_LEASE}
+        kube.patch("Deployment", first, {"spec": {"replicas": 0}}, subresource="scale")
+        generation = cluster.scale(4)
+        cluster.wait_ready(SCOPE_DURATION_S + 600, generation=generation)
+        cluster.wait_pods(4)
+    finally:
+        helm.uninstall("second", hooks=False)
+        kube.delete("Lease", SCOPE_LEASE)  # else the first one waits for five minutes too
+        kube.patch("Deployment", first, {"spec": {"replicas": 1}}, subresource="scale")
+    cluster.wait_ready(300, generation=cluster.scale(3))
+
+
 def test_an_operator_is_not_uninstalled_before_its_clusters(make_cluster, helm, operator):
     cluster = make_cluster()
     cluster.wait_ready(240)
     with pytest.raises(AssertionError, match="uninstall"):
         helm.uninstall(operator.release)
+    operator.install()  # Helm upgrades no release that it has marked as uninstalling
     cluster.scale(4)
     cluster.wait_ready(300)
 

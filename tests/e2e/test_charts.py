@@ -13,6 +13,7 @@ import yaml
 from bookie_operator.main import main
 from tests.e2e.support.environment import Environment
 from tests.support.chart_files import CHARTS, CLUSTER, OPERATOR, alert_files
+from tests.support.helm_api import RELEASE, HelmApi, serve_helm
 from tests.support.helm_charts import NAMESPACE, Object, lint, program, refused, render
 
 EXAMPLES = sorted(CHARTS.glob("*/ci/*.yaml"))
@@ -91,9 +92,47 @@ def test_the_check_before_an_uninstall_is_no_pod_of_the_operator():
     assert only(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels
 
 
+def test_a_refused_uninstall_leaves_the_release_as_it_was():
+    """Helm marks it as uninstalling before the check, and upgrades no such release."""
+    objects = render(OPERATOR, values={"namespaces": ["a", "b"]})
+    policy, binding = only(objects, "ValidatingAdmissionPolicy"), only(objects, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    matched = policy["spec"]["matchConstraints"]
+    assert matched["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+    assert matched["objectSelector"]["matchLabels"] == {"owner": "helm", "name": "podkeeper", "status": "uninstalling"}
+    assert [(rule["resources"], rule["operations"]) for rule in matched["resourceRules"]] == [(["secrets"], ["UPDATE"])]
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    for without in ({"keepRelease": False}, {"enabled": False}):
+        kinds = {each["kind"] for each in render(OPERATOR, values={"uninstallCheck": without})}
+        assert "ValidatingAdmissionPolicy" not in kinds
+        assert ("Job" in kinds) is without.get("enabled", True)
+
+
+@pytest.mark.parametrize(
+    ("guarded", "fails", "state", "upgrades"),
+    [(False, True, "uninstalling", False), (True, True, "deployed", True), (True, False, None, None)],
+    ids=["without the policy", "refused", "uninstalled"],
+)
+async def test_helm_upgrades_a_release_whose_uninstall_was_refused(
+    guarded: bool, fails: bool, state: str | None, upgrades: bool | None, tmp_path: Path
+):
+    objects = render(OPERATOR)
+    policy = only(objects, "ValidatingAdmissionPolicy") if guarded else None
+    async with serve_helm(HelmApi(tmp_path, only(objects, "Job"), fails, policy)) as api:
+        code, printed = await api.helm("uninstall", RELEASE)
+        assert (code != 0) is fails, printed
+        assert api.state == state
+        assert ("configmaps" in api.deleted) is not fails
+        if upgrades is not None:
+            code, printed = await api.helm("upgrade", RELEASE, api.chart(), "--dry-run=client")
+            assert (code == 0) is upgrades, printed
+            assert ("no deployed releases" in printed) is not upgrades
+
+
 def test_operator_by_default_works_in_its_own_namespace():
     objects = render(OPERATOR)
-    assert only(objects, "ClusterRole")["metadata"]["name"].endswith("-read")
+    names = {each["metadata"]["name"].rpartition("-")[2] for each in objects if each["kind"] == "ClusterRole"}
+    assert names == {"read", "view", "edit"}
     assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "Role"} == {NAMESPACE}
     assert len([each for each in objects if each["kind"] == "CustomResourceDefinition"]) == 3
     for each in objects:
@@ -102,10 +141,14 @@ def test_operator_by_default_works_in_its_own_namespace():
 
 
 def test_operator_with_a_list_of_namespaces_has_a_role_in_each_and_no_cluster_role():
-    objects = render(OPERATOR, values={"namespaces": ["a", "b"], "rbac": {"clusterRead": False}})
+    objects = render(OPERATOR, values={"namespaces": ["a", "b"], "rbac": {"clusterRead": False, "aggregate": False}})
     assert not [each for each in objects if each["kind"].startswith("ClusterRole")]
     roles = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in objects if each["kind"] == "Role"}
     assert roles == {("a", ACCOUNT), ("b", ACCOUNT), (NAMESPACE, f"{ACCOUNT}-lease")}
+    lease = only([each for each in objects if each["metadata"]["name"] == f"{ACCOUNT}-lease"], "Role")
+    assert lease["rules"][1]["resourceNames"] == [ACCOUNT]
+    arguments = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"--lease-name={ACCOUNT}" in arguments
     for binding in (each for each in objects if each["kind"] == "RoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}]
 
@@ -123,7 +166,13 @@ def test_operator_is_started_with_options_that_it_has(values: Path):
     assert given["no_nodes"] != wanted.get("rbac", {}).get("clusterRead", True)
     variables = {each["name"]: each.get("value") for each in container["env"]}
     assert variables["PODKEEPER_IMAGE"] == "podkeeper"
-    assert set(variables) == {"MALLOC_ARENA_MAX", "POD_NAME", "POD_NAMESPACE", "PODKEEPER_IMAGE"}
+    assert set(variables) == {
+        "MALLOC_ARENA_MAX",
+        "POD_NAME",
+        "POD_NAMESPACE",
+        "PODKEEPER_IMAGE",
+        "PODKEEPER_OPERATOR_IMAGE",
+    }
 
 
 def test_definitions_are_what_they_were_but_for_annotations():
@@ -148,7 +197,7 @@ def test_alerts_are_rendered_for_the_cluster():
     assert 'pod=~\\"events-bookie-.+\\"' in text
     filling = by_name["PodkeeperDiskFilling"]
     assert (filling["for"], filling["labels"]) == ("1h", {"severity": "critical", "team": "storage"})
-    assert filling["annotations"]["runbook_url"] == "https://runbooks.example.org/podkeeper/PodkeeperDiskFilling.md"
+    assert filling["annotations"]["runbook_url"] == "https://runbooks.example.org/podkeeper/PodkeeperDiskFilling/"
     assert "< 3" in by_name["PodkeeperClusterNotWritable"]["expr"]
 
 

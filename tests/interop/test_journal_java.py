@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.journal import JournalBatch, JournalOptions
+from bookie_pod.storage.journal import JournalBatch
 from bookie_pod.storage.journal import format as fmt
 from tests.support.java_bookie import java_shell
 from tests.support.journal_rig import JournalRig, an_entry
@@ -26,7 +27,7 @@ EXPECTED = [(7, -0x1000), (7, 0), (7, 1), (7, -0x2000), (7, -0x8000), (7, 2), (8
 def test_readjournal(class_path: str, tmp_path: Path, checks: bool) -> None:
     directory = str(tmp_path / "journal" / "current")
     (tmp_path / "ledgers" / "current").mkdir(parents=True)
-    with JournalRig(PosixFiles(), JournalOptions(group_checks=checks), directory=directory) as rig:
+    with JournalRig(PosixFiles(), JournalConfig(group_checks=checks), directory=directory) as rig:
         for records in BATCHES:
             rig.add(JournalBatch.of(*records))
     configuration = tmp_path / "bookie.conf"

@@ -14,7 +14,9 @@ import pytest
 from bookie_client import Client, ClientOptions, KerberosAuth
 from bookie_protocol.auth.kerberos import KerberosKeys
 from bookie_protocol.auth.sasl import JaasAuth, SaslServer, accounts_of
-from bookie_protocol.errors import InvalidConfiguration, PodkeeperError, Unauthorized
+from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable, PodkeeperError, Unauthorized
+from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
+from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.wire.auth import Peer
 from tests.interop.cluster import KINDS, Cluster
 from tests.interop.java_client import JavaClient, JavaClientError
@@ -28,6 +30,7 @@ from tests.interop.test_security import (
     refused,
 )
 from tests.support.kdc import REALM, Kdc
+from tests.support.zookeeper import ZooKeeperServer
 
 __all__ = ["java"]  # a fixture
 HOST = "127.0.0.1"
@@ -137,6 +140,28 @@ async def test_python_clients(kerberos_cluster: Cluster, kdc: Kdc, version: int)
             await (await client.create(ensemble=1, write_quorum=1, ack_quorum=1)).append(b"")
 
 
+async def test_zookeeper(kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that asks for Kerberos, a client with a ticket, and clients without one."""
+    service = f"zookeeper/{HOST}"
+    kdc.principal(service)
+    own = f'useKeyTab=true storeKey=true doNotPrompt=true keyTab="{keytab(kdc, service)}" principal="{service}@{REALM}"'
+    server = ZooKeeperServer(str(tmp_path), kerberos=(own, str(kdc.configuration)))
+    login = SaslLogin(mechanism=SaslMechanism.GSSAPI)
+    await asyncio.to_thread(server.start)
+    try:
+        monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "tickets"))
+        with pytest.raises(MetadataUnavailable, match="run kinit"):
+            await open_metadata_service(server.uri(), sasl=login, timeout=10)
+        with pytest.raises(MetadataUnavailable):
+            await open_metadata_service(server.uri(), timeout=5)
+        kdc.ticket(CLIENT, tmp_path / "tickets")
+        opened = await open_metadata_service(server.uri(), sasl=login, timeout=30)
+        await opened.cluster.initialize()
+        await opened.close()
+    finally:
+        server.stop()
+
+
 # --- both sides of ours, and what comes between them ----------------------------------------------------------------
 
 
@@ -168,7 +193,7 @@ async def test_by_the_sections_of_a_login_configuration(kdc: Kdc) -> None:
 
 
 async def test_who_is_not_who_they_say(kdc: Kdc, keys: KerberosKeys) -> None:
-    with refusing("'stranger@PODKEEPER.TEST' is none of saslJaasClientAllowedIds"):
+    with refusing("'stranger@PODKEEPER.TEST' does not match saslJaasClientAllowedIds"):
         await log_in(auth(kdc, "stranger"), keys)
     with refusing("is there a key of client-bookkeeper in keytab", InvalidConfiguration):
         await log_in(auth(kdc, CLIENT, keytab(kdc, "stranger")), keys)
@@ -200,7 +225,7 @@ async def test_what_is_said_twice_cut_changed_or_too_long(kdc: Kdc, keys: Kerber
     [
         (b"\x02\x00\x00\x00", "wants what follows to be wrapped"),
         (b"\x01\x00", "wants what follows to be wrapped"),
-        (b"\x01\x00\x00\x00bookkeeper@PODKEEPER.TEST", "in the name of somebody else"),
+        (b"\x01\x00\x00\x00bookkeeper@PODKEEPER.TEST", "in the name of another user"),
         (b"\x01\x00\x00\x00client-bookkeeper@PODKEEPER.TEST", None),
         (None, "login of 'client-bookkeeper@PODKEEPER.TEST'"),  # not wrapped by who has the ticket
     ],
@@ -211,8 +236,8 @@ async def test_the_end_of_a_login(kdc: Kdc, keys: KerberosKeys, chosen: bytes | 
     assert (await mine.process(answer or b"")).token == b""
     offered, _ = await yours.step(b"")
     assert offered is not None
-    assert mine._context.unwrap(offered).message == b"\x01\x00\x00\x00"
-    last = b"rubbish" if chosen is None else mine._context.wrap(chosen, False).message
+    assert mine._client._context.unwrap(offered).message == b"\x01\x00\x00\x00"
+    last = b"rubbish" if chosen is None else mine._client._context.wrap(chosen, False).message
     if says is None:
         assert await yours.step(last) == (None, "client-bookkeeper@PODKEEPER.TEST")
     else:

@@ -92,7 +92,7 @@ class Collected:
 def collected(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Collected]:
     uri = zookeeper.uri(f"/{uuid4().hex}")
     token = tmp_path / "token"
-    token.write_text("s3cret")
+    token.write_text("s3cret-of-the-cluster")
     assert ServeProcess.command("cluster", "init", uri).returncode == 0
     settings = {
         "metadataServiceUri": uri,

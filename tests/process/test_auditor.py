@@ -78,11 +78,11 @@ class Audited:
         except TimeoutError:
             raise AssertionError(f"marked are {found}, not {expected}") from None
 
-    def look_again(self, since_ms: Mapping[str, int]) -> None:
-        """As when these bookies come back."""
+    def look_again(self) -> None:
+        """As when bookies come back."""
         term = self.auditor._term
         assert term is not None
-        term.withdrawals.request(since_ms)
+        term.withdrawals.request()
 
     def check(self, check: Check) -> CheckStatus:
         return next(each for each in self.auditor.status().checks if each.check is check)
@@ -127,7 +127,7 @@ async def test_killed_then_marked_after_the_delay_then_back_and_unmarked(audited
     # A look at a bookie that is registered and does not answer yet leaves the mark to a worker, of which there is none.
     async with asyncio.timeout(MARKED_S):
         while await audited.marked():
-            audited.look_again({victim: absent.since_ms})
+            audited.look_again()
             await asyncio.sleep(0.5)
     await until(lambda: audited.auditor.status().withdrawn_marks == len(expected), MARKED_S)
     async with asyncio.timeout(MARKED_S):
@@ -186,7 +186,7 @@ async def test_a_copy_that_a_bookie_does_not_hold_is_found(audited: Audited, che
     metadata = await audited.client.stored_metadata(lost)
     names = metadata.value.last_ensemble
     (spare,) = set(audited.cluster.bookies) - set(names)
-    await audited.service.ledgers.write(metadata.value.with_ensemble(0, (spare, *names[1:])), metadata.version)
+    await audited.service.ledgers.write(metadata.value.with_ensemble(0, (spare, *names[1:])), metadata.identity)
     last = await audited.run_check(check)
     assert await audited.marked() == {lost: (spare,)}
     assert last.counts["marked"] == 1

@@ -36,6 +36,8 @@ NEW = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 ONE_COPY = "--ensemble=1 --write-quorum=1 --ack-quorum=1"
 SERVED = {
     "version": "",
+    "completion": "bash",
+    "man": "{folder}/man",
     "config check": "{conf}",
     "config docs": "",
     "config print": "{conf} --json",
@@ -53,7 +55,8 @@ SERVED = {
     "cluster lost-delay set": "0",
     "cluster lost-delay get": "",
     "cluster list-under-replicated": "",
-    "cluster health-check": "",
+    "cluster health-check": "--ensemble=1",
+    "cluster client-quarantine": "",
     "cluster cookie generate": "10.1.1.1:3181 -j /j -l /l -o {folder}/cookie",
     "cluster cookie create": "10.1.1.1:3181 --cookie-file={folder}/cookie",
     "cluster cookie update": "10.1.1.1:3181 --cookie-file={folder}/cookie",
@@ -66,6 +69,7 @@ SERVED = {
     "ledger recover": "7 --password-file={password} --json",
     "ledger list": "--long",
     "ledger info": "7 --json",
+    "ledger doctor": "7 --json",
     "shell": "ledgermetadata -ledgerid 7",
     "bench read": "7 --entries=1 --password-file={password}",
     "bench write": f"{ONE_COPY} --entries=10 --password-file={{password}}",
@@ -87,8 +91,10 @@ SERVED = {
     "gc suspend": "--major --minor",
     "gc resume": "--major --minor",
     "gc run": "",
+    "gc allow-deletions": "--older-metadata",
     "gc why": "0",
     "gc forecast": "",
+    "gc logs": "",
     "gc quarantine": "",
     "scrub run": "",
     "scrub status": "",
@@ -98,6 +104,9 @@ SERVED = {
     "index stop": "",
     "ledger delete": "7 --yes",
     "drain-clients": "",
+    "doctor": "--no-writes",
+    "support-bundle": "--output={folder}/bundle.tar.gz",
+    "cluster metadata backup": "{uri} {folder}/backup",
 }
 """Commands beside the bookie, which they find by BOOKIE_CONF, and the rest of their command lines."""
 STOPPED = {
@@ -120,6 +129,9 @@ STOPPED = {
     "disk finish": "",
     "disk rename-bookie": "{bookie} 10.1.1.1:3181",
     "disk format": "--yes",
+    "cluster metadata restore": "{folder}/backup {folder}/restored",
+    "cluster metadata copy": "{uri} {folder}/copied",
+    "cluster metadata reopen": "{uri} --confirm",
     "cluster format": "{uri} --confirm --force",
     "cluster nuke": "{uri} --root=/ledgers --confirm --force",
 }
@@ -286,7 +298,7 @@ class Planted:
             self.bookie.kill()
 
     def plant(self, where: str) -> str:
-        self.secrets[where] = f"c4nary{len(self.secrets)}of-it"
+        self.secrets[where] = f"c4nary{len(self.secrets)}of-the-cluster"
         return self.secrets[where]
 
     def ask(self, path: str, method: str = "GET", body: object = None, token: str | None = None) -> str:

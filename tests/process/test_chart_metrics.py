@@ -18,6 +18,7 @@ from tests.support.auto_recovery import AutoRecoveryProcess
 from tests.support.chart_files import FROM_PROMETHEUS, Query, metrics, queries
 from tests.support.http_answers import ask
 from tests.support.small_bookie import SMALL_BOOKIE
+from website.pages.metrics import groups
 
 
 def names(text: str) -> set[str]:
@@ -27,17 +28,21 @@ def names(text: str) -> set[str]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=KNOWN_ENGINES, ids=map(short_name, KNOWN_ENGINES))
-async def exported(tmp_path_factory, request: pytest.FixtureRequest) -> set[str]:
-    """By a bookie of one engine, and by auto-recovery."""
+async def scraped(tmp_path_factory, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Of a bookie of one engine, and of auto-recovery."""
     work: Path = tmp_path_factory.mktemp("metrics")
     settings = {**SMALL_BOOKIE, "ledgerStorageClass": request.param}
     async with StandaloneCluster(work / "cluster", 1, settings, http_port=0) as cluster:
         (bookie,) = cluster.bookies.values()
-        found = names((await ask(bookie.http_port or 0, "/metrics")).body)
+        of_bookie = (await ask(bookie.http_port or 0, "/metrics")).body
         with AutoRecoveryProcess(work / "autorecovery", cluster.metadata_service_uri) as process:
             await process.ready()
-            found |= names(process.get("/metrics")[1])
-    return found
+            return of_bookie, process.get("/metrics")[1]
+
+
+@pytest.fixture(scope="module")
+def exported(scraped: tuple[str, str]) -> set[str]:
+    return {name for page in scraped for name in names(page)}
 
 
 def operator_metrics() -> set[str]:
@@ -73,3 +78,20 @@ def test_a_metric_that_nobody_exports_is_noticed(exported: set[str]):
 def test_metrics_of_all_queries_are_exported(exported: set[str]):
     known = exported | operator_metrics()
     assert [each for query in queries() for each in missing(query, known)] == []
+
+
+def test_page_of_metrics_has_all_with_type_and_labels(scraped: tuple[str, str]):
+    known = {each.name: each for group in groups() for each in group.metrics}
+    for page in scraped:
+        types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+        for name, kind in types.items():
+            plain = re.sub(r"_dir_\w+_usage$", "_dir_PATH_usage", re.sub(r"(usage_buckets_le)_\d+$", r"\1_10", name))
+            assert plain in known, f"website/metrics.toml says nothing of {name}"
+            assert known[plain].type == kind, name
+            (labels,) = {frozenset(re.findall(r'(\w+)="', line)) for line in _series(page, name, kind)}
+            assert labels - {"success", "quantile", "le", "thread", "threadPool"} <= {*known[plain].labels}, name
+
+
+def _series(page: str, name: str, kind: str) -> list[str]:
+    sample = f"{name}_bucket" if kind == "histogram" else name
+    return re.findall(rf"^{sample}(?:\{{.*\}})? ", page, re.MULTILINE)

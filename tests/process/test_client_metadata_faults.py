@@ -11,6 +11,7 @@ from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.client_workload import Workload
 from tests.support.cluster_fixtures import bookies, cluster
+from tests.support.etcd import EtcdServer
 from tests.support.hanging import hanging
 from tests.support.metadata_process import MetadataProcess
 from tests.support.until import until
@@ -31,12 +32,19 @@ OUTAGE = 2.0
 
 
 @pytest.fixture(
-    scope="module", params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)], ids=lambda name: name
+    scope="module",
+    params=[
+        "embedded",
+        pytest.param("zookeeper", marks=pytest.mark.zookeeper),
+        pytest.param("etcd", marks=pytest.mark.etcd),
+    ],
+    ids=lambda name: name,
 )
 def metadata_service(request, tmp_path_factory):
     """One that tests may kill and start again."""
     folder = tmp_path_factory.mktemp("metadata")
-    service = MetadataProcess(folder) if request.param == "embedded" else ZooKeeperServer(str(folder))
+    services = {"embedded": MetadataProcess, "zookeeper": lambda at: ZooKeeperServer(str(at)), "etcd": EtcdServer}
+    service = services[request.param](folder)
     service.start()
     yield service
     service.stop()
@@ -71,7 +79,7 @@ async def test_a_bookie_dies_while_the_metadata_service_is_away(cluster, metadat
             assert victim in load.ledger.metadata.last_ensemble
             await asyncio.to_thread(metadata_service.start)
         else:
-            with hanging([metadata_service._running().pid]):
+            with hanging([metadata_service.pid]):
                 cluster.kill(victim)
                 await asyncio.sleep(OUTAGE)
                 assert victim in load.ledger.metadata.last_ensemble
@@ -86,7 +94,7 @@ async def test_calls_that_need_the_metadata_service_say_so_and_work_again_when_i
     async with Client(service) as client:
         ledger = await client.create(write_quorum=3)
         await ledger.append(b"before")
-        with hanging([metadata_service._running().pid]):
+        with hanging([metadata_service.pid]):
             began = asyncio.get_running_loop().time()
             outcomes = await asyncio.gather(
                 client.metadata(ledger.ledger_id),

@@ -3,6 +3,7 @@ nothing, or that is another cluster's; entry logs that are damaged. Nothing that
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -70,20 +71,59 @@ def test_a_metadata_service_that_does_not_answer(bookie: CollectedBookie, metada
 
 
 def test_a_metadata_service_that_lists_nothing(bookie: CollectedBookie) -> None:
+    """A forced pass looks twice, and then at each ledger by itself: they really are gone."""
     with BlockingClient(bookie.uri) as client:
         name, ledger_ids = bookie.fill_log(client, [49] * 20)
         delete(client, client.list())
-    logs = bookie.logs()
     done = bookie.collect(major=True)
-    assert (done["ledgersDeleted"], done["logsDeleted"], done["logsCompacted"]) == (0, 0, 0)
     assert bookie.logged(EMPTY)
-    assert any("the metadata service lists no ledger at all" in error for error in done["errors"])
-    assert bookie.metric("bookie_LAST_GC_PASS_ERRORS") >= 1
-    assert bookie.logs() == logs
-    assert {served(bookie, ledger_id, 48) for ledger_id in ledger_ids} == {V2Code.EOK}
-    # They really are gone: each was looked for by itself.
-    assert bookie.collect()["ledgersDeleted"] == len(ledger_ids) + 1
+    assert done["ledgersDeleted"] == len(ledger_ids) + 1
     assert name not in bookie.logs()
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["it runs", "it is started again"])
+def test_metadata_of_before_cost_no_ledger(
+    bookie: CollectedBookie, metadata: MetadataProcess, tmp_path: Path, restarted: bool
+) -> None:
+    """A backup was restored: what it does not know was not deleted. The newest state comes back later."""
+    store, backup, newest = tmp_path / "metadata" / "store", tmp_path / "backup", tmp_path / "newest"
+    with BlockingClient(bookie.uri) as client:
+        _, old = bookie.fill_log(client, [49])
+        metadata.kill()
+        shutil.copytree(store, backup)
+        metadata.start()
+    with BlockingClient(bookie.uri) as client:
+        name, since = bookie.fill_log(client, [49] * 20)
+    until_true(lambda: not bookie.collect()["errors"], PATIENCE_S)
+    logs = bookie.logs()
+    if restarted:
+        bookie.kill()
+    metadata.kill()
+    store.rename(newest)
+    backup.rename(store)
+    metadata.start()
+    if restarted:
+        bookie.start()
+    with BlockingClient(bookie.uri) as client:
+        write(client, [1] * 30)  # the service catches up
+    for _ in range(3):
+        done = bookie.collect(major=True)
+        assert (done["ledgersDeleted"], done["logsDeleted"], done["logsCompacted"]) == (0, 0, 0)
+        assert done["errors"]
+    assert bookie.metric("bookie_LEDGER_DELETIONS_HELD") == 1
+    assert "put back to an older state" in bookie.why(name)["reason"]
+    assert set(bookie.logs()) >= set(logs)
+    metadata.kill()
+    shutil.rmtree(store)
+    newest.rename(store)
+    metadata.start()
+    until_true(lambda: not bookie.collect()["errors"], PATIENCE_S)
+    assert bookie.metric("bookie_LEDGER_DELETIONS_HELD") == 0
+    with BlockingClient(bookie.uri) as client:
+        for ledger_id in (*old, *since):
+            check(client, ledger_id, 49)
+        delete(client, since[:10])
+    until_true(lambda: bookie.collect()["ledgersDeleted"] == 10, PATIENCE_S)
 
 
 def test_a_metadata_service_of_another_cluster(
@@ -105,7 +145,7 @@ def test_a_metadata_service_of_another_cluster(
         while bookie.process is not None and bookie.process.poll() is None:
             done = bookie.collect(major=True)
             assert (done["ledgersDeleted"], done["logsDeleted"], done["logsCompacted"]) == (0, 0, 0)
-    assert bookie.ended() == ExitCode.REGISTRATION_FAILED
+    assert bookie.ended() == ExitCode.SERVER_EXCEPTION
     assert set(bookie.logs()) >= set(logs)
     metadata.kill()
     (tmp_path / "metadata" / "store").rename(tmp_path / "not ours")

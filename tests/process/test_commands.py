@@ -19,7 +19,7 @@ from tests.support.until import until_true
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with StandaloneCommand(tmp_path_factory.mktemp("standalone") / "data", installed=True) as cluster:
+    with StandaloneCommand(tmp_path_factory.mktemp("standalone") / "data", command=BOOKIE) as cluster:
         yield cluster
         assert cluster.stop() == 0
         assert cluster.errors.read_text() == "bookie: stopped\n"
@@ -162,12 +162,12 @@ def test_tail_prints_entries_as_they_are_written_and_ends_with_the_ledger(cluste
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_writer_that_is_stopped_closes_its_ledger_and_names_it(bookie, number, code):
+    ledgers = set(bookie("ledger", "list")[1].split())
     process = subprocess.Popen(
         [BOOKIE, "ledger", "write"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     process.stdin.write(b"one\ntwo\nhalf")
     process.stdin.flush()
-    ledgers = set(bookie("ledger", "list")[1].split())
     until_true(lambda: set(bookie("ledger", "list")[1].split()) - ledgers, 20)
     (ledger,) = set(bookie("ledger", "list")[1].split()) - ledgers
     until_true(lambda: process.poll() is None)
@@ -234,7 +234,7 @@ def test_benchmarks_measure_and_leave_nothing(bookie):
 
 
 def test_data_survives_and_a_killed_bookie_comes_back(tmp_path):
-    with StandaloneCommand(tmp_path / "data", "--bookies", "2", installed=True) as first:
+    with StandaloneCommand(tmp_path / "data", "--bookies", "2", command=BOOKIE) as first:
         with BlockingClient(first.uri) as client, client.create(ensemble=2, ack_quorum=1) as ledger:
             ledger.append(b"before")
             killed = first.ready["bookies"][0]["pid"]

@@ -28,6 +28,7 @@ from tests.support.warm import WarmProcess
 
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 NOT_IN_A_BOOKIE = {
+    "resident-bound": "of processes that serve gRPC",
     "event loop": "the probes that it does not answer",
     "kazoo's threads": "of a library; the driver begins a new session",
     "bookie client": "of clients",
@@ -68,7 +69,13 @@ def pattern(row: str) -> re.Pattern[str]:
 
 
 THREADS = [row for row in rows() if row not in NOT_IN_A_BOOKIE and row not in SHORT_LIVED]
-TASKS = ["registration", "metadata session", "metadata events", "ends of metadata sessions", "health over gRPC"]
+TASKS = [
+    "registration",
+    "metadata session",
+    "metadata events",
+    "ends of metadata sessions",
+    "gateway beside the bookie",
+]
 
 
 class Killed(ServeProcess):
@@ -162,7 +169,8 @@ def test_a_bookie_ends_when_a_thread_ends(bookie: Killed, row: str) -> None:
 
     found: list[str] = []
     until_true(lambda: found.extend(alive()) or found, SECONDS)
-    assert bookie.ask("/healthz") == bookie.ask("/readyz") == 200
+    until_true(lambda: bookie.ask("/readyz") == 200, SECONDS)  # once gRPC is served too
+    assert bookie.ask("/healthz") == 200
     with SyncClient(bookie.port) as waiting:
         waiting.ask(v2_add(entry(LEDGER + 3, 0)))
         for name in found:
@@ -196,9 +204,8 @@ def test_a_bookie_ends_when_a_lasting_task_ends(bookie: Killed, task: str) -> No
     until_true(lambda: task in bookie.order("tasks"), SECONDS)
     bookie.order(f"task {task}")
     assert bookie.ended() == ExitCode.BOOKIE_EXCEPTION
-    assert bookie.lines() == [
-        f"bookie: the task of the {task} ended: Killed(): the process ends, to be started anew",
-    ]
+    (line,) = bookie.lines()
+    assert line.startswith(f"bookie: the task of the {task} ended: Killed()")
 
 
 def test_sigterm_ends_a_bookie_whose_flushes_have_nobody_to_make_them(bookie: Killed) -> None:
@@ -244,4 +251,5 @@ def test_other_processes_end_likewise(tmp_path: Path, metadata: MetadataProcess,
         started.kill()
         started.wait()
     told = [line for line in (tmp_path / "output").read_text().splitlines() if line.startswith("bookie: ")]
-    assert told == [f"bookie: the task of the {task} ended: Killed(): the process ends, to be started anew"]
+    (line,) = told
+    assert line.startswith(f"bookie: the task of the {task} ended: Killed()")

@@ -17,7 +17,7 @@ from tests.support.certificates import Certificates
 from tests.support.frames import entry, v2_add, v2_code, v2_read
 from tests.support.serve_process import ServeProcess, SyncClient
 
-TOKEN = "s3cret"
+TOKEN = "s3cret-of-the-cluster"
 READ_ONLY = 105
 
 

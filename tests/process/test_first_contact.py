@@ -107,7 +107,7 @@ def test_pulsars_configuration_and_its_largest_messages(
     assert seen.stdout.split() == ["[ledgers,", "x]"]
     instance = ServeProcess.command("shell", "-conf", str(bookie.work / "bookie.conf"), "whatisinstanceid")
     assert (instance.returncode, "InstanceId: " in instance.stdout) == (0, True), instance.stderr
-    assert not bookie.logged("network locations cannot be told; the last known ones are used")
+    assert not bookie.logged("network locations cannot be looked up; the last known ones are used")
 
 
 def test_racks_that_pulsar_assigns_are_those_of_repairs(

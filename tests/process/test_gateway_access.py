@@ -43,8 +43,8 @@ async def test_who_shows_certificate_and_token_writes_and_reads(access, address)
     [
         (None, "client", grpc.StatusCode.UNAUTHENTICATED),
         ("wrong", "client", grpc.StatusCode.UNAUTHENTICATED),
-        ("kept-secret", None, grpc.StatusCode.UNAVAILABLE),
-        ("kept-secret", "unknown", grpc.StatusCode.UNAVAILABLE),
+        ("kept-secret-of-the-port", None, grpc.StatusCode.UNAVAILABLE),
+        ("kept-secret-of-the-port", "unknown", grpc.StatusCode.UNAVAILABLE),
     ],
 )
 async def test_others_are_refused(access, address, token, certificate, code):

@@ -12,6 +12,8 @@ import pytest
 
 from bookie_client import Client, ClientOptions
 from bookie_protocol.errors import LedgerClosed, LedgerFenced
+from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.metadata_service.findings import Finding, Reason
 from tests.support.auto_recovery import QUICK, AutoRecoveryProcess, healed
 from tests.support.client_workload import Workload
 from tests.support.cluster_fixtures import all_writable
@@ -20,6 +22,7 @@ from tests.support.healing_rig import ENTRIES, PASSWORD, copies_are_whole, write
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
+from tests.support.warm import BOOKIE, WarmProcess
 
 PAYLOAD = b"x" * 900
 
@@ -267,3 +270,29 @@ async def test_the_metadata_service_goes_away_for_longer_than_sessions_last(
         await healed(client, [victim])
         assert one.stop() == 0
     await copies_are_whole(client, ids)
+
+
+async def test_a_ledger_whose_end_cannot_be_known_is_closed_by_hand(
+    cluster: ServeCluster, client: Client, tmp_path: Path
+) -> None:
+    """One of its bookies is gone, and another lost entries: the worker refuses, and says what to do."""
+    await added(cluster, client, 4)
+    async with Client(cluster.uri) as dead:
+        ledger = await dead.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await ledger.append_many([b"%d" % n for n in range(20)])
+        ledger_id, (gone, lost, _) = ledger.ledger_id, ledger.metadata.last_ensemble
+    marks = client.metadata_service.under_replication
+    await marks.mark(ledger_id, ctime_ms=1, findings=[Finding(lost, Reason.MISSING, ((0, 0),))])
+    cluster.kill(gone)
+    with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
+        await one.ready()
+        told = f"`bookie ledger recover {ledger_id}`"
+        await until(lambda: told in one.get("/api/v1/autorecovery/process")[1], 60)
+        assert (await client.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+        (tmp_path / "password").write_bytes(PASSWORD)
+        words = ["ledger", "recover", str(ledger_id), "--password-file", str(tmp_path / "password")]
+        by_hand = WarmProcess(BOOKIE, [*words, "--metadata", cluster.uri])
+        assert await asyncio.to_thread(by_hand.wait, 60) == 0
+        await healed(client, [gone])
+    assert (await client.metadata(ledger_id)).last_entry_id == 19
+    await copies_are_whole(client, [ledger_id])

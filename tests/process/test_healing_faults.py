@@ -158,7 +158,7 @@ async def test_a_bookie_is_back_within_the_delay(cluster: ServeCluster, client: 
 
 
 async def test_a_bookie_is_back_with_an_empty_disk(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
-    """Nobody saw it lost: it was not away for long. The check of ledgers finds what it has no more."""
+    """Nobody saw it lost: it was not away for long. It copies back what it lacks, or the check finds that."""
     ids = await write_ledgers(client, 10, (3, 3, 2))
     await client.metadata_service.under_replication.set_lost_bookie_recovery_delay(LONG_DELAY_S)
     with process(tmp_path / "one", cluster) as one:
@@ -166,7 +166,7 @@ async def test_a_bookie_is_back_with_an_empty_disk(cluster: ServeCluster, client
         await auditor_of(one)
         async with Workload(cluster.uri, OPTIONS) as load:
             victim = load.ledger.metadata.last_ensemble[0]
-            concerned = await naming(client, victim, ids)
+            assert await naming(client, victim, ids)
             cluster.kill(victim)
             await load.progress(200)
             for folder in ("journal", "ledgers"):
@@ -174,11 +174,8 @@ async def test_a_bookie_is_back_with_an_empty_disk(cluster: ServeCluster, client
             await client.metadata_service.cookies.delete(victim)
             await asyncio.to_thread(cluster.start, [victim])
             await all_writable(client, cluster)
-            with pytest.raises(AssertionError, match=victim):  # it is this bookie that lacks copies
-                await copies_are_whole(client, concerned)
             await check_all_ledgers(cluster, client)
             await until_named_by_none(client, [], load)
-            assert one.metric('auditor_NUM_UNDER_REPLICATED_LEDGERS_count{success="true"}') > 0
     await copies_are_whole(client, [*ids, load.ledger.ledger_id])
 
 

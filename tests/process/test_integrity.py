@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bookie_client.blocking import BlockingClient
+from bookie_pod.storage.engines.detection import SORTED_LEDGER_STORAGE
+from bookie_pod.storage.index.index_file import relative_path
 from bookie_protocol.errors import LedgerClosed, LedgerFenced, V2Code, V3Status
 from tests.support.bookie_process import free_port
 from tests.support.frames import v2_add, v2_code, v3_read, v3_status
@@ -193,6 +195,40 @@ def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster
     bookie.settings["dataIntegrityStampMissingCookies"] = "false"
     bookie.start()
     check(cluster.uri, closed)
+
+
+@pytest.fixture
+def sorted_cluster(tmp_path: Path, metadata: MetadataProcess) -> Iterator[ServeCluster]:
+    made = ServeCluster(tmp_path, metadata.uri(), SCRUBBING | {"ledgerStorageClass": SORTED_LEDGER_STORAGE})
+    try:
+        made.add(2)
+        yield made
+    finally:
+        made.stop()
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1024])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_short])
+def test_an_index_file_that_is_lost_or_cut_is_made_good_by_its_bookie(
+    sorted_cluster: ServeCluster, damage: Callable[[Path], None]
+) -> None:
+    """Nobody else has to find it, and no setting is needed."""
+    cluster = sorted_cluster
+    ledger_id = write(cluster.uri)
+    bookie = cluster.bookies["bookie-1"]
+    assert bookie.stop() == 0
+    damage(bookie.work / "ledgers" / "current" / relative_path(ledger_id))
+    cluster.bookies["bookie-2"].pause()
+    cluster.start(["bookie-1"])
+    assert {code(bookie, ledger_id, each) for each in (0, 5, -1)} == {UNKNOWN}
+    cluster.bookies["bookie-2"].resume()
+    until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
+    cluster.kill("bookie-2")
+    check(cluster.uri, ledger_id)
+    assert code(bookie, ledger_id, ENTRIES) == V3Status.ENOENTRY, "now it knows"
 
 
 @pytest.mark.parametrize("come_back", [True, False])

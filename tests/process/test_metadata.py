@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from tests.support.serve_process import ServeProcess
 from tests.support.zookeeper import ZooKeeperServer
@@ -31,7 +30,7 @@ def test_a_bookie_that_logs_in_owns_its_znodes(tmp_path: Path, scheme: str) -> N
     work.mkdir()
     server = ZooKeeperServer(str(work), {"bookie": "s3cret"} if scheme == "sasl" else None)
     server.start()
-    client = KazooClient(server.hosts, sasl_options=server._login())
+    client = server.kazoo()
     try:
         (tmp_path / "login").write_text("bookie:s3cret\n")
         (tmp_path / "wrong").write_text("bookie:guess\n")

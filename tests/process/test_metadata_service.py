@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.main import run
+from bookie_pod.storage.disks import RESERVE
 from bookie_protocol.errors import ExitCode, MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support import warm
 from tests.support.bookie_process import free_port
-from tests.support.serve_process import PROGRAM, ServeProcess
+from tests.support.serve_process import PROGRAM, ServeProcess, SmallDisk
 from tests.support.until import until_true
 from tests.support.warm import WarmProcess
 
@@ -144,6 +145,27 @@ async def test_a_disk_without_room_ends_the_process(served: Served) -> None:
         await cookie_of(served.uri, "b:2")
 
 
+@pytest.mark.slow
+def test_a_start_on_a_disk_that_somebody_has_filled_takes_what_was_held_for_it(tmp_path: Path) -> None:
+    with SmallDisk(tmp_path / "disk", 128) as disk:
+        served = Served(tmp_path)
+        served.data = disk.path / "data"
+        served.start()
+        try:
+            assert init(served.uri).returncode == 0
+            for number in range(40):
+                asyncio.run(cookie_of(served.uri, f"b:{number}", os.urandom(200_000)))
+            until_true((served.data / RESERVE).exists, _END_S)
+            served.end(signal.SIGKILL)
+            disk.fill()
+            served.start()
+            assert len(asyncio.run(cookie_of(served.uri, "b:39"))) == 200_000
+            assert not (served.data / RESERVE).exists()
+        finally:
+            if served.process is not None:
+                served.end(signal.SIGKILL)
+
+
 FORKS = """
 import os, sys, threading
 from bookie_client.blocking import BlockingClient
@@ -182,6 +204,32 @@ def test_children_of_a_program_with_an_open_client_start(served: Served) -> None
     command = [sys.executable, "-c", FORKS, served.uri]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=_END_S, check=False, env=environment)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{[0] * 30}\n", "")
+
+
+FORKED = """
+import os, sys
+from bookie_client.blocking import BlockingClient
+from bookie_protocol.errors import InvalidConfiguration
+
+with BlockingClient(sys.argv[1]) as client:
+    pid = os.fork()
+    if not pid:
+        try:
+            BlockingClient(sys.argv[1]).start()
+        except InvalidConfiguration as error:
+            os._exit(7 if "spawn" in str(error) else 8)
+        finally:
+            os._exit(9)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), list(client.list()))
+"""
+
+
+def test_client_in_a_forked_child_says_what_helps(served: Served) -> None:
+    served.start()
+    assert init(served.uri).returncode == 0
+    command = [sys.executable, "-c", FORKED, served.uri]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_END_S, check=False)
+    assert (ended.stdout, ended.stderr) == ("7 []\n", "")
 
 
 def test_who_comes_first_waits(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""What `pip install podkeeper` brings, without an extra, writes and reads ledgers."""
+"""What `pip install podkeeper[embedded]` brings, and no more, writes and reads ledgers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.clean_environment import run_in_clean_environment
 from tests.support.standalone_command import StandaloneCommand
 
 PROGRAM = """
-from bookie_client import BlockingClient, NoSuchLedger
+from podkeeper import BlockingClient, NoSuchLedger
 with BlockingClient(sys.argv[1]) as client:
     with client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=b"secret") as ledger:
         ledger.append_many(b"%d" % number for number in range(500))
@@ -23,5 +23,5 @@ with BlockingClient(sys.argv[1]) as client:
 
 def test_the_client_alone_writes_and_reads(tmp_path: Path) -> None:
     with StandaloneCommand(tmp_path / "data", "--bookies", "2") as cluster:
-        result = run_in_clean_environment(tmp_path / "env", "", PROGRAM, cluster.uri)
+        result = run_in_clean_environment(tmp_path / "env", "embedded", PROGRAM, cluster.uri)
     assert (result.returncode, result.stdout, result.stderr) == (0, "124750\nno such ledger\n", "")

@@ -17,7 +17,7 @@ import pytest
 from bookie_client import Client
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, encode_record
 from bookie_pod.autorecovery.decommission.store import FINISHED
-from bookie_pod.node.standalone.cluster import StandaloneCluster
+from bookie_pod.node.standalone.cluster import START_SECONDS, StandaloneCluster
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.standalone_command import BOOKIE, StandaloneCommand
@@ -92,21 +92,21 @@ def test_a_cluster_starts_again_without_a_bookie_that_was_decommissioned(tmp_pat
     data = tmp_path / "data"
     keys = ["--bookies", "4", "--http-port", "0"]
     keys += [f"--set={key}={value}" for key, value in KEYS.items()]
-    with StandaloneCommand(data, *keys, installed=True) as cluster:
+    with StandaloneCommand(data, *keys, command=BOOKIE) as cluster:
         (tmp_path / "file").write_bytes(b"kept\n" * 1000)
         written = bookie("ledger", "write", str(tmp_path / "file"), "--metadata", cluster.uri, "--json")
         bookie("cluster", "decommission", "bookie-2", "--metadata", cluster.uri)
         going = next(each for each in cluster.ready["bookies"] if each["bookie_id"] == "bookie-2")
         os.kill(going["pid"], signal.SIGTERM)
         until_true(lambda: b"it was decommissioned, so it is not started again" in cluster.errors.read_bytes(), 60)
-    with StandaloneCommand(data, *keys, installed=True) as cluster:
+    with StandaloneCommand(data, *keys, command=BOOKIE) as cluster:
         assert names(cluster.ready) == ["bookie-1", "bookie-3", "bookie-4"]
         assert cluster.ready["decommissioned"] == ["bookie-2"]
         ledger = str(json.loads(written)["ledger_id"])
         bookie("ledger", "read", ledger, "--output", str(tmp_path / "copy"), "--metadata", cluster.uri)
         assert (tmp_path / "copy").read_bytes() == b"kept\n" * 1000
     shutil.rmtree(data / "bookie-2")
-    with StandaloneCommand(data, *keys, installed=True) as cluster:
+    with StandaloneCommand(data, *keys, command=BOOKIE) as cluster:
         assert names(cluster.ready) == ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
         assert cluster.ready["decommissioned"] == []
 
@@ -114,8 +114,7 @@ def test_a_cluster_starts_again_without_a_bookie_that_was_decommissioned(tmp_pat
 async def test_where_all_were_decommissioned_nothing_starts(tmp_path, warm_bookies):
     async with StandaloneCluster(tmp_path, 1, KEYS) as cluster:
         # What a decommission does last.
-        found = await cluster.metadata.cookies.read("bookie-1")
-        await cluster.metadata.cookies.delete("bookie-1", found.version)
+        await cluster.metadata.cookies.delete("bookie-1")
         record = DecommissionRecord("bookie-1", "a test", 1, time.time_ns() // 1_000_000, phase=Phase.DONE)
         await cluster.metadata.records(FINISHED).create("bookie-1", encode_record(record))
         assert await cluster.was_decommissioned("bookie-1")
@@ -129,6 +128,15 @@ async def test_a_bookie_that_cannot_start_is_told_with_its_own_words(tmp_path):
     cluster = StandaloneCluster(tmp_path, keys={"journalMaxGroupWaitMSec": "soon"})
     with pytest.raises(ServerStartFailed, match=r"ended with exit code 1 at start: .*journalMaxGroupWaitMSec"):
         await cluster.start()
+    assert not any(bookie.is_running for bookie in cluster.bookies.values())
+
+
+async def test_a_bookie_that_takes_no_writes_is_not_waited_for(tmp_path):
+    """As on a full disk."""
+    cluster = StandaloneCluster(tmp_path, keys={"forceReadOnlyBookie": "true"})
+    async with asyncio.timeout(START_SECONDS / 2):
+        with pytest.raises(ServerStartFailed):
+            await cluster.start()
     assert not any(bookie.is_running for bookie in cluster.bookies.values())
 
 

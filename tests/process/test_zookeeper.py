@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +13,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from bookie_protocol.errors import ExitCode
 from tests.support.bookie_process import free_port
 from tests.support.frames import entry, v2_add, v2_code, v2_entry, v2_read
 from tests.support.serve_process import ServeProcess, SyncClient
+from tests.support.until import until_true
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper
@@ -37,6 +42,10 @@ class Registered:
             assert time.monotonic() < deadline, f"session {session:#x}"
             time.sleep(0.02)
         return session
+
+    def change(self, path: str) -> None:
+        """Make a node."""
+        self._client.create(path)
 
     def close(self) -> None:
         self._client.stop()
@@ -166,3 +175,57 @@ def test_sigterm_while_zookeeper_does_not_answer(bookie: ServeProcess, zookeeper
         assert bookie.lines() == []
     finally:
         zookeeper.resume()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_zookeeper_with_data_of_before_takes_no_session_back(tmp_path: Path) -> None:
+    """It hangs up on clients that have seen later changes, and ends no session: nobody would ever tell the bookie."""
+    server = ZooKeeperServer(str(tmp_path / "zookeeper"))
+    server.start()
+    data, backup = tmp_path / "zookeeper" / "data", tmp_path / "backup"
+    try:
+        uri = server.uri("/ledgers", "hierarchical")
+        assert ServeProcess.command("cluster", "init", uri).returncode == 0
+        http = str(free_port())
+        settings = {
+            "metadataServiceUri": uri,
+            "zkTimeout": "2000",
+            "httpServerEnabled": "true",
+            "httpServerHost": "127.0.0.1",
+            "httpServerPort": http,
+        }
+        with ServeProcess(tmp_path / "bookie", settings) as bookie:
+            bookie.start()
+            server.stop()
+            shutil.copytree(data, backup)
+            server.start()
+            look = Registered(server, "/ledgers", f"127.0.0.1:{bookie.port}")
+            look.until(lambda session: session)
+            for number in range(20):
+                look.change(f"/ledgers/later-{number}")
+            look.close()
+            until_true(lambda: ready(http) == 200, 30)
+            server.stop()
+            shutil.rmtree(data)
+            backup.rename(data)
+            server.start()
+            until_true(lambda: ready(http) == 503, 30)
+            add(bookie, 0)
+            assert bookie.process is not None
+            assert bookie.process.wait(120) == ExitCode.METADATA_SESSION_EXPIRED
+            bookie.start()
+            until_true(lambda: ready(http) == 200, 30)
+    finally:
+        server.stop()
+
+
+def ready(port: str) -> int:
+    """The status of the readiness probe; 0: nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bookie_client import Client
 from bookie_client.blocking import BlockingClient
 from bookie_client.streams import StreamPosition
-from bookie_client.streams.managed_ledgers import managed_ledger
+from bookie_client.streams.managed_ledgers import managed_cursors, managed_ledger
 from pyspark_bookie.source.pulsar import messages
 from tests.pulsar.client import text
 from tests.pulsar.conftest import OnOurs
@@ -73,7 +75,7 @@ def test_our_client_reads_what_producers_sent(pulsar, batched):
         until_true(lambda: is_stored(pulsar, topic), SECONDS)
         pulsar.broker.admin("PUT", f"persistent/public/default/{topic}/unload")
         assert read() == expected
-        acknowledged = client.run(lambda each: managed_ledger(each, stored)).cursors["one"]
+        acknowledged = client.run(lambda each: managed_cursors(each, stored))["one"]
     # A batch that is acknowledged in part is not behind the subscription.
     ledger, entry, _ = ids[3999]
     assert acknowledged == StreamPosition(ledger, entry if ids[4000][:2] == (ledger, entry) else entry + 1)
@@ -91,6 +93,28 @@ def test_spark_reads_what_producers_sent(pulsar, spark):
         row = found[ledger, entry, None if place < 0 else place]
         assert (row.key, bytes(row.value)) == (f"key-{number % 10}", text(number, SIZES[number % len(SIZES)]))
         assert row.topic == name
+
+
+def test_spark_reads_values_by_the_schemas_that_brokers_stored(pulsar, spark):
+    """Of each kind, and of a topic whose schema was changed."""
+    expected = {
+        "Reading": {"number": 1, "sensor": "s1"},
+        "NewReading": {"number": 2, "sensor": "s2", "quality": 4},
+        "Json": {"number": 3, "sensor": "s3"},
+        "Native": "1970-01-01T00:00:04Z",
+        "Number": 5,
+    }
+    topics = {kind: "typed-avro" if "Reading" in kind else f"typed-{kind.lower()}" for kind in expected}
+    for number, (kind, topic) in enumerate(topics.items(), 1):
+        pulsar.client.call("produce_records", topic=topic, kind=kind, number=number)
+    found = []
+    for topic in dict.fromkeys(topics.values()):
+        pulsar.broker.admin("PUT", f"persistent/public/default/{topic}/unload")
+        name = f"persistent://public/default/{topic}"
+        rows = load(spark, pulsar.uri, managedLedger=name, decode="pulsar", pulsarSchema="json").orderBy("ledger_id")
+        found += [(row.schema_version, json.loads(row.value_json)) for row in rows.collect()]
+    assert [value for _, value in found] == list(expected.values())
+    assert [version for version, _ in found] == [0, 1, 0, 0, 0]
 
 
 def test_the_largest_messages_are_read_moved_and_checked(pulsar, spark, capfd):

@@ -5,6 +5,7 @@ python -m tests.simulation --seeds 0:10000 --jobs 2
 python -m tests.simulation --seeds 17 --trace
 python -m tests.simulation --of healing --seeds 0:100
 python -m tests.simulation --of streams --seeds 0:100
+python -m tests.simulation --of lives --seeds 0:100
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
-from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
+from bookie_protocol.versioned import Identity, Versioned
 from tests.simulation.focus import (
     answers_come_again,
     bookies_are_replaced_in_turn,
@@ -194,18 +194,23 @@ def _count_answers_that_come_again(patch: pytest.MonkeyPatch) -> None:
             complete = add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
         return complete
 
+    def acknowledged_run(self: AddState, add: PendingAdd, run: Any, at: int, bookie: str) -> int:
+        self.acknowledged(add, bookie)
+        return at + 1
+
     patch.setattr(connection, "Outstanding", _Answered)
     patch.setattr(AddState, "acknowledged", acknowledged)
+    patch.setattr(AddState, "acknowledged_run", acknowledged_run)
 
 
 def _acknowledge_what_is_given_up_early(patch: pytest.MonkeyPatch) -> None:
     original = BookieConnection._give_up
 
-    def give_up(self: BookieConnection, request: BookieRequest) -> None:
+    def give_up(self: BookieConnection, key: bytes, request: BookieRequest) -> None:
         if isinstance(request, PendingAdd) and self._lateness is not None and request.deadline > self._ticker.now:
             request.acknowledged(self.bookie_id)
         else:
-            original(self, request)
+            original(self, key, request)
 
     patch.setattr(BookieConnection, "_give_up", give_up)
 
@@ -237,12 +242,12 @@ def _flag_adds_of_writers_as_recovery(patch: pytest.MonkeyPatch) -> None:
 def _write_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
     original = TreeLedgers.write
 
-    async def write(self: Any, metadata: LedgerMetadata, version: int, **options: Any) -> Any:
+    async def write(self: Any, metadata: LedgerMetadata, replaced: Identity, **options: Any) -> Any:
         try:
-            return await original(self, metadata, version, **options)
+            return await original(self, metadata, replaced, **options)
         except MetadataVersionConflict:
             path = await self._path(metadata.ledger_id, None)
-            written = await self._tree.set(path, encode_ledger_metadata(metadata), ANY_VERSION)
+            written = await self._tree.overwrite(path, encode_ledger_metadata(metadata))
             return Versioned(metadata, written)
 
     patch.setattr(TreeLedgers, "write", write)
@@ -251,12 +256,12 @@ def _write_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
 def _name_the_version_of_a_later_look(patch: pytest.MonkeyPatch) -> None:
     original = TreeLedgers.write
 
-    async def write(self: Any, metadata: LedgerMetadata, version: int, **options: Any) -> Any:
+    async def write(self: Any, metadata: LedgerMetadata, replaced: Identity, **options: Any) -> Any:
         while True:
             try:
-                return await original(self, metadata, version, **options)
+                return await original(self, metadata, replaced, **options)
             except MetadataVersionConflict:
-                version = (await self.read(metadata.ledger_id)).version
+                replaced = (await self.read(metadata.ledger_id)).identity
 
     patch.setattr(TreeLedgers, "write", write)
 
@@ -288,7 +293,7 @@ BUGS = (
         ("S3", "S4", "S5", "S14", "S10", "S7"),
         200,
         bookies_fail_as_recovery_begins,
-        first=730,
+        first=800,
     ),
     Bug(
         "force in spite of a restart",

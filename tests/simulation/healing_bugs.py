@@ -12,22 +12,24 @@ from typing import Any
 
 import pytest
 
+from bookie_client.healing import guard
+from bookie_client.healing.guard import LedgerGuard
 from bookie_client.replication import check, exchange, replicator, targets
 from bookie_client.replication.check import ReplicaVerdict
 from bookie_client.replication.copying import FragmentCopy
 from bookie_client.replication.exchange import NewCopies
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator
-from bookie_pod.autorecovery.decommission import coordinator, drain, recover, store, survey, undo
+from bookie_pod.autorecovery.decommission import coordinator, recover, store, survey, undo
 from bookie_pod.autorecovery.decommission.drain import LedgerDrain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.survey import Claims
-from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import ledger_repair
 from bookie_protocol.errors import BookieUnavailable, MetadataExists, MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from tests.simulation.healing_focus import (
+    copies_rot,
     decommissions_are_undone,
     exchanges_are_late,
     healers_die_while_they_fill,
@@ -127,29 +129,30 @@ def _drain_without_a_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 def _remove_marks_without_a_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger_repair, "what_is_left", lambda report, named: None)
     patch.setattr(ledger_repair, "bad_positions", lambda report, named: {})
     patch.setattr(ledger_repair, "waits_for", lambda report, named: None)
+    patch.setattr(guard, "what_is_left", lambda report, named: None)
 
 
 def _look_at_the_ends_only(patch: pytest.MonkeyPatch) -> None:
     original = check.LedgerChecker.check
 
-    async def look(self: Any, ledger_id: int, *, complete: Any = ()) -> Any:
+    async def look(self: Any, ledger_id: int, *, findings: Any = ()) -> Any:
         return await original(self, ledger_id)
 
     patch.setattr(check.LedgerChecker, "check", look)
 
 
+def _forget_which_entries_were_found(patch: pytest.MonkeyPatch) -> None:
+    """Whoever comes after the finder looks at lists, and at first and last entries."""
+    patch.setattr(check, "entries_to_read", lambda findings: ())
+
+
 def _keep_locks(patch: pytest.MonkeyPatch) -> None:
-    async def give_back(self: Any, lock: Any) -> None:
+    async def release(self: Any, lock: Any, timeout: Any) -> None:
         return None
 
-    async def finish(self: Any, lock: Any) -> None:
-        await self._marks.unmark(lock.ledger_id)
-
-    patch.setattr(LockKeeper, "give_back", give_back)
-    patch.setattr(LockKeeper, "finish", finish)
+    patch.setattr(Locks, "release", release)
 
 
 def _delete_the_cookie_without_a_proof(patch: pytest.MonkeyPatch) -> None:
@@ -179,8 +182,8 @@ def _replace_whoever_is_gone_for_a_moment(patch: pytest.MonkeyPatch) -> None:
     """A copy of a bookie that is read-only counts as lost."""
     original = check.LedgerChecker._check_position
 
-    async def check_position(self: Any, fragment: Any, position: int, *arguments: Any) -> Any:
-        found = await original(self, fragment, position, *arguments)
+    async def check_position(self: Any, *arguments: Any) -> Any:
+        found = await original(self, *arguments)
         if found.verdict is ReplicaVerdict.GOOD and found.bookie in self._client.bookies.known_read_only:
             return replace(found, verdict=ReplicaVerdict.MISSING)
         return found
@@ -196,7 +199,7 @@ def _close_where_they_seem_to_end(patch: pytest.MonkeyPatch) -> None:
         stored = await client.stored_metadata(report.ledger_id)
         if not stored.value.is_closed:
             closed = stored.value.in_recovery().closed(report.lac, 0)
-            await client.metadata_service.ledgers.write(closed, stored.version)
+            await client.metadata_service.ledgers.write(closed, stored.identity)
 
     original = ledger_repair.LedgerRepair.__init__
 
@@ -207,13 +210,13 @@ def _close_where_they_seem_to_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _fill_whom_the_mark_does_not_name(patch: pytest.MonkeyPatch) -> None:
-    async def nobody(ledger_id: int, bookies: Any) -> None:
+    async def nobody(ledger_id: int, findings: Any) -> None:
         return None
 
     original = ledger_repair.LedgerRepair.__init__
 
     def init(self: Any, parts: Any) -> None:
-        original(self, replace(parts, mark_lost=nobody))
+        original(self, replace(parts, mark_more=nobody))
 
     patch.setattr(ledger_repair.LedgerRepair, "__init__", init)
 
@@ -269,14 +272,14 @@ def _go_on_after_the_session_of_the_lock(patch: pytest.MonkeyPatch) -> None:
     async def write(self: Any, path: str, data: bytes, version: int, *, session_id: Any = None, **options: Any) -> int:
         return await original(self, path, data, version, **options)
 
-    async def whatever_becomes_of_it(session: Any, work: Any) -> Any:
+    async def whatever_becomes_of_it(self: Any, lock: Any, work: Any) -> Any:
         return await work
 
     async def is_there(self: Any, fragment: Any, position: int, bookie: str) -> None:
         return None
 
     patch.setattr(RetryingTree, "set", write)
-    patch.setattr(drain, "while_session", whatever_becomes_of_it)
+    patch.setattr(LedgerGuard, "work", whatever_becomes_of_it)
     patch.setattr(NewCopies, "check", is_there)
 
 
@@ -305,7 +308,7 @@ DATA = ("H1", "H2")
 
 HEALING_BUGS = (
     HealingBug("metadata before data", _metadata_before_data, DATA, 20),
-    HealingBug("leave out an entry of each piece", _leave_out_an_entry_of_each_piece, DATA, 40),
+    HealingBug("leave out an entry of each piece", _leave_out_an_entry_of_each_piece, (*DATA, "L"), 40),
     HealingBug("take silence for a loss", _silence_is_a_loss, ("H5", "L", "L1"), 200, silent_bookies),
     HealingBug("a drain that counts its own copy", _drain_counts_its_own_copy, DATA, 20, many_drains),
     HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains, first=14),
@@ -340,8 +343,8 @@ HEALING_BUGS = (
         ("H3",),
         40,
         healers_die_while_they_fill,
-        first=205,
     ),
+    HealingBug("forget which entries were found", _forget_which_entries_were_found, ("L",), 5, copies_rot),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),
     HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, many_drains),
     HealingBug("exchange bookies in open segments", _exchange_in_open_segments, ("H7", "S10", "S5"), 100),

@@ -56,20 +56,52 @@ def writers_leave_holes(scenario: Scenario) -> Scenario:
     )
 
 
+def copies_rot(scenario: Scenario) -> Scenario:
+    """Copies are damaged in the middle of closed ledgers, and checks read a sample of each."""
+    ledgers = tuple(
+        replace(plan, kind="plain", start=0.1, entries=40, pause=scenario.horizon / 200) for plan in scenario.ledgers
+    )
+    faults = tuple(FaultPlan("rot", scenario.horizon * (0.4 + n / 20), "", 0, 0.01) for n in range(10))
+    healing = replace(
+        _config(
+            scenario,
+            auditor_verification_percentage=10,
+            auditor_check_interval_s=2,
+            auditor_replicas_check_interval_s=0,
+        ),
+        drains=(),
+    )
+    return replace(scenario, quorums=(3, 3, 2), bookies=5, ledgers=ledgers, faults=faults, healing=healing)
+
+
 def healers_die_while_they_fill(scenario: Scenario) -> Scenario:
-    """Bookies come back empty, others are lost, and whoever copies is killed; only first and last entries are read."""
-    losses = [FaultPlan("emptied", scenario.horizon * n / 6, "", 0, 0.01) for n in range(1, 6)]
-    losses += [FaultPlan("late", scenario.horizon * n / 6, "", 0, 0.01) for n in range(1, 6)]
-    kills = [FaultPlan("kill healer", None, "copy", 15 * n, 0.0001 * (1 + n % 3)) for n in range(1, 12)]
-    healing = _config(
-        scenario,
+    """Bookies come back empty, and nobody has looked at them yet when ledgers are marked for others that are lost;
+    whoever copies is killed. Only first and last entries are read, and nobody writes any more."""
+    times = [scenario.horizon * (0.2 + n / 8) for n in range(6)]
+    losses = [FaultPlan(kind, at, "", 0, 0.01) for at in times for kind in ("emptied", "late")]
+    kills = [FaultPlan("kill healer", None, "copy", 7 * n, 0.0005 * (n % 5)) for n in range(1, 30)]
+    ledgers = tuple(
+        replace(plan, kind="plain", closes=True, start=0.1, entries=15, pause=scenario.horizon / 150)
+        for plan in scenario.ledgers
+    )
+    config = replace(
+        _plan(scenario).config,
+        lost_bookie_recovery_delay_s=1,
         auditor_verification_percentage=0,
-        auditor_check_interval_s=2,
+        auditor_check_interval_s=10,
         auditor_replicas_check_interval_s=10,
         entry_batch_size=1,
         rate_by_bytes=-1,
     )
-    return replace(scenario, faults=(*losses, *kills), healing=healing)
+    return replace(
+        scenario,
+        quorums=(3, 3, 2),
+        bookies=4,
+        ledgers=ledgers * 2,
+        faults=(*losses, *kills),
+        disk=replace(scenario.disk, read_seconds=0.005, spread=30.0),
+        healing=_plan(scenario, config=config, drains=()),
+    )
 
 
 def decommissions_are_undone(scenario: Scenario) -> Scenario:

@@ -20,6 +20,7 @@ from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.streams import Streams
 from bookie_protocol.archive import LedgerIdentity
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
+from bookie_protocol.versioned import Identity
 from pyspark_bookie.jobs.framework.owners import Owners
 from pyspark_bookie.jobs.offload.deletion import Deleter
 from tests.simulation.planted import Bug
@@ -32,6 +33,8 @@ from tests.simulation.stream_focus import (
     streams_are_overwritten,
     streams_want_the_same_ledgers,
 )
+from tests.support.simulation import nodes
+from tests.support.simulation.nodes import NodeRecord
 from tests.support.simulation.streams.plan import draw_streams
 
 
@@ -63,14 +66,20 @@ def _look_before_the_proof_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Deleter, "obstacle", lambda self, record: None)
 
 
-def _begin_versions_anew(patch: pytest.MonkeyPatch) -> None:
-    """A deleted stream leaves nothing behind."""
+def _compare_versions_alone(patch: pytest.MonkeyPatch) -> None:
+    """Of two things of one name, one after the other. A deleted stream leaves nothing behind, so that the versions of
+    the next one begin again."""
+
+    def check(path: str, record: NodeRecord, this: Identity | None) -> None:
+        if this is not None and record.version != this.version:
+            raise MetadataVersionConflict(path)
 
     async def bury(self: ManifestStore, manifest: Manifest, now_ms: int) -> None:
         with suppress(MetadataNotFound, MetadataVersionConflict):
             await self._heads.delete_this(manifest.name, (await self._heads.read(manifest.name)).identity)
 
     patch.setattr(ManifestStore, "bury", bury)
+    patch.setattr(nodes, "_check", check)
 
 
 def _tell_the_second_mover_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -85,7 +94,7 @@ def _tell_the_second_mover_at_once(patch: pytest.MonkeyPatch) -> None:
             if ordinal < stored.value.ordinal:
                 return stored.value
             moved = replace(stored.value, position=position, ordinal=ordinal)
-            await self._records.update(_record(name, cursor_id), _encode(moved), stored.version)
+            await self._records.update(_record(name, cursor_id), _encode(moved), stored.identity)
             return moved
         return await original(self, name, cursor_id, position)
 
@@ -136,8 +145,8 @@ STREAM_BUGS = (
         first=7,
     ),
     Bug(
-        "begin versions anew",
-        _begin_versions_anew,
+        "compare versions alone",
+        _compare_versions_alone,
         ("T1", "T2", "T3", "T4"),
         60,
         names_are_used_again,

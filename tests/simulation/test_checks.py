@@ -10,10 +10,9 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.tree.paths import long_path, short_path
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.simulation import checks
 from tests.support.simulation.history import History
-from tests.support.simulation.metadata import NEW_NODE
+from tests.support.simulation.metadata import ANY_VERSION, NEW_NODE
 from tests.support.simulation.trace import Trace
 
 ABC = ("a", "b", "c")

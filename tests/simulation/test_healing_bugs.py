@@ -6,8 +6,10 @@ import pytest
 
 from tests.simulation.healing_bugs import HEALING_BUGS
 from tests.simulation.healing_focus import (
+    copies_rot,
     decommissions_are_undone,
     exchanges_are_late,
+    healers_die_while_they_fill,
     ids_are_used_again,
     lost_bookies_are_recovered,
     racks_are_minded,
@@ -16,7 +18,9 @@ from tests.simulation.planted import Bug, assert_found
 from tests.support.simulation.run import run
 
 HAPPENS = {
+    copies_rot: ("rotten", "exchanged"),
     decommissions_are_undone: ("undone", "decommissioned"),
+    healers_die_while_they_fill: ("fault: emptied", "fault: kill healer"),
     exchanges_are_late: ("fault: hold", "exchanged", "decommissioned"),
     ids_are_used_again: ("an id used again", "decommissioned"),
     lost_bookies_are_recovered: ("recovered a lost bookie", "cookie deleted"),

@@ -46,9 +46,9 @@ def test_compare_and_set(loop):
     async def work() -> None:
         one = await Service(loop).start()
         stored = await one.ledgers.create(LEDGER)
-        written = await one.ledgers.write(LEDGER.in_recovery(), stored.version)
+        written = await one.ledgers.write(LEDGER.in_recovery(), stored.identity)
         with pytest.raises(MetadataVersionConflict):
-            await one.ledgers.write(LEDGER, stored.version)
+            await one.ledgers.write(LEDGER, stored.identity)
         assert (await one.ledgers.read(7)).version == written.version
         with pytest.raises(MetadataNotFound):
             await one.ledgers.read(8)
@@ -65,7 +65,7 @@ def test_a_write_whose_answer_was_lost_is_recognised_by_the_common_layer(loop):
         stored = await one.ledgers.create(LEDGER)
         service.server.on_write = lambda host, path, data, version: applied.append(path)
         service.server.lose_answers = 1
-        written = await one.ledgers.write(LEDGER.in_recovery(), stored.version)
+        written = await one.ledgers.write(LEDGER.in_recovery(), stored.identity)
         assert (await one.ledgers.read(7)).version == written.version == stored.version + 1
         assert len(applied) == 1
 
@@ -135,20 +135,20 @@ def test_others_may_read_what_was_and_nobody_goes_back(loop):
     async def work() -> None:
         one = await service.start()
         other = await service.connect("other")
-        await one.ledgers.create(LEDGER)
+        stored = await one.ledgers.create(LEDGER)
         await asyncio.sleep(1)
         service.server.options = replace(service.server.options, lag=0.5)
-        seen, version, old = [], 0, 0
+        seen, old = [], 0
         for _ in range(20):
-            version = (await one.ledgers.write(LEDGER, version)).version
-            assert (await one.ledgers.read(7)).version == version  # never older than one's own writes
+            stored = await one.ledgers.write(LEDGER, stored.identity)
+            assert (await one.ledgers.read(7)).version == stored.version  # never older than one's own writes
             seen.append((await other.ledgers.read(7)).version)
-            old += seen[-1] < version
+            old += seen[-1] < stored.version
             await asyncio.sleep(0.05)
         assert seen == sorted(seen)
         assert old > 0
         await asyncio.sleep(0.5)
-        assert (await other.ledgers.read(7)).version == version
+        assert (await other.ledgers.read(7)).version == stored.version
 
     run(loop, work())
 
@@ -159,11 +159,11 @@ def test_a_watch_misses_nothing_although_reads_are_old(loop):
     async def work() -> None:
         one = await service.start()
         other = await service.connect("other")
-        await one.ledgers.create(LEDGER)
+        created = await one.ledgers.create(LEDGER)
         await asyncio.sleep(1)
         service.server.options = replace(service.server.options, lag=0.5)
         async with other.ledgers.watch(7) as versions:
-            await one.ledgers.write(LEDGER.in_recovery(), 0)
+            await one.ledgers.write(LEDGER.in_recovery(), created.identity)
             async for stored in versions:
                 assert stored is not None
                 if stored.version == 1:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections import Counter
-
 import pytest
 
+from tests.simulation.many_seeds import assert_all_hold, assert_many_hold
 from tests.simulation.planted import Bug, assert_found
 from tests.simulation.stream_bugs import STREAM_BUGS
 from tests.support.simulation.run import run
-from tests.support.simulation.runner import run_seeds
 
 NORMAL = 40
 LONG = 2_000
 PARTS = 4
-JOBS = os.cpu_count() or 1
 HAPPENS = (
     "acknowledged",
     "published",
@@ -33,21 +27,14 @@ HAPPENS = (
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("first", range(0, NORMAL, NORMAL // PARTS))
 def test_everything_holds(first):
-    reports = list(run_seeds(range(first, first + NORMAL // PARTS), of="streams"))
-    failures = [one.failure for one in reports if one.failure is not None]
-    assert not failures, "\n\n".join(failures[:3])
-    counts = sum((Counter(one.counts) for one in reports), Counter[str]())
-    assert [what for what in HAPPENS if not counts[what]] == []
+    assert_all_hold(range(first, first + NORMAL // PARTS), of="streams", happens=HAPPENS)
 
 
 @pytest.mark.seeds
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(NORMAL, LONG, 490))
 def test_everything_holds_for_many_more(first):
-    seeds = f"{first}:{first + 490}"
-    command = [sys.executable, "-m", "tests.simulation", "--of", "streams", "--seeds", seeds, "--jobs", str(JOBS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=850)
-    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    assert_many_hold(range(first, first + 490), of="streams")
 
 
 @pytest.mark.timeout(300)

@@ -72,6 +72,14 @@ CREATED = (
     Case("zone-name", _spec(placement=_zones(("a b", None))), "must be a value that a label of nodes can have"),
     Case("no-uri", _spec(metadataService={"uri": None}), "an external metadata service needs a URI such as zk+"),
     Case("uri-with-path", _spec(metadataService={"uri": "zk://a:1/ledgers"}), "without a path (that is rootPath)"),
+    Case("etcd-uri-with-path", _spec(metadataService={"uri": "etcd://a:1/podkeeper"}), "without a path (that is"),
+    Case("etcd-uri-with-login", _spec(metadataService={"uri": "etcd://me:secret@a:1"}), "without credentials"),
+    Case("uri-with-query", _spec(metadataService={"uri": "zk://a:1?password=secret"}), "without credentials"),
+    Case("uri-with-login", _spec(metadataService={"uri": "zk://me:secret@a:1"}), "without credentials"),
+    *(
+        Case(f"root-path-{n}", _spec(metadataService={"rootPath": path}), "must be a path without empty parts")
+        for n, path in enumerate(("/a//b", "/../a", "/a/..b/../c", "/zookeeper", "/zookeeper/a"))
+    ),
     Case(
         "embedded-uri", _spec(metadataService={"type": "Embedded"}), "an embedded metadata service has no URI of yours"
     ),
@@ -180,7 +188,7 @@ CHANGED = (
     Case(
         "bootstrap",
         _spec(bootstrap={"mode": "Adopt"}),
-        "cannot be changed once the cluster exists; put it back",
+        "cannot be changed once the cluster exists, but may be removed unless bookies were taken over in place",
         before={},
         status=_CREATED,
     ),
@@ -199,31 +207,24 @@ CHANGED = (
         status=_CREATED,
     ),
     *(
-        case
-        for kind in ("journal", "ledger", "index")
-        for case in (
-            Case(
-                f"{kind}-class",
-                _storage(**{kind: {"size": "10Gi", "storageClassName": "slow"}}),
-                "the storage class of volumes that exist cannot be changed: put the old one back",
-                before=_storage(**{kind: {"size": "10Gi", "storageClassName": "fast"}}),
-                status=_CREATED,
-            ),
-            Case(
-                f"{kind}-class-added",
-                _storage(**{kind: {"size": "10Gi", "storageClassName": "slow"}}),
-                "the storage class of volumes that exist cannot be changed",
-                before=_storage(**{kind: {"size": "10Gi"}}),
-                status=_CREATED,
-            ),
-            Case(
-                f"{kind}-volumes",
-                _storage(**{kind: {"size": "10Gi", "volumes": 2}}),
-                "the number of volumes of a bookie cannot be changed: put the old one back",
-                before=_storage(**{kind: {"size": "10Gi"}}),
-                status=_CREATED,
-            ),
+        Case(
+            f"{kind}-volumes",
+            _storage(**{kind: {"size": "10Gi", "volumes": 2}}),
+            "the number of volumes of a bookie cannot be changed: put the old one back",
+            before=_storage(**{kind: {"size": "10Gi"}}),
+            status=_CREATED,
         )
+        for kind in ("journal", "ledger", "index")
+    ),
+    *(
+        Case(
+            f"{kind}-smaller",
+            _storage(**{kind: {"size": "102399Mi"}}),
+            "volumes never shrink: put the old size back",
+            before=_storage(**{kind: {"size": "500Gi"}}),
+            status={**_CREATED, "storage": {kind: {"requested": "500Gi", "smallestActual": "100Gi"}}},
+        )
+        for kind in ("journal", "ledger", "index")
     ),
     Case(
         "zones-introduced",
@@ -260,6 +261,9 @@ CHANGED = (
 ALLOWED = (
     Case("in-place", _spec(bootstrap={**_ADOPT, "inPlace": IN_PLACE}), "", before={}),
     Case("bootstrap-before-it-exists", _spec(bootstrap={"mode": "Adopt"}), "", before={}),
+    Case("adoption-taken-out", _spec(bootstrap={}), "", before=_spec(bootstrap=_ADOPT), status=_CREATED),
+    Case("etcd-uri", _spec(metadataService={"uri": "etcd://etcd-0:2379,etcd-1:2379"}), "", before={}),
+    Case("root-path-with-dots", _spec(metadataService={"rootPath": "/a/..b/zookeeper"}), "", before={}),
     Case("another-root-before-it-exists", _spec(metadataService={"rootPath": "/elsewhere"}), "", before={}),
     Case(
         "another-class-before-it-exists",
@@ -276,12 +280,40 @@ ALLOWED = (
     ),
     Case("index-before-it-exists", _storage(index={"size": "1Gi"}), "", before={}),
     Case("zones-before-it-exists", _spec(placement=_zones(("a", None), ("b", None))), "", before={}),
+    *(
+        Case(
+            f"{kind}-class-{how}",
+            _storage(**{kind: {"size": "10Gi"} | ({"storageClassName": after} if after else {})}),
+            "",
+            before=_storage(**{kind: {"size": "10Gi"} | ({"storageClassName": before} if before else {})}),
+            status=_CREATED,
+        )
+        for kind in ("journal", "ledger", "index")
+        for how, before, after in (("changed", "fast", "slow"), ("named", "", "slow"), ("taken-out", "fast", ""))
+    ),
+    *(
+        Case(
+            f"{kind}-smaller-where-that-is-meant",
+            _storage(**{kind: {"size": "100Gi"}}, allowSmallerSizes=True),
+            "",
+            before=_storage(**{kind: {"size": "500Gi"}}),
+            status={**_CREATED, "storage": {kind: {"requested": "500Gi", "smallestActual": "500Gi"}}},
+        )
+        for kind in ("journal", "ledger", "index")
+    ),
     Case(
-        "size-as-before-the-volumes-grew",
+        "as-small-as-ever-on-larger-volumes",
+        _spec(storage={"ledger": {"size": "100Gi"}}, replicas=4),
+        "",
+        before=_storage(ledger={"size": "100Gi"}),
+        status={**_CREATED, "storage": {"ledger": {"requested": "100Gi", "smallestActual": "500Gi"}}},
+    ),
+    Case(
+        "smaller-while-nobody-knows-the-volumes",
         _storage(ledger={"size": "100Gi"}),
         "",
         before=_storage(ledger={"size": "500Gi"}),
-        status={**_CREATED, "storage": {"ledger": {"requested": "500Gi", "smallestActual": "500Gi"}}},
+        status={**_CREATED, "storage": {"ledger": {"requested": "500Gi", "smallestActual": ""}}},
     ),
     Case("more-replicas", _spec(replicas=5), "", before={}, status=_CREATED),
     Case("larger", _storage(ledger={"size": "200Gi"}), "", before={}),

@@ -15,6 +15,7 @@ from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterVi
 from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_client.replication.fragments import fragments
+from bookie_client.replication.tail import Tail
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.term import AuditorStatus, Sources
@@ -22,13 +23,13 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
+from bookie_protocol.errors import MetadataNotFound, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.findings import Finding
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.paths import ledger_path
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from bookie_protocol.wire.availability import Availability, decode_availability, encode_availability
 from tests.support.metadata_drivers import EmbeddedUnderTest
 
@@ -78,12 +79,18 @@ class SaidChecker:
         self.hold = asyncio.Event()
         self.hold.set()
         self.under_way = 0
-        self.complete: dict[int, Collection[str]] = {}
-        """Bookies of which every copy was looked for, by ledger."""
+        self.findings: dict[int, Collection[Finding]] = {}
+        """What each check was to answer, by ledger."""
 
-    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
+    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None:
+        return None
+
+    async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail:
+        return Tail()
+
+    async def check(self, ledger_id: int, *, findings: Collection[Finding] = ()) -> LedgerReport:
         self.checked.append(ledger_id)
-        self.complete[ledger_id] = complete
+        self.findings[ledger_id] = findings
         self.under_way += 1
         try:
             await self.hold.wait()
@@ -118,11 +125,15 @@ class SaidLists:
 
     def __init__(self) -> None:
         self.stored: dict[tuple[str, int], Collection[int] | Exception] = {}
+        self.then: dict[tuple[str, int], Collection[int]] = {}
+        """What they say from the second time on."""
         self.asked: list[tuple[str, int]] = []
 
     async def __call__(self, bookie: str, ledger_id: int) -> Availability:
         self.asked.append((bookie, ledger_id))
         said = self.stored.get((bookie, ledger_id), range(1000))
+        if (bookie, ledger_id) in self.then:
+            self.stored[bookie, ledger_id] = self.then.pop((bookie, ledger_id))
         if isinstance(said, Exception):
             raise said
         return decode_availability(encode_availability(sorted(said)))
@@ -155,8 +166,11 @@ class AuditorRig:
         self._bookies: dict[str, TreeMetadataService] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._services: dict[str, TreeMetadataService] = {}
+        self._auditors: dict[str, Auditor] = {}
         self.registries: dict[str, Registry] = {}
         self.lists = SaidLists()
+        self.ends: dict[int, int] = {}
+        """Last adds confirmed of open ledgers; -1 unless the test says otherwise."""
         self.placement = PickyPlacement()
 
     async def __aenter__(self) -> AuditorRig:
@@ -194,6 +208,11 @@ class AuditorRig:
             for group in (W, R):
                 await self._bookies[bookie].bookies.unregister(bookie, group)
 
+    async def until_absent(self, bookie: str, auditor: str = "a1") -> None:
+        """Return once the auditor has seen it leave."""
+        status = self._auditors[auditor].status
+        await self.until(lambda: any(each.bookie_id == bookie for each in status().absent))
+
     async def turn_read_only(self, bookie: str) -> None:
         await self.come(bookie, R)
         await self._bookies[bookie].bookies.unregister(bookie, W)
@@ -208,7 +227,7 @@ class AuditorRig:
         """Its metadata cannot be read any more."""
         layout = await self.service.cluster.layout()
         assert layout is not None
-        await self.service.tree.set(self.service.root + ledger_path(layout, ledger_id), b"not metadata", ANY_VERSION)
+        await self.service.tree.overwrite(self.service.root + ledger_path(layout, ledger_id), b"not metadata")
 
     async def marked(self) -> dict[int, tuple[str, ...]]:
         return {mark.ledger_id: tuple(sorted(mark.replicas)) async for mark in self.marks.list()}
@@ -239,9 +258,9 @@ class AuditorRig:
             bookie_id=name,
             random=Random(1),
             clock=FastClock,
-            sources=Sources(self.checker, self.checker, self.lists, self.placement, self._view),
+            sources=Sources(self.checker, self.checker, self.lists, self._end, self.placement, self._view),
         )
-        self._services[name] = service
+        self._services[name], self._auditors[name] = service, auditor
         self._running[name] = asyncio.create_task(auditor.run())
         if elected:
             await self.until(lambda: audits(auditor.status()) > 0)
@@ -272,6 +291,9 @@ class AuditorRig:
             if line.rpartition(" ")[0] == name:
                 return float(line.rpartition(" ")[2])
         raise AssertionError(f"there is no metric {name}")
+
+    async def _end(self, metadata: LedgerMetadata) -> tuple[int, PodkeeperError | None]:
+        return self.ends.get(metadata.ledger_id, -1), None
 
     async def _view(self) -> ClusterView:
         return ClusterView(writable=(await self.service.bookies.list(W)).bookies)

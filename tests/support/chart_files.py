@@ -24,7 +24,7 @@ PLACEHOLDERS = {
     "__CLUSTER__": "events",
     "__ENSEMBLE_SIZE__": "3",
     "__OPERATOR__": "podkeeper-operator",
-    "__RUNBOOKS__": "docs/runbooks",
+    "__RUNBOOKS__": "https://podkeeper.github.io/podkeeper/latest/runbooks",
 }
 """What the templates put in their place, with an example."""
 GRAFANA = {"$__rate_interval": "5m", "$__range": "3h"}

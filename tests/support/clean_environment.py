@@ -9,15 +9,17 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import distribution, distributions
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-_OWN = ("bookie_protocol", "bookie_client", "bookie_pod", "pyspark_bookie", "operator/bookie_operator")
+_OWN = ("podkeeper", "bookie_protocol", "bookie_client", "bookie_pod", "pyspark_bookie", "operator/bookie_operator")
 
 
 def run_in_clean_environment(
@@ -26,18 +28,37 @@ def run_in_clean_environment(
     """Run `code` with what `podkeeper[extra]` installs ("": the plain install) and the standard library."""
     if not directory.exists():
         directory.mkdir()
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        wanted = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
-        for name in _closure([Requirement(each) for each in wanted]):
-            _link(name, directory)
+        project = link_packages(directory, (extra,) if extra else ())
         about = directory / "podkeeper.dist-info"
         about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: podkeeper\nVersion: {project['version']}\n")
+        (about / "METADATA").write_text(_metadata(project))
         for own in _OWN:
             (directory / Path(own).name).symlink_to(ROOT / own)
     program = f"import sys\nsys.path.append({str(directory)!r})\n{code}"
     command = [sys.executable, "-I", "-S", "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def link_packages(directory: Path, extras: Iterable[str]) -> dict[str, Any]:
+    """Link what `podkeeper` with these extras needs into a folder for packages, and return the project's table of
+    pyproject.toml."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    wanted = project["dependencies"] + [each for extra in extras for each in optional[extra]]
+    for name in _closure([Requirement(each) for each in wanted]):
+        _link(name, directory)
+    return project
+
+
+def _metadata(project: dict[str, Any]) -> str:
+    """What a wheel says of the package, as far as the product reads it."""
+    lines = ["Metadata-Version: 2.4", "Name: podkeeper", f"Version: {project['version']}"]
+    lines += [f"Requires-Dist: {each}" for each in project["dependencies"]]
+    for extra, requirements in project["optional-dependencies"].items():
+        for name, _, condition in (each.partition(";") for each in requirements):
+            only = f'({condition.strip()}) and extra == "{extra}"' if condition else f'extra == "{extra}"'
+            lines.append(f"Requires-Dist: {name}; {only}")
+    return "\n".join([*lines, ""])
 
 
 def _closure(wanted: list[Requirement]) -> set[str]:

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
+from bookie_client.connection.network import Connector, tcp_connector
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
+from bookie_client.connection.pool import ChannelPool
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import MetadataNotFound
 

@@ -16,9 +16,11 @@ from bookie_pod.node.identity.leaving import is_under_way
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BookieUnavailable,
+    EntriesUnreadable,
     MetadataUnavailable,
     MetadataVersionConflict,
     NotEnoughBookies,
+    PodkeeperError,
     RecoveryFailed,
     Refused,
 )
@@ -34,7 +36,7 @@ from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
 GOING = "b0:1"
 BOOKIES = tuple(f"b{i}:1" for i in range(5))
-QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.02, retry_interval=0.01, settle=0.05)
+QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.02, retry_interval=0.01, give_up_after=0.05, settle=0.05)
 
 
 Hook = Callable[[int], Awaitable[None]]
@@ -71,6 +73,8 @@ class FakeMover:
         """Ledgers whose copies were made, each time."""
         self.refuse: dict[int, str] = {}
         """Ledgers whose entries cannot be read, and what is said of them."""
+        self.fails: list[PodkeeperError] = []
+        """What the next moves meet, one after the other."""
         self.cannot_close: set[int] = set()
         self.before_exchange: Hook = _at_once
         self.before_close: Hook = _at_once
@@ -81,14 +85,16 @@ class FakeMover:
         if ledger_id in self.cannot_close:
             raise RecoveryFailed("too few bookies answer")
         last = self._ends.get(ledger_id, -1)
-        await self._service.ledgers.write(stored.value.closed(last, 100 * (last + 1)), stored.version)
+        await self._service.ledgers.write(stored.value.closed(last, 100 * (last + 1)), stored.identity)
         self.recovered.append(ledger_id)
 
     async def move(
         self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
     ) -> str:
+        if self.fails:
+            raise self.fails.pop(0)
         if metadata.ledger_id in self.refuse:
-            return self.refuse[metadata.ledger_id]
+            raise EntriesUnreadable(self.refuse[metadata.ledger_id])
         stored = await self._service.ledgers.read(metadata.ledger_id)
         writable = (await self._service.bookies.list(W)).bookies
         changed = dict(stored.value.ensembles)
@@ -107,7 +113,7 @@ class FakeMover:
         self.copied.append(metadata.ledger_id)
         await self.before_exchange(metadata.ledger_id)
         named = replace(stored.value, ensembles=changed)
-        await self._service.ledgers.write(named, stored.version, session_id=session_id)
+        await self._service.ledgers.write(named, stored.identity, session_id=session_id)
         return ""
 
 
@@ -191,7 +197,7 @@ class Rig:
         while True:
             stored = await self.service.ledgers.read(ledger_id)
             try:
-                await self.service.ledgers.write(change(stored.value), stored.version)
+                await self.service.ledgers.write(change(stored.value), stored.identity)
                 return
             except MetadataVersionConflict:
                 continue

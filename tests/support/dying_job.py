@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from bookie_protocol.metadata_service.versioned import Versioned
 from bookie_protocol.quiet import quiet_grpc
+from bookie_protocol.versioned import Versioned
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.offload import job as offload_job

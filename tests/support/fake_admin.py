@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from bookie_pod.admin.bookie import DiskFiles
 from bookie_pod.node.integrity.full_check import DataIntegrityState
@@ -14,12 +16,26 @@ from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_pod.storage.integrity.scrub import ScrubState
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.admin_api.autorecovery import AutoRecoveryProcessState, CheckName, CheckSummary
+from bookie_protocol.admin_api.bodies import Query, Route
 from bookie_protocol.admin_api.bookie import BookieSpace
-from bookie_protocol.admin_api.cluster import ClusterInfo
-from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
+from bookie_protocol.admin_api.cluster import ClusterInfo, FoundLedgers, KnownBookie, LedgerSearch
+from bookie_protocol.admin_api.gc import LogEntry, StorageLogs
+from bookie_protocol.admin_api.streams import FoundStreams, StreamsQuery, StreamState
+from bookie_protocol.errors import (
+    BadRequest,
+    BookieUnavailable,
+    InvalidConfiguration,
+    MetadataDamaged,
+    NoSuchLedger,
+    NoSuchStream,
+    NotThere,
+)
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.web_console.source import Watcher
 from tests.support.fake_decommission import FakeCookies, FakeDecommission
 from tests.support.fake_facts import FakeFacts
+
+T = TypeVar("T")
 
 
 def gc_state(**changes: object) -> GcState:
@@ -66,6 +82,9 @@ class FakeNode:
         self._check()
         return self.found_space
 
+    def disk_space(self) -> BookieSpace:
+        return self.space()
+
     def marks(self) -> Sequence[LogMark]:
         return self.found_marks
 
@@ -92,6 +111,29 @@ class FakeNode:
 
 
 @dataclass
+class FakeFinder:
+    found: FoundLedgers = field(default_factory=lambda: FoundLedgers([], 0, None, []))
+    asked: list[LedgerSearch] = field(default_factory=list)
+
+    async def find(self, asked: LedgerSearch) -> FoundLedgers:
+        self.asked.append(asked)
+        return self.found
+
+
+@dataclass
+class FakeStreams:
+    states: dict[str, StreamState] = field(default_factory=dict)
+
+    async def page(self, asked: StreamsQuery) -> FoundStreams:
+        return FoundStreams(list(self.states.values()), len(self.states), None)
+
+    async def one(self, name: str) -> StreamState:
+        if name not in self.states:
+            raise NoSuchStream(f"there is no stream {name}")
+        return self.states[name]
+
+
+@dataclass
 class FakeIndexes:
     """`known`: by path whether it is being compacted."""
 
@@ -110,8 +152,9 @@ class FakeIndexes:
 @dataclass
 class FakeGc:
     collectors: list[tuple[str, GcState]] = field(default_factory=lambda: [("/data/ledgers", gc_state())])
-    logs: dict[int, LogReport] = field(default_factory=dict)
+    log_reports: dict[int, LogReport] = field(default_factory=dict)
     forced: list[tuple[bool | None, bool | None]] = field(default_factory=list)
+    allowed: list[tuple[int, bool]] = field(default_factory=list)
     force_pending: bool = False
     major_suspended: bool = False
     minor_suspended: bool = False
@@ -128,11 +171,20 @@ class FakeGc:
         self.major_suspended &= not major
         self.minor_suspended &= not minor
 
+    async def allow_deletions(self, ledgers: int, *, older_metadata: bool) -> None:
+        self.allowed.append((ledgers, older_metadata))
+
     def states(self) -> Sequence[tuple[str, GcState]]:
         return self.collectors
 
     def reports(self, log_id: int) -> Sequence[tuple[str, LogReport]]:
-        return [("/data/ledgers", self.logs[log_id])] if log_id in self.logs else []
+        return [("/data/ledgers", self.log_reports[log_id])] if log_id in self.log_reports else []
+
+    def logs(self, limit: int) -> Sequence[StorageLogs]:
+        listed = [
+            LogEntry(f"{log_id:x}.log", log_id, 1100, 300, None, "complete") for log_id in sorted(self.log_reports)
+        ]
+        return [StorageLogs("/data/ledgers", listed[:limit], max(0, len(listed) - limit))]
 
     def forecasts(self) -> Sequence[tuple[str, Forecast]]:
         buckets = [UsageBucket(at, at * 1000, (10 - at) * 10, at * 100_000) for at in range(10)]
@@ -184,6 +236,7 @@ class FakeCluster:
     writable: dict[str, str] = field(default_factory=dict)
     read_only: dict[str, str] = field(default_factory=dict)
     spaces: dict[str, BookieSpace] = field(default_factory=dict)
+    known_bookies: list[KnownBookie] = field(default_factory=list)
     numbers: ClusterInfo = field(default_factory=lambda: ClusterInfo(False, "", False, True, 1, 1, 0, 0))
 
     async def bookies(self, *, read_only: bool) -> Sequence[str]:
@@ -192,6 +245,9 @@ class FakeCluster:
     async def hosts(self, bookie_ids: Sequence[str]) -> Mapping[str, str | None]:
         known = self.writable | self.read_only
         return {bookie: known.get(bookie) for bookie in bookie_ids}
+
+    async def known(self) -> Sequence[KnownBookie]:
+        return self.known_bookies
 
     async def space(self) -> Mapping[str, BookieSpace]:
         return self.spaces
@@ -220,10 +276,26 @@ class FakeLedger:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return self.ledgers[ledger_id]
 
+    @asynccontextmanager
+    async def listing(self) -> AsyncIterator[None]:
+        yield
+
+    async def metadata_of(self, ids: AsyncIterator[int]) -> AsyncIterator[tuple[int, LedgerMetadata | str]]:
+        async for ledger_id in ids:
+            try:
+                yield ledger_id, await self.metadata(ledger_id)
+            except NotThere:
+                continue
+            except MetadataDamaged as error:
+                yield ledger_id, f"(damaged) {error}"
+
+    async def made(self, metadata: LedgerMetadata, make: Callable[[LedgerMetadata], T]) -> T:
+        return make(metadata)
+
     async def delete(self, ledger_id: int) -> None:
         self.deleted.append(ledger_id)
 
-    async def entries(self, ledger_id: int, first: int, last: int | None):
+    async def entries(self, ledger_id: int, first: int, last: int | None) -> AsyncIterator[tuple[int, bytes]]:
         if ledger_id not in self.payloads:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         for entry_id, payload in enumerate(self.payloads[ledger_id]):
@@ -255,6 +327,7 @@ class FakeAutoRecovery:
     refusal: Exception | None = None
     triggered: int = 0
     summaries: list[CheckSummary] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
     forced: list[str] = field(default_factory=list)
     process: AutoRecoveryProcessState | None = None
 
@@ -288,11 +361,25 @@ class FakeAutoRecovery:
     async def checks(self) -> Sequence[CheckSummary]:
         return self.summaries
 
+    async def look_at_returned(self, bookies: Sequence[str]) -> None:
+        self.returned += bookies
+
     async def force_checks(self, checks: Sequence[CheckName]) -> None:
         self.forced += checks
 
     def here(self) -> AutoRecoveryProcessState | None:
         return self.process
+
+
+@dataclass
+class FakeWatching:
+    watcher: Watcher = field(default_factory=Watcher)
+    asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    """Bookie, path and token of each request to another bookie."""
+
+    async def ask(self, bookie_id: str, route: Route[Any], query: Query | None, token: str | None) -> Any:
+        self.asked.append((bookie_id, route.path, token))
+        raise BookieUnavailable(f"bookie {bookie_id} does not answer")
 
 
 @dataclass
@@ -305,10 +392,17 @@ class FakeAdmin:
     indexes: FakeIndexes = field(default_factory=FakeIndexes)
     cluster: FakeCluster = field(default_factory=FakeCluster)
     ledgers: FakeLedger = field(default_factory=FakeLedger)
+    finder: FakeFinder = field(default_factory=FakeFinder)
+    streams: FakeStreams = field(default_factory=FakeStreams)
     settings: FakeSettings = field(default_factory=FakeSettings)
     decommission: FakeDecommission = field(default_factory=FakeDecommission)
     auto_recovery: FakeAutoRecovery = field(default_factory=FakeAutoRecovery)
     facts: FakeFacts = field(default_factory=FakeFacts)
+    watching: FakeWatching = field(default_factory=FakeWatching)
+
+    @property
+    def own_bookie(self) -> str:
+        return self.node.bookie_id
 
     @property
     def cookies(self) -> FakeCookies:

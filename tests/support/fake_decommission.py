@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bookie_pod.roles import NOBODY, Caller
 from bookie_protocol.admin_api.decommission import (
     DecommissionOutlook,
     DecommissionState,
@@ -86,7 +87,7 @@ class FakeDecommission:
             raise NotDecommissioned(f"bookie {bookie_id} is not being decommissioned")
         return STATE
 
-    async def decommission_outlook(self, bookie_id: str) -> DecommissionOutlook:
+    async def decommission_outlook(self, bookie_id: str, caller: Caller = NOBODY) -> DecommissionOutlook:
         return OUTLOOK
 
     async def undo_decommission(self, bookie_id: str) -> bool:
@@ -101,7 +102,7 @@ class FakeDecommission:
     def recover_state(self) -> RecoverState | None:
         return self.recovery
 
-    async def safety(self, bookie_ids: Sequence[str]) -> Safety:
+    async def safety(self, bookie_ids: Sequence[str], caller: Caller = NOBODY) -> Safety:
         risky = [RiskyLedger(7, "no copy", 0, 0, 2, "its only bookie goes")]
         return Safety(False, sorted(bookie_ids), 100, 10, 1, 0, 0, risky)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from bookie_pod.roles import NOBODY, Caller
 from bookie_protocol.admin_api.cluster import ClusterFacts
 from bookie_protocol.admin_api.decommission import DrainProof
 
@@ -21,6 +22,7 @@ FACTS = ClusterFacts(
     autorecovery_enabled=True,
     lost_bookie_recovery_delay_seconds=300,
     unrecoverable=0,
+    unchecked=["c:1"],
 )
 PROOF = DrainProof(
     bookie_id="d:1",
@@ -49,7 +51,7 @@ class FakeFacts:
             raise self.fault
         return self.found
 
-    async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int]) -> DrainProof:
+    async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int], caller: Caller = NOBODY) -> DrainProof:
         self.asked.append((bookie_id, set(accepted_losses)))
         if self.fault is not None:
             raise self.fault

@@ -159,6 +159,12 @@ def v3_status(frame: bytes) -> int:
     return int(v3_answer(frame).status)
 
 
+def raw_pair(key: bytes, value: bytes) -> bytes:
+    """Return the bytes of a pair of `Request.requestContext` that need not be UTF-8."""
+    pair = b"".join((b"\x0a", encode_varint(len(key)), key, b"\x12", encode_varint(len(value)), value))
+    return b"".join((b"\xc2\x0c", encode_varint(len(pair)), pair))
+
+
 def raw_ids(txn_id: int, ledger_id: int, entry_id: int) -> tuple[bytes, bytes, bytes]:
     """The three numbers as the response encoders want them."""
     return encode_varint(txn_id), encode_varint(ledger_id), encode_varint(entry_id)

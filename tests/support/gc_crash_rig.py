@@ -56,7 +56,11 @@ class Node:
             self.storage._background.request = _never  # type: ignore[method-assign]
         self.collectors = [
             GarbageCollector(
-                part, metadata, GcStateFile(bookie.files, folder), replace(FAST, transactional=not plain), index=index
+                part,
+                metadata,
+                GcStateFile(bookie.files, folder),
+                replace(FAST, transactional_compaction=not plain),
+                index=index,
             )
             for index, (part, folder) in enumerate(zip(collected(self.storage), DIRECTORIES, strict=False))
         ]

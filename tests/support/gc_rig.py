@@ -7,22 +7,27 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, Final
 
+from bookie_pod.config.sections.gc import GcConfig
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.entry_log.direct import DirectLogWriter
+from bookie_pod.storage.entry_log.format import HEADER_SIZE
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.gc.reports import PassResult
-from bookie_pod.storage.gc.schedule import CompactionRule, Force, GcOptions
+from bookie_pod.storage.gc.schedule import Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage, StillHeld, collected
 from bookie_pod.storage.index.locations import KEY, VALUE, LocationIndex
-from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable, MetadataWentBack
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerRange
 from tests.support.memtable_engine import Checkpoints, MemTableBookie
-from tests.support.storage_engine import MemoryBookie, entry, put
+from tests.support.production import production
+from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 BOOKIE = "b1:3181"
 MINOR = Force(minor=True)
@@ -51,6 +56,8 @@ class DictatedMetadata:
     fail_listing_after: int | None = None
     foreign: bool = False
     """Another cluster answers."""
+    went_back: bool = False
+    """It was put back to an older state."""
     unreadable: set[int] = field(default_factory=set)
     """Ledgers whose metadata cannot be read."""
 
@@ -58,6 +65,8 @@ class DictatedMetadata:
         self._check()
         if self.foreign:
             raise MetadataDamaged("that is another cluster")
+        if self.went_back:
+            raise MetadataWentBack("an older state")
 
     def _check(self) -> None:
         if self.down:
@@ -116,27 +125,41 @@ class DictatedMetadata:
         return ledger_id not in self.torsos
 
 
-FAST = GcOptions(
-    minor=CompactionRule(0.2, 3600),
-    major=CompactionRule(0.8, 86_400),
-    compaction_rate=1e12,
-    metadata_rate=1e9,
-    over_replicated_interval_ms=-1,
+FAST = GcConfig(
+    compaction_rate_by_bytes=10**12,
+    compaction_rate_by_entries=10**12,
+    metadata_op_rate_limit=10**9,
+    deletion_grace_ms=0,  # a pass deletes what is gone; what the grace holds back has tests of its own
+    overreplicated_wait_time_ms=-1,
 )
+"""Production's settings, but nothing is held back, and nothing is looked for that a test does not ask for."""
+
+
+DIRECT_IO: Final = production().db_storage.direct_io_entry_logger
+"""The format of entry logs in production."""
 
 
 class GcRig:
     """One collector in memory: a directory of `DbLedgerStorage`, or a whole engine. `now` is its clock in ms."""
 
     def __init__(
-        self, options: GcOptions = FAST, bookie: MemoryBookie | MemTableBookie | None = None, *, engine: str = "db"
+        self,
+        options: GcConfig = FAST,
+        bookie: MemoryBookie | MemTableBookie | None = None,
+        *,
+        engine: str = "db",
+        **collector: Any,
     ) -> None:
-        """`engine`: "db", "sorted" or "interleaved", unless there is a `bookie`."""
+        """`engine`: "db", "sorted" or "interleaved", unless there is a `bookie`; `collector`: further arguments of the
+        collector."""
         if bookie is None:
-            bookie = MemoryBookie() if engine == "db" else MemTableBookie(engine)
+            bookie = (
+                MemTableBookie(engine) if engine != "db" else MemoryBookie(options=small_options(direct_io=DIRECT_IO))
+            )
         self.bookie = bookie
         self.metadata = DictatedMetadata()
         self.options = options
+        self.collector_arguments = collector
         self.now = 1_000_000_000_000
         self.storage: DbLedgerStorage | MemTableStorage
         self.gc: GarbageCollector
@@ -157,6 +180,7 @@ class GcRig:
             self.options,
             fenced=self.fenced,
             now_ms=lambda: self.now,
+            **self.collector_arguments,
         )
 
     def restart(self) -> None:
@@ -179,6 +203,16 @@ class GcRig:
 
     def path(self, log_id: int) -> str:
         return self.logs.path(log_id)
+
+    @property
+    def first(self) -> int:
+        """The offset of the first entry's size word in each log."""
+        options = self.bookie.options.entry_log
+        return DirectLogWriter.first_position if options.direct_io else HEADER_SIZE
+
+    def map_offset(self, log_id: int) -> int:
+        """The offset of the ledgers map of a closed log."""
+        return int(struct.unpack_from(">q", self.bookie.files.read_bytes(self.path(log_id)), 8)[0])
 
     def write(
         self,
@@ -241,8 +275,7 @@ class GcRig:
     def forget_map(self, log_id: int) -> None:
         """As if the process had been killed while the log was written: its header names no map, and there is none."""
         path = self.path(log_id)
-        (offset,) = struct.unpack_from(">q", self.bookie.files.read_bytes(path), 8)
-        self.cut(log_id, offset)
+        self.cut(log_id, self.map_offset(log_id))
         self.bookie.files.corrupt(path, 8, bytes(20))
 
     def readable(self, ledger_id: int) -> dict[int, bytes]:

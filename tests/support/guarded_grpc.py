@@ -16,7 +16,7 @@ class GuardedGrpc:
         self.certificates = Certificates(folder).make_all()
         self.certificates.make_named("server", "IP:127.0.0.1")
         self.authority = folder / "authority.pem"
-        self.token = "kept-secret"
+        self.token = "kept-secret-of-the-port"
         tokens = folder / "grpc-tokens"
         tokens.write_text(self.token + "\n")
         self.keys = {

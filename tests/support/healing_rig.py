@@ -24,6 +24,7 @@ from bookie_client.reading.maintenance import replicas
 from tests.support.auto_recovery import QUICK, AutoRecoveryProcess
 from tests.support.bookie_process import free_port
 from tests.support.cluster_fixtures import all_writable
+from tests.support.etcd import EtcdServer
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
@@ -53,12 +54,24 @@ class MetadataServer(Protocol):
     def stop(self) -> None: ...
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "embedded",
+        pytest.param("zookeeper", marks=pytest.mark.zookeeper),
+        pytest.param("etcd", marks=pytest.mark.etcd),
+    ],
+)
 def metadata_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MetadataServer]:
     folder = tmp_path_factory.mktemp(request.param)
-    service = ZooKeeperServer(str(folder)) if request.param == "zookeeper" else MetadataProcess(folder)
+    services: dict[str, Callable[[Path], MetadataServer]] = {
+        "embedded": MetadataProcess,
+        "zookeeper": lambda folder: ZooKeeperServer(str(folder)),
+        "etcd": EtcdServer,
+    }
+    service = services[request.param](folder)
     service.start()
     yield service
     service.stop()

@@ -17,6 +17,8 @@ import yaml
 
 KUBERNETES = "1.30.0"
 """The oldest that the charts are for; `helm template` knows of no cluster."""
+POLICIES = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+"""Every such Kubernetes has them."""
 NAMESPACE = "storage"
 _SECONDS = 120
 
@@ -68,5 +70,5 @@ def render_process(
     chart: Path, *files: Path, release: str = "podkeeper", values: Mapping[str, Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
     given = [argument for file in files for argument in ("-f", str(file))]
-    options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES]
+    options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--api-versions", POLICIES]
     return run_helm("template", release, str(chart), *options, *given, values=values)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.metrics.journal import JournalMetrics
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal import (
     Journal,
     JournalBatch,
-    JournalOptions,
     LogMark,
     ReplayOptions,
     replay_journal,
@@ -97,8 +97,8 @@ class Replayed:
     def on_explicit_lac(self, ledger_id: int, packet: bytes) -> None:
         self.events.append(("lac", ledger_id, 0, packet))
 
-    def on_deletion(self, ledger_id: int) -> None:
-        self.events.append(("deletion", ledger_id, 0, b""))
+    def on_deletion(self, ledger_id: int, next_log: int) -> None:
+        self.events.append(("deletion", ledger_id, next_log, b""))
 
     def on_entry(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
         self.events.append(("entry", ledger_id, entry_id, entry))
@@ -107,10 +107,10 @@ class Replayed:
         return [(ledger, entry) for kind, ledger, entry, _ in self.events if kind == "entry"]
 
 
-def small_options(**changes: object) -> JournalOptions:
-    """Options that keep files in memory small and groups quick."""
-    values: dict[str, object] = {"preallocate_bytes": 8192, "max_group_wait_ms": 0.2, **changes}
-    return JournalOptions(**values)  # type: ignore[arg-type]
+def small_options(**changes: object) -> JournalConfig:
+    """Production's defaults, but with small files and quick groups."""
+    values: dict[str, object] = {"pre_alloc_size_bytes": 8192, "max_group_wait_ms": 0.2, **changes}
+    return JournalConfig(**values)  # type: ignore[arg-type]
 
 
 class JournalRig:
@@ -119,7 +119,7 @@ class JournalRig:
     def __init__(
         self,
         files: Files | None = None,
-        options: JournalOptions | None = None,
+        options: JournalConfig | None = None,
         metrics: JournalMetrics | None = None,
         directory: str = DIRECTORY,
     ) -> None:

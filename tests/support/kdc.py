@@ -70,6 +70,11 @@ class Kdc:
         self._run("kadmin.local", "ktadd", "-k", str(path), name)
         return path
 
+    def ticket(self, name: str, cache: Path) -> None:
+        """Put a ticket of a principal into a cache, by its keytab."""
+        keytab = self.folder / f"{name.replace('/', '-')}.keytab"
+        self._run("kinit", "-c", str(cache), "-k", "-t", str(keytab), name)
+
     def delete(self, name: str) -> None:
         self._run("kadmin.local", "delprinc", "-force", name)
 

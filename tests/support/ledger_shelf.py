@@ -125,6 +125,7 @@ class LedgerShelf(BlockingClient):
         digest: DigestType,
         metadata: Mapping[str, bytes],
         ledger_id: int | None = None,
+        restored: bool = False,
     ) -> ShelfWriter:
         if ledger_id is None:
             ledger_id = self.run(lambda client: client.metadata_service.ledgers.generate_id())
@@ -146,7 +147,7 @@ class LedgerShelf(BlockingClient):
         payloads = self._payloads[ledger_id]
         found = self.run(lambda client: client.stored_metadata(ledger_id))
         closed = found.value.closed(len(payloads) - 1, sum(map(len, payloads)))
-        self.run(lambda client: client.metadata_service.ledgers.write(closed, found.version))
+        self.run(lambda client: client.metadata_service.ledgers.write(closed, found.identity))
 
     def payloads(self, ledger_id: int) -> list[bytes]:
         return self._payloads[ledger_id]

@@ -109,6 +109,16 @@ class Faults:
 
         self._rules.append(rule)
 
+    def kill(self, name: str, path: str) -> None:
+        """Die at the begin of the first such operation with `path` in its path."""
+
+        def rule(operation: Operation) -> None:
+            if operation.name == name and path in operation.path:
+                self.die_now()
+                raise Died
+
+        self._rules.append(rule)
+
     def read_only(self, path: str = "") -> None:
         """Every mutating operation below `path` fails with EROFS."""
         self.fail(*MUTATING, path=path, errno=errnos.EROFS)

@@ -32,6 +32,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from bookie_pod.storage.files import Buffer, DiskUsage, File, WholeFiles
@@ -242,12 +243,23 @@ class MemoryFiles(WholeFiles):
 
     def restart(self) -> MemoryFiles:
         """The file system after the process was killed but the machine lived on: nothing is lost yet. What the process
-        has not synced a power cut may still take; names stay."""
+        has not synced, of data and of names, a power cut may still take."""
         with self._lock:
             after = self._like()
             after._folders = set(self._folders)
-            after._names = {path: inode.copy() for path, inode in self._names.items()}
-            after._durable_names = dict(after._names)
+            copies: dict[int, Inode] = {}
+
+            def copy(inode: Inode) -> Inode:
+                if id(inode) not in copies:
+                    copies[id(inode)] = inode.copy()
+                return copies[id(inode)]
+
+            after._names = {path: copy(inode) for path, inode in self._names.items()}
+            after._durable_names = {path: copy(inode) for path, inode in self._durable_names.items()}
+            after._pending = [
+                change if change.inode is None else replace(change, inode=copy(change.inode))
+                for change in self._pending
+            ]
             return after
 
     def _like(self) -> MemoryFiles:
@@ -258,6 +270,25 @@ class MemoryFiles(WholeFiles):
             largest_file=self.largest_file,
             now_ms=self._now_ms,
         )
+
+    def exchange(self, one: str, other: str) -> None:
+        """What lies in two folders changes places, as of two disks that were mounted crosswise."""
+
+        def moved(path: str) -> str:
+            for old, new in ((one, other), (other, one)):
+                if path == old or path.startswith(f"{old}/"):
+                    return new + path[len(old) :]
+            return path
+
+        with self._lock:
+            self._folders = set(map(moved, self._folders))
+            self._names = {moved(path): inode for path, inode in self._names.items()}
+            self._durable_names = {moved(path): inode for path, inode in self._durable_names.items()}
+            assert not any(isinstance(change, FolderMove) for change in self._pending)
+            self._pending = [
+                replace(change, path=moved(change.path), removes=change.removes and moved(change.removes))
+                for change in self._pending
+            ]
 
     def corrupt(self, path: str, offset: int, data: bytes) -> None:
         """Overwrite bytes behind everybody's back, durably and without an operation."""

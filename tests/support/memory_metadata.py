@@ -6,7 +6,8 @@ Faults on demand: `lose_next_answer` applies the next write and raises as if the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from bookie_protocol.errors import (
     MetadataExists,
@@ -16,15 +17,15 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import (
-    ANY_VERSION,
     BookieGroup,
     BookieSet,
+    Identity,
     LedgerRange,
     Versioned,
 )
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.subscription import Subscription
-from tests.support.memory_records import MemoryManagedLedgers, MemoryRecords
+from tests.support.memory_records import SESSION, MemoryManagedLedgers, MemoryRecords, check_identity
 
 
 class MemoryLedgers:
@@ -36,6 +37,7 @@ class MemoryLedgers:
         self.unavailable = False
         """Nothing is answered; what is followed stands still by itself."""
         self._next_id = 0
+        self._creations = itertools.count(1)
         self._changed = asyncio.Event()
 
     async def generate_id(self, *, timeout: float | None = None) -> int:
@@ -47,7 +49,7 @@ class MemoryLedgers:
         self._check_available()
         if metadata.ledger_id in self.stored:
             raise MetadataExists(f"ledger {metadata.ledger_id} exists")
-        return self._store(metadata, 0)
+        return self.make(metadata)
 
     async def read(
         self, ledger_id: int, *, fresh: bool = False, timeout: float | None = None
@@ -59,59 +61,76 @@ class MemoryLedgers:
             raise MetadataNotFound(f"ledger {ledger_id}") from None
 
     async def write(
-        self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None
+        self,
+        metadata: LedgerMetadata,
+        replaced: Identity,
+        *,
+        session_id: int | None = None,
+        timeout: float | None = None,
     ) -> Versioned[LedgerMetadata]:
         self.writes += 1
         current = await self.read(metadata.ledger_id)
-        if version not in (ANY_VERSION, current.version):
-            raise MetadataVersionConflict(f"version {version} is not {current.version}")
-        stored = self._store(metadata, current.version + 1)
+        check_identity(f"ledger {metadata.ledger_id}", current.identity, replaced)
+        stored = self.change(metadata)
         if self.lose_next_answer:
             # As a store client that sends again after a lost connection: the second try meets its own first.
             self.lose_next_answer = False
-            raise MetadataVersionConflict(f"version {version} is not {stored.version}")
+            raise MetadataVersionConflict(f"version {replaced.version} is not {stored.version}")
         return stored
 
-    async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+    def change(self, metadata: LedgerMetadata) -> Versioned[LedgerMetadata]:
+        """Another client's write."""
+        before = self.stored[metadata.ledger_id].identity
+        return self._store(metadata, Identity(before.version + 1, before.creation, SESSION))
+
+    def make(self, metadata: LedgerMetadata) -> Versioned[LedgerMetadata]:
+        """Another client's ledger, in the place of the one that has its id."""
+        return self._store(metadata, Identity(0, next(self._creations), SESSION))
+
+    async def delete(self, ledger_id: int, *, timeout: float | None = None) -> None:
         self._check_available()
-        current = self.stored.get(ledger_id)
-        if current is None:
-            return
-        if version not in (ANY_VERSION, current.version):
-            raise MetadataVersionConflict(f"version {version} is not {current.version}")
-        del self.stored[ledger_id]
-        self._tell()
+        if self.stored.pop(ledger_id, None) is not None:
+            self._tell()
 
     async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
-        if self.stored.get(stored.value.ledger_id) not in (None, stored):
-            raise MetadataVersionConflict("there is another ledger of this id now")
-        await self.delete(stored.value.ledger_id, stored.version)
+        current = self.stored.get(stored.value.ledger_id)
+        if current is not None:
+            check_identity(f"ledger {stored.value.ledger_id}", current.identity, stored.identity)
+        await self.delete(stored.value.ledger_id)
 
     def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
         async def feed(publish: Callable[[Versioned[LedgerMetadata] | None], None]) -> None:
-            newest = -1
+            seen: Versioned[LedgerMetadata] | None = None
             while True:
                 changed = self._changed
                 found = self.stored.get(ledger_id)
-                if found is None or found.version > newest:
-                    publish(found)
-                if found is None:
+                if found is None or (seen is not None and found.identity.creation != seen.identity.creation):
+                    publish(None)
                     return
-                newest = found.version
+                if found != seen:
+                    publish(found)
+                seen = found
                 await changed.wait()
 
         return Subscription(feed)
 
-    async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+    async def read_each(
+        self, ledger_ids: Sequence[int], *, timeout: float | None = None
+    ) -> list[Versioned[LedgerMetadata] | MetadataNotFound]:
         self._check_available()
-        yield LedgerRange(0, MAX_LEDGER_ID, tuple(sorted(self.stored)))
+        return [self.stored.get(each) or MetadataNotFound(f"ledger {each}") for each in ledger_ids]
+
+    async def ranges(self, *, first: int | None = None, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        self._check_available()
+        start = first or 0
+        yield LedgerRange(start, MAX_LEDGER_ID, tuple(sorted(each for each in self.stored if each >= start)))
 
     def _check_available(self) -> None:
         if self.unavailable:
             raise MetadataUnavailable("no answer from the model metadata service")
 
-    def _store(self, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
-        stored = self.stored[metadata.ledger_id] = Versioned(metadata, version)
+    def _store(self, metadata: LedgerMetadata, identity: Identity) -> Versioned[LedgerMetadata]:
+        stored = self.stored[metadata.ledger_id] = Versioned(metadata, identity)
         self.history.append(metadata)
         self._tell()
         return stored
@@ -203,6 +222,7 @@ class MemoryMetadata:
         self.ledgers = MemoryLedgers()
         self.bookies = MemoryBookies()
         self.all_records = MemoryRecords()
+        self.cookies = self.all_records.of("cookies")
         self.pulsar = MemoryManagedLedgers()
         self.closed = False
 

@@ -9,13 +9,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from typing import Final
 
-from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Identified, Identity, Versioned
+from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataReplaced, MetadataVersionConflict
+from bookie_protocol.metadata_service.interface import Identity, Versioned
 from bookie_protocol.metadata_service.records import check_kind, check_name
 from bookie_protocol.metadata_service.subscription import Subscription
 
 Hook = Callable[[str], None]
+SESSION: Final = 1
+
+
+def check_identity(what: str, stored: Identity, named: Identity) -> None:
+    """As the drivers do: the creation first."""
+    if stored.creation != named.creation:
+        raise MetadataReplaced(f"{what} was deleted, and another one has its name")
+    if stored.version != named.version:
+        raise MetadataVersionConflict(f"version {named.version} of {what} is not {stored.version}")
 
 
 class MemoryRecords:
@@ -24,8 +34,7 @@ class MemoryRecords:
     def __init__(self) -> None:
         self.stored: dict[tuple[str, str], Versioned[bytes]] = {}
         self.writes: list[str] = []
-        self._made: dict[tuple[str, str], int] = {}
-        self._clock = itertools.count(1)
+        self.creations = itertools.count(1)
         self.before: Hook = lambda line: None
         self.after: Hook = lambda line: None
         self._changed = asyncio.Event()
@@ -35,8 +44,6 @@ class MemoryRecords:
 
     def write(self, line: str, key: tuple[str, str], found: Versioned[bytes] | None) -> None:
         """`found` None: delete."""
-        if found is not None and key not in self.stored:
-            self._made[key] = next(self._clock)
         if found is None:
             del self.stored[key]
         else:
@@ -45,13 +52,6 @@ class MemoryRecords:
         done, self._changed = self._changed, asyncio.Event()
         done.set()
         self.after(line)
-
-    def identified(self, key: tuple[str, str]) -> Identified[bytes]:
-        found = self.stored.get(key)
-        if found is None:
-            raise MetadataNotFound(f"record {key[1]}")
-        made = self._made.setdefault(key, next(self._clock))
-        return Identified(found.value, found.version, Identity(found.version, made, session_id=1))
 
     @property
     def changed(self) -> asyncio.Event:
@@ -65,33 +65,36 @@ class _Kind:
         self._records = records
         self._kind = kind
 
-    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> int:
+    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
         key = self._begin("create", name)
         if key in self._records.stored:
             raise MetadataExists(f"record {name} exists")
-        self._records.write(self._line("create", name), key, Versioned(data, 0))
-        return 0
+        identity = Identity(0, next(self._records.creations), SESSION)
+        self._records.write(self._line("create", name), key, Versioned(data, identity))
+        return identity
 
-    async def read(self, name: str, *, timeout: float | None = None) -> Identified[bytes]:
+    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
         await asyncio.sleep(0)
-        return self._records.identified((self._kind, check_name(name)))
+        return self._stored((self._kind, check_name(name)))
 
-    async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+    async def update(self, name: str, data: bytes, record: Identity, /, *, timeout: float | None = None) -> Identity:
         await asyncio.sleep(0)
         key = self._begin("update", name)
-        stored = Versioned(data, self._check(key, version).version + 1)
-        self._records.write(self._line("update", name), key, stored)
-        return stored.version
+        check_identity(f"record {name}", self._stored(key).identity, record)
+        return self._replace(name, key, data)
+
+    async def overwrite(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
+        await asyncio.sleep(0)
+        return self._replace(name, self._begin("update", name), data)
 
     async def delete(self, name: str, *, timeout: float | None = None) -> None:
         key = self._begin("delete", name)
-        self._check(key, ANY_VERSION)
+        self._stored(key)
         self._records.write(self._line("delete", name), key, None)
 
-    async def delete_this(self, name: str, record: Identity, *, timeout: float | None = None) -> None:
+    async def delete_this(self, name: str, record: Identity, /, *, timeout: float | None = None) -> None:
         key = self._begin("delete", name)
-        if self._records.identified(key).identity != record:
-            raise MetadataVersionConflict(f"record {name} is another one than {record}")
+        check_identity(f"record {name}", self._stored(key).identity, record)
         self._records.write(self._line("delete", name), key, None)
 
     async def names(self, *, timeout: float | None = None) -> frozenset[str]:
@@ -120,13 +123,17 @@ class _Kind:
     def _line(self, verb: str, name: str) -> str:
         return f"{verb} {self._kind} {name}"
 
-    def _check(self, key: tuple[str, str], version: int) -> Versioned[bytes]:
+    def _stored(self, key: tuple[str, str]) -> Versioned[bytes]:
         stored = self._records.stored.get(key)
         if stored is None:
             raise MetadataNotFound(f"record {key[1]}")
-        if version not in (ANY_VERSION, stored.version):
-            raise MetadataVersionConflict(f"version {version} of {key[1]} is not {stored.version}")
         return stored
+
+    def _replace(self, name: str, key: tuple[str, str], data: bytes) -> Identity:
+        before = self._stored(key).identity
+        identity = Identity(before.version + 1, before.creation, SESSION)
+        self._records.write(self._line("update", name), key, Versioned(data, identity))
+        return identity
 
 
 class MemoryManagedLedgers:
@@ -137,7 +144,7 @@ class MemoryManagedLedgers:
 
     async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
         try:
-            return Versioned(self.nodes[name], 3)
+            return Versioned(self.nodes[name], Identity(3, 1))
         except KeyError:
             raise MetadataNotFound(f"node {name}") from None
 

@@ -225,6 +225,22 @@ class MemoryStores:
         store.is_open = True
         return store
 
+    def exchange(self, one: str, other: str) -> None:
+        """The stores of two folders change places, while none is open."""
+        stores, self.stores = self.stores, {}
+        for path, store in stores.items():
+            folder, _, name = path.rpartition("/")
+            store._path = f"{ {one: other, other: one}.get(folder, folder) }/{name}"
+            self.stores[store.path] = store
+
+    def restart(self, faults: Faults) -> MemoryStores:
+        """What the process finds that follows a killed one: a database makes what its log holds durable when it is
+        opened."""
+        after = MemoryStores(faults)
+        for path, store in self.stores.items():
+            after.stores[path] = store.after_crash(faults, store.unsynced)
+        return after
+
     def crash(self, rng: random.Random, faults: Faults) -> MemoryStores:
         """The stores after a power cut; `faults` is the script of the next process."""
         after = MemoryStores(faults)

@@ -96,6 +96,10 @@ class MemTableBookie:
         """The same bookie on other disks, not yet opened."""
         return MemTableBookie(self.engine, self.directories, self.index_directories, self.options, files, self.on_loop)
 
+    def restart(self) -> MemTableBookie:
+        """The bookie after its process was killed, not yet opened."""
+        return self.on(self.files.restart())
+
     def crash(self, rng: random.Random) -> MemTableBookie:
         """The bookie after a power cut, not yet opened. Index files rely on sectors that are written whole."""
         return self.on(self.files.crash(rng, whole_sectors=True))

@@ -15,10 +15,13 @@ from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.remote import GrpcTransport
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
+from bookie_protocol.metadata_service.etcd.connection import EtcdConnection
+from bookie_protocol.metadata_service.etcd.tree import EtcdTree
 from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
+from tests.support.etcd import EtcdServer
 from tests.support.zookeeper import ZooKeeperServer
 
 _numbers = itertools.count()
@@ -80,6 +83,32 @@ class ZooKeeperUnderTest(MetadataDriverUnderTest):
         identity = self._trees[id(service)].client_id
         assert identity is not None
         await asyncio.to_thread(self._server.expire, *identity)  # everybody else goes on meanwhile
+
+    async def interrupt(self) -> None:
+        self._server.pause()
+
+    async def restore(self) -> None:
+        self._server.resume()
+
+
+class EtcdUnderTest(MetadataDriverUnderTest):
+    def __init__(self, server: EtcdServer) -> None:
+        super().__init__()
+        self._server = server
+
+    @property
+    def uri(self) -> str:
+        return self._server.uri(self.root)
+
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+        targets = self._server.endpoints.split(",")
+        tree = EtcdTree(EtcdConnection(targets, None, None, self.root), self.root, timeout)
+        await tree.connect()
+        return TreeMetadataService(tree, self.root, layout)
+
+    async def expire(self, service: TreeMetadataService) -> None:
+        lease = {"ID": str(service.tree.session_id)}
+        await asyncio.to_thread(self._server.ask, self._server.members[0], "lease/revoke", lease)
 
     async def interrupt(self) -> None:
         self._server.pause()

@@ -9,24 +9,34 @@ import pytest
 
 from tests.support.metadata_drivers import (
     EmbeddedUnderTest,
+    EtcdUnderTest,
     MetadataDriverUnderTest,
     ServedUnderTest,
     ZooKeeperUnderTest,
 )
 
-WIRED = [pytest.param("zookeeper", marks=pytest.mark.zookeeper), "served"]
+WIRED = [
+    pytest.param("zookeeper", marks=pytest.mark.zookeeper),
+    pytest.param("etcd", marks=pytest.mark.etcd),
+    "served",
+]
 ALL = [*WIRED, "embedded"]
+BESIDE = [*WIRED[:1], "served", "embedded"]
+"""Where there can be nodes beside the root."""
 
 
 @pytest.fixture(params=ALL)
 async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataDriverUnderTest]:
     """A driver with a cluster root of its own. Tests that need a wire narrow the parameters to `WIRED`."""
-    made: MetadataDriverUnderTest
-    if request.param == "zookeeper":
-        made = ZooKeeperUnderTest(request.getfixturevalue("zookeeper"))
-    elif request.param == "served":
-        made = ServedUnderTest(str(tmp_path))
-    else:
-        made = EmbeddedUnderTest(str(tmp_path))
+    made = driver_of(request.param, request, tmp_path)
     yield made
     await made.close()
+
+
+def driver_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetadataDriverUnderTest:
+    """A driver, which the caller closes."""
+    if kind == "zookeeper":
+        return ZooKeeperUnderTest(request.getfixturevalue("zookeeper"))
+    if kind == "etcd":
+        return EtcdUnderTest(request.getfixturevalue("etcd"))
+    return ServedUnderTest(str(tmp_path)) if kind == "served" else EmbeddedUnderTest(str(tmp_path))

@@ -58,6 +58,10 @@ class MetadataProcess:
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)
 
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
     def _running(self) -> WarmProcess:
         assert self._process is not None, "the metadata service is not running"
         return self._process

@@ -13,12 +13,14 @@ from typing import cast
 
 from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import (
+    BadRequest,
     BookieReadOnly,
     LedgerFenced,
     NoSuchEntry,
     NoSuchLedger,
     PodkeeperError,
     ProtocolViolation,
+    StorageFault,
     Unauthorized,
     V2Code,
 )
@@ -52,6 +54,12 @@ class ModelBookie:
         self.fail_reads: type[PodkeeperError] | None = None
         self.fail_forces: type[PodkeeperError] | None = None
         self.fail_lac_writes: type[PodkeeperError] | None = None
+        self.verifies = False
+        """Damaged entries are refused as an I/O error, as our own bookies do, and not served as they are."""
+        self.rotten: set[tuple[int, int]] = set()
+        """Ledger and entry of each damaged copy."""
+        self.lists = True
+        """Entries are listed, as our own bookies do. Java's with DbLedgerStorage do not."""
         self.knows_batch_reads = True
         self.knows_steps = True
         self.total_bytes = self.free_bytes = 1 << 40
@@ -75,6 +83,7 @@ class ModelBookie:
         if ledger.fenced and not recovery:
             raise LedgerFenced(f"ledger {ledger_id} is fenced")
         ledger.entries[entry_id] = entry
+        self.rotten.discard((ledger_id, entry_id))
         if lac > ledger.lac:
             ledger.lac = lac
             self._wake(ledger_id)
@@ -137,6 +146,7 @@ class ModelBookie:
         entry = ledger.entries.get(entry_id)
         if entry is None:
             raise NoSuchEntry(f"entry {entry_id} of ledger {ledger_id}")
+        self._check(ledger_id, entry_id)
         return entry, ledger.lac
 
     def read_batch(self, ledger_id: int, first: int, max_count: int, max_size: int, step: int = 1) -> list[bytes]:
@@ -149,14 +159,27 @@ class ModelBookie:
             raise NoSuchLedger(f"ledger {ledger_id}")
         if first not in ledger.entries:
             raise NoSuchEntry(f"entry {first} of ledger {ledger_id}")
+        self._check(ledger_id, first)
         entries: list[bytes] = []
         size = 36
         while (entry := ledger.entries.get(first + len(entries) * step)) is not None:
             size += len(entry) + 4
             if entries and (size > max_size or (0 < max_count <= len(entries))):
                 break
+            if self.verifies and (ledger_id, first + len(entries) * step) in self.rotten:
+                break
             entries.append(entry)
         return entries
+
+    def list_entries(self, ledger_id: int) -> list[int]:
+        """What the index says, which knows nothing of damage."""
+        if not self.lists:
+            raise BadRequest("the model bookie does not list its entries")
+        if self.fail_reads is not None:
+            raise self.fail_reads("model fault")
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedger(f"ledger {ledger_id}")
+        return sorted(self.ledgers[ledger_id].entries)
 
     def must_wait(self, ledger_id: int, previous_lac: int) -> bool:
         """Whether a long poll has nothing to tell yet."""
@@ -182,6 +205,11 @@ class ModelBookie:
         entry = bytearray(self.ledgers[ledger_id].entries[entry_id])
         entry[-1] ^= 1
         self.ledgers[ledger_id].entries[entry_id] = bytes(entry)
+        self.rotten.add((ledger_id, entry_id))
+
+    def _check(self, ledger_id: int, entry_id: int) -> None:
+        if self.verifies and (ledger_id, entry_id) in self.rotten:
+            raise StorageFault(f"entry {entry_id} of ledger {ledger_id} is damaged")
 
     def _ledger(self, ledger_id: int, key: bytes) -> ModelLedger:
         ledger = self.ledgers.setdefault(ledger_id, ModelLedger(key))

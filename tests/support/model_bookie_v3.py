@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bookie_protocol.errors import BadRequest, PodkeeperError, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3
+from bookie_protocol.wire.availability import encode_availability
 
 if TYPE_CHECKING:
     from tests.support.model_bookie import ModelBookie
@@ -84,6 +85,11 @@ def _bookie_info(bookie, request, done) -> None:
     answer.totalDiskCapacity, answer.freeDiskSpace = bookie.total_bytes, bookie.free_bytes
 
 
+def _list_entries(bookie, request, done) -> None:
+    held = bookie.list_entries(request.getListOfEntriesOfLedgerRequest.ledgerId)
+    done.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger = encode_availability(held)
+
+
 def _part(name):
     """The operation's part of a request or response."""
     return lambda message: getattr(message, name + ("Request" if isinstance(message, pb.Request) else "Response"))
@@ -96,4 +102,5 @@ _OPERATIONS = {
     pb.READ_LAC: (_read_lac, _part("readLac")),
     pb.FORCE_LEDGER: (_force, _part("forceLedger")),
     pb.GET_BOOKIE_INFO: (_bookie_info, None),
+    pb.GET_LIST_OF_ENTRIES_OF_LEDGER: (_list_entries, _part("getListOfEntriesOfLedger")),
 }

@@ -32,7 +32,7 @@ class RebuildRig(GcRig):
         self.between: Callable[[], None] = _nothing
         self.stopped = threading.Event()
         self.steps = 0
-        super().__init__(bookie=bookie or MemoryBookie())
+        super().__init__(bookie=bookie)
 
     @property
     def tool_stores(self) -> MemoryToolStores:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from typing import Final
 
 from bookie_pod.metrics.scrub import ScrubMetrics
+from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.gc.storage import CollectedStorage, collected
 from bookie_pod.storage.gc.throttle import ScrubPace
@@ -14,13 +17,14 @@ from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_protocol.digest import DigestType, digest_manager
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie
-from tests.support.storage_engine import MemoryBookie, put
+from tests.support.storage_engine import MemoryBookie, put, small_options
 
 
 def signed(ledger_id: int, entry_id: int, size: int = 100, digest: DigestType = DigestType.CRC32C) -> bytes:
     """An entry as a client sends it."""
     payload = bytes((ledger_id + entry_id + at) % 251 for at in range(size))
-    return digest_manager(digest, b"pw").encode(ledger_id, entry_id, entry_id - 1, size * (entry_id + 1), payload)
+    length = min(size * (entry_id + 1), (1 << 63) - 1)
+    return digest_manager(digest, b"pw").encode(ledger_id, entry_id, entry_id - 1, length, payload)
 
 
 class FixedDigests:
@@ -56,7 +60,6 @@ class ScrubRig:
             self.bookie.directories[0],
             _CountingPace(self),
             self._digests(),
-            may_be_earlier_life=lambda ledger_id, log_id: False,
             metrics=metrics,
             now_ms=lambda: self.now,
         )
@@ -96,6 +99,17 @@ class ScrubRig:
         self.now += 1000
         self.scrub.run()
         return self.scrub.register.damages()
+
+
+RIGS: Final = ("db", "past the page cache", "sorted", "interleaved")
+
+
+def rig_of(kind: str) -> ScrubRig:
+    """The rig of this engine; DbLedgerStorage with logs in the ordinary format too."""
+    if kind in ("sorted", "interleaved"):
+        return ScrubRig(MemTableBookie(kind))
+    entry_log = EntryLogOptions(preallocate=False, direct_io=kind != "db")
+    return ScrubRig(MemoryBookie(options=replace(small_options(), entry_log=entry_log)))
 
 
 class _CountingPace(ScrubPace):

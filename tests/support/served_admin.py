@@ -14,7 +14,7 @@ from bookie_pod.server.http.start import start_http
 from tests.support.fake_admin import FakeAdmin
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
-TOKEN = "s3cret-token"
+TOKEN = "s3cret-token-of-the-bookie"
 
 
 class ServedAdmin:

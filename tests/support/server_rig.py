@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
 from bookie_pod.server.tcp.connection import Connection
-from bookie_pod.server.tcp.context import ServerContext, TcpOptions
+from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.read_lanes import ReadLanes
@@ -62,10 +63,22 @@ class HeldJournal:
         return found
 
 
+class PaperTls:
+    """The protocol of TLS, which decrypts nothing."""
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(bytearray(sizehint))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        pass
+
+
 class PaperTransport:
-    """What a connection does to its transport, written down."""
+    """What a connection does to its transport, written down. It may be one with TLS, or below that."""
 
     def __init__(self) -> None:
+        self.protocol: Any = PaperTls()
+        self.read_limit: int | None = None
         self.writes: list[bytes] = []
         self.reading = True
         self.closing = False
@@ -78,6 +91,18 @@ class PaperTransport:
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
         self.limits = {"high": high, "low": low}
+
+    def set_read_buffer_limits(self, high: int) -> None:
+        self.read_limit = high
+
+    def get_read_buffer_size(self) -> int:
+        return 0
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -142,7 +167,7 @@ class SlowTransport(PaperTransport):
 class ServerRig:
     """Make it inside a running loop; `close` stops its threads."""
 
-    options: TcpOptions = field(default_factory=TcpOptions)
+    config: BookieConfig = field(default_factory=BookieConfig)
     journals: list[HeldJournal] = field(default_factory=lambda: [HeldJournal()])
     half_bytes: int = 1 << 20
     read_cache_bytes: int = 1 << 20
@@ -167,18 +192,21 @@ class ServerRig:
         self.storage.on_ledger_deleted(self.ledgers.forget)
         self.operations = LedgerOperations(self.ledgers, self.journals, write_data=self.write_data)
         self.admission = WriteAdmission(
-            self.storage, self.journals, adds_in_progress_max=self.options.max_adds_in_progress
+            self.storage,
+            self.journals,
+            adds_in_progress_max=self.config.network.max_adds_in_progress,
+            parked_bytes_max=min(PARKED_BYTES_MAX, self.memory_bytes // 2),
         )
         self.operations.on_full = self.admission.filled
         self.operations.on_acknowledged = self.admission.acknowledged
         self.lanes = ReadLanes("read", 1, self.reads_pending_max, loop)
-        self.reads = Reads(self.operations, self.lanes, self.lanes, self.options.max_batch_read_bytes)
+        self.reads = Reads(self.operations, self.lanes, self.lanes, self.config.network.max_batch_read_size_bytes)
         self.polls = LongPolls(self.ledgers, self.reads, self.lanes, loop, self.polls_max)
         self.context = ServerContext(
             loop,
             self.operations,
             self.admission,
-            self.options,
+            self.config,
             lambda context: RequestHandlers(context, self.reads, self.polls, self.lanes, lambda: (100, 50)),
             memory=MemoryGovernor(self.memory_bytes),
         )

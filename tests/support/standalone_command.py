@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bookie_pod.cli.main import main as bookie
@@ -21,13 +21,16 @@ _PARENT = "PODKEEPER_TEST_WARM_PARENT"
 
 
 class StandaloneCommand:
-    """The running command, on ports of its own; a context manager that stops it with Ctrl-C's signal. `installed`: as
-    its users start it, and its bookies as it starts them."""
+    """The running command, on ports of its own; a context manager that stops it with Ctrl-C's signal. `command`: the
+    program that is started with `variables`, as its users start it; without one it is a fork of a warm process."""
 
-    def __init__(self, data: Path, *arguments: str, installed: bool = False) -> None:
+    def __init__(
+        self, data: Path, *arguments: str, command: str = "", variables: Mapping[str, str] | None = None
+    ) -> None:
         self._data = data
         self._arguments = arguments
-        self._installed = installed
+        self._command = command
+        self._variables = variables
         self.ready: dict = {}
         self.process: subprocess.Popen[bytes] | WarmProcess
 
@@ -35,12 +38,17 @@ class StandaloneCommand:
         self._data.mkdir(parents=True, exist_ok=True)
         self.output = self._data.with_name(self._data.name + ".out")
         self.errors = self._data.with_name(self._data.name + ".err")
-        ports = ("--metadata-port", "0", "--grpc-port", "0")
+        ports = [word for option in ("--metadata-port", "--grpc-port", "--http-port") for word in (option, "0")]
         words = ["standalone", "--data", str(self._data), "--json", *ports, *self._arguments]
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
-            if self._installed:
+            if self._command:
                 self.process = subprocess.Popen(
-                    [BOOKIE, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+                    [self._command, *words],
+                    env=self._variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    start_new_session=True,
                 )
             else:
                 environment = {**os.environ, _PARENT: str(warm.parent_of_bookies())}
@@ -61,6 +69,11 @@ class StandaloneCommand:
     def grpc(self) -> list[str]:
         """Addresses of the gRPC servers."""
         return [f"127.0.0.1:{bookie['grpc_port']}" for bookie in self.ready["bookies"]]
+
+    @property
+    def http(self) -> list[str]:
+        """Addresses of the HTTP servers."""
+        return [f"127.0.0.1:{bookie['http_port']}" for bookie in self.ready["bookies"]]
 
     def stop(self, number: int = signal.SIGINT) -> int:
         """Send a signal, and return the exit code."""

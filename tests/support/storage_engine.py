@@ -15,6 +15,8 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.engines.registry import DbStorageOptions, StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.entry_log.direct import DirectLogWriter
+from bookie_pod.storage.entry_log.format import HEADER_SIZE
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.store import StoreFactory
 from tests.support.memory_files import Faults, MemoryFiles
@@ -83,12 +85,23 @@ def call_directly(action: Callable[[], None]) -> None:
 
 
 def small_options(
-    *, half_bytes: int = 1 << 20, directories: int = 1, read_cache_bytes: int = 1 << 20, log_size: int = 1 << 20
+    *,
+    half_bytes: int = 1 << 20,
+    directories: int = 1,
+    read_cache_bytes: int = 1 << 20,
+    log_size: int = 1 << 20,
+    direct_io: bool = False,
 ) -> DbStorageOptions:
+    """Small sizes, and logs that are not made ahead: a thread would do that.
+
+    `log_size`: as in the ordinary format. The header of direct I/O is longer, and logs are by as much.
+    """
+    limit = log_size + (DirectLogWriter.first_position - HEADER_SIZE if direct_io else 0)
+    entry_log = EntryLogOptions(log_size_limit=limit, preallocate=False, direct_io=direct_io)
     return DbStorageOptions(
         write_cache_bytes=2 * half_bytes * directories,
         read_cache_bytes=read_cache_bytes * directories,
-        entry_log=EntryLogOptions(log_size_limit=log_size, preallocate=False),
+        entry_log=entry_log,
     )
 
 
@@ -132,6 +145,12 @@ class MemoryBookie:
 
     def writable(self) -> list[str]:
         return [path for state in self.states.values() for path in state.writable()]
+
+    def restart(self) -> MemoryBookie:
+        """The bookie after its process was killed, not yet opened."""
+        assert self.stores is not None
+        files = self.files.restart()
+        return MemoryBookie(self.directories, self.options, files, self.stores.restart(files.faults), self.on_loop)
 
     def crash(self, rng: random.Random) -> MemoryBookie:
         """The bookie after a power cut, not yet opened."""

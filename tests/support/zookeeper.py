@@ -17,10 +17,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+from bookie_protocol.metadata_service.options import SaslLogin
+from bookie_protocol.metadata_service.zookeeper.client import log_in_by
 from tests.support.bookie_process import free_port
 from tests.support.hanging import hang
 from tests.support.java import SHORT_LIVED
@@ -47,7 +50,8 @@ TICK_MS = 500
 class ZooKeeperServer:
     """`start` returns when the server answers. Session time-outs down to two ticks (1 s) are granted.
 
-    With `sasl_users` (name and password) only who logs in by SASL is served. `host`: an address of this machine.
+    With `sasl_users` (name and password) the server refuses clients without a SASL login; with `kerberos` (options
+    of a Krb5LoginModule, and a `krb5.conf`) those without a Kerberos login. `host`: an address of this machine.
     `tls`: folder with `server.pem`, `server.key` and `authority.pem`; then there is a second port, for TLS with
     certificates of both sides.
     """
@@ -59,10 +63,12 @@ class ZooKeeperServer:
         *,
         host: str = "127.0.0.1",
         tls: str | None = None,
+        kerberos: tuple[str, str] | None = None,
     ) -> None:
         self._directory = directory
         self._host = host
         self._sasl_users = sasl_users
+        self._kerberos = kerberos
         self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
         self._started_before = False
@@ -113,7 +119,7 @@ class ZooKeeperServer:
             )
             if self._tls is not None:
                 out.write(self._tls_settings(self._tls))
-            if self._sasl_users:
+            if self._sasl_users or self._kerberos:
                 out.write(
                     "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
                     "sessionRequireClientSASLAuth=true\n"
@@ -143,12 +149,18 @@ class ZooKeeperServer:
         )
 
     def _sasl_options(self) -> Iterator[str]:
-        if not self._sasl_users:
+        if self._kerberos:
+            options, configuration = self._kerberos
+            module = f"com.sun.security.auth.module.Krb5LoginModule required {options};"
+            yield f"-Djava.security.krb5.conf={configuration}"
+        elif self._sasl_users:
+            users = "\n".join(f'user_{name}="{password}"' for name, password in self._sasl_users.items())
+            module = f"org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};"
+        else:
             return
         file = f"{self._directory}/jaas.conf"
         with open(file, "w", encoding="utf-8") as out:
-            users = "\n".join(f'user_{name}="{password}"' for name, password in self._sasl_users.items())
-            out.write(f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n")
+            out.write(f"Server {{ {module}\n}};\n")
         yield f"-Djava.security.auth.login.config={file}"
 
     def stop(self) -> None:
@@ -194,17 +206,24 @@ class ZooKeeperServer:
 
     def _take_over_logged_in(self, session_id: int, password: bytes) -> bool:
         """As `_take_over`, where only who logs in is listened to."""
-        client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password), sasl_options=self._login())
+        client = self.kazoo(timeout=10, client_id=(session_id, password))
         client.start(timeout=10)
         given = client.client_id
         client.stop()
         client.close()
         return given is None or given[0] != session_id
 
-    def _login(self) -> dict[str, str] | None:
+    def kazoo(self, **options: Any) -> KazooClient:
+        """A client of kazoo that is not started; it logs in where that is asked for."""
+        client = KazooClient(hosts=self.hosts, **options)
         for name, password in (self._sasl_users or {}).items():
-            return {"mechanism": "DIGEST-MD5", "username": name, "password": password}
-        return None
+            log_in_by(client, SaslLogin(username=name, password=password))
+            break
+        return client
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -218,7 +237,7 @@ class ZooKeeperServer:
                 with socket.create_connection((self._host, self.port), timeout=1) as connection:
                     connection.sendall(b"srvr")
                     if connection.recv(len(_SERVES)) == _SERVES:
-                        return self._serves(deadline)
+                        return self._kerberos is not None or self._serves(deadline)
             except OSError:
                 pass
             time.sleep(0.05)
@@ -228,7 +247,7 @@ class ZooKeeperServer:
         """The first session after a cold start may take seconds on a busy machine; here it is waited for. A connection
         that came before the server was ready is never answered, so it is given up for another one."""
         while (left := deadline - time.monotonic()) > 0:
-            client = KazooClient(hosts=self.hosts, timeout=_SESSION_SECONDS, sasl_options=self._login())
+            client = self.kazoo(timeout=_SESSION_SECONDS)
             try:
                 client.start(timeout=min(left, _SESSION_SECONDS))
             except KazooTimeoutError:

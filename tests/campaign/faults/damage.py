@@ -85,8 +85,10 @@ def _place(data: bytearray, groups: list[int], random: Random) -> int:
 
 
 async def file_is_lost(world: World, bookie: Bookie, random: Random) -> str:
-    """One journal or entry log is gone, or empty."""
-    kind = random.choice(("journals", "entry logs"))
+    """One journal, entry log or index file is gone, or empty; or an index file was cut."""
+    kind = random.choice([each for each in ("journals", "entry logs", "index files") if _files(bookie, each)] or [""])
+    if not kind:
+        return "no such file"
     await _stop(bookie, random, kind)
     files = _files(bookie, kind)
     if not files:
@@ -94,8 +96,11 @@ async def file_is_lost(world: World, bookie: Bookie, random: Random) -> str:
         return "no such file"
     path = random.choice(files)
     await world.destroys(bookie, f"{path.name} lost")
-    how = random.choice(("gone", "emptied"))
-    path.unlink() if how == "gone" else path.write_bytes(b"")
+    how = random.choice(("gone", "emptied", "cut") if kind == "index files" else ("gone", "emptied"))
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: random.choice((20, 1024, 1500, 5000)) if how == "cut" else 0])
     await world.start_bookie(bookie)
     return f"{path.relative_to(bookie.folder)} {how}"
 

@@ -86,7 +86,7 @@ def _open(pid: int) -> int:
 
 
 async def clock_jumps(world: World, bookie: Bookie, random: Random) -> str:
-    seconds = random.choice((1, -1)) * random.choice((5, 3_600, 86_400 * 40, 86_400 * 4_000))
+    seconds = random.choice((1, -1)) * random.choice((5, 3_600, 86_400 * 40, 86_400 * 366, 86_400 * 4_000))
     bookie.shim.set_clock(seconds)
     try:
         await asyncio.sleep(random.uniform(3, 8))
@@ -154,6 +154,14 @@ async def metadata_away(world: World, random: Random) -> str:
     return f"{'silent' if hang else 'killed'}, for {seconds:.1f} s"
 
 
+async def metadata_put_back(world: World, random: Random) -> str:
+    """A backup is restored, and the newest state some passes of garbage collection later. Only bookies ask the service
+    meanwhile: what others did there would be lost with it."""
+    async with world.older_metadata(made_before=random.uniform(7, 12)):
+        await asyncio.sleep(seconds := random.uniform(8, 16))
+    return f"for {seconds:.1f} s"
+
+
 FAULTS = (
     Fault("SIGKILL", 5, kill),
     Fault("SIGKILL at start", 1, kill_while_it_starts),
@@ -168,4 +176,5 @@ FAULTS = (
     Fault("auto-recovery killed", 1, on_cluster=auto_recovery_dies),
     Fault("gateway killed", 0.5, on_cluster=gateway_dies),
     Fault("metadata service away", 2, on_cluster=metadata_away),
+    Fault("metadata put back", 0.3, on_cluster=metadata_put_back),
 )

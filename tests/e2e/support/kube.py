@@ -40,6 +40,7 @@ KINDS: Final = {
     "Deployment": "apps/v1",
     "Job": "batch/v1",
     "CronJob": "batch/v1",
+    "Lease": "coordination.k8s.io/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",

@@ -121,8 +121,8 @@ async def test_a_password_that_is_wrong_fences_nobody(client):
 async def test_metadata_that_cannot_be_read(client, service):
     ledger_id = await closed(client)
     layout = await service.cluster.layout()
-    await service.tree.set(
-        service.root + ledger_path(layout or LedgerLayout.HIERARCHICAL, ledger_id), b"garbage", -1, timeout=5
+    await service.tree.overwrite(
+        service.root + ledger_path(layout or LedgerLayout.HIERARCHICAL, ledger_id), b"garbage", timeout=5
     )
     for call in (client.metadata, lambda one: client.open(one, password=PASSWORD), client.recover):
         with pytest.raises(MetadataDamaged, match=str(ledger_id)):

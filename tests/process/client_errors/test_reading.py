@@ -67,7 +67,7 @@ async def test_a_ledger_whose_entries_are_nowhere(client):
     """Its metadata promise entries that no bookie has ever seen."""
     ledger = await client.create(write_quorum=3, password=PASSWORD)
     stored = await client.context.ledgers.read(ledger.ledger_id)
-    await client.context.ledgers.write(stored.value.closed(9, 90), stored.version)
+    await client.context.ledgers.write(stored.value.closed(9, 90), stored.identity)
     async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
         with pytest.raises(NoSuchLedger, match=f"entry 0 of ledger {ledger.ledger_id}"):
             await reader.read(0, 9)
@@ -130,7 +130,7 @@ async def test_a_copy_of_what_nobody_has(client):
     ledger = await client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=PASSWORD)
     await ledger.append_many([b"%d" % i for i in range(5)])
     stored = await client.context.ledgers.read(ledger.ledger_id)
-    promised = (await client.context.ledgers.write(stored.value.closed(7, 8), stored.version)).value
+    promised = (await client.context.ledgers.write(stored.value.closed(7, 8), stored.identity)).value
     with pytest.raises(EntriesUnreadable, match=f"ledger {ledger.ledger_id}: entry 5 .*does not have it") as failure:
         await moved(client, ledger.ledger_id)
     assert failure.value.entries == (5, 6, 7)

@@ -15,7 +15,11 @@ KEYS = {**SMALL_BOOKIE, "autoRecoveryDaemonEnabled": "false"}
 
 
 @pytest.fixture(
-    params=[pytest.param("embedded", marks=pytest.mark.slow), pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+    params=[
+        pytest.param("embedded", marks=pytest.mark.slow),
+        pytest.param("zookeeper", marks=pytest.mark.zookeeper),
+        pytest.param("etcd", marks=[pytest.mark.etcd, pytest.mark.slow]),
+    ]
 )
 async def cluster(
     request: pytest.FixtureRequest, tmp_path: Path, warm_bookies: None
@@ -23,6 +27,8 @@ async def cluster(
     uri = None
     if request.param == "zookeeper":
         uri = request.getfixturevalue("zookeeper").uri(f"/decommission-{uuid4().hex}/ledgers")
+    elif request.param == "etcd":
+        uri = request.getfixturevalue("etcd").uri(f"/decommission-{uuid4().hex}")
     async with StandaloneCluster(tmp_path, 5, KEYS, metadata_uri=uri, http_port=0) as started:
         yield started
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import time
 
 from bookie_client import Client
 from bookie_pod.node.standalone.cluster import StandaloneCluster
 from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.process.decommission.leaving import (
     GOING,
     Command,
@@ -23,6 +26,7 @@ from tests.process.decommission.leaving import (
     write,
 )
 from tests.support import warm
+from tests.support.hanging import hanging
 from tests.support.until import until
 
 
@@ -56,8 +60,63 @@ async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
     assert await check_all(cluster, GOING) == 1200
     configuration = cluster.bookies[GOING].directory / "bookie.conf"
     restarted = await warm.start(warm.BOOKIE, ["serve", "--config", str(configuration)])
-    assert b"a bookie of this id was decommissioned at" in (await restarted.communicate())[1]
+    told = (await restarted.communicate())[1]
+    assert b"a bookie of this id was decommissioned at" in told
+    assert b"may be removed" in told, "its newest data are older"
     assert restarted.returncode == 2
+
+
+async def test_bookie_that_was_suspended_while_it_was_decommissioned_ends_when_it_resumes(
+    embedded: StandaloneCluster,
+) -> None:
+    """It is a member no more: it takes no data, and where it took some the directories are not given up."""
+    bookie = embedded.bookies[GOING]
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 5)
+        with hanging([bookie.process.pid]):
+            await until_mode(embedded, "down")
+            await run(embedded, "decommission", GOING, "--stopped", "--grace", "0")
+            await check_gone(embedded)
+        async with asyncio.timeout(60):
+            assert await bookie.process.wait() == 2
+        assert await mode(embedded) == "down"
+        assert await check_all(embedded, GOING) == 500
+    for log in bookie.directory.glob("*/current/*.txn"):
+        os.utime(log, (time.time() + 60, time.time() + 60))
+    restarted = await warm.start(warm.BOOKIE, ["serve", "--config", str(bookie.directory / "bookie.conf")])
+    told = (await restarted.communicate())[1]
+    assert restarted.returncode == 2
+    assert b"keep the directories" in told
+    assert b"may be removed" not in told
+
+
+async def test_bookie_that_was_suspended_while_its_decommission_began_resumes_read_only(
+    embedded: StandaloneCluster,
+) -> None:
+    """Also where the coordinator was interrupted, so that nobody tells the bookie."""
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 20)
+    with hanging([embedded.bookies[GOING].process.pid]):
+        await until_mode(embedded, "down")
+        command = await Command.start(embedded, "decommission", GOING, "--rate", "200000", "--grace", "1")
+        await until_phase(embedded, "draining")
+        await command.kill()
+        groups: list[frozenset[str]] = []
+        follower = asyncio.create_task(_follow_writable(embedded, groups))
+        await until(lambda: bool(groups))
+    await until_mode(embedded, "read-only")
+    await asyncio.sleep(1.0)
+    assert await mode(embedded) == "read-only"
+    assert all(GOING not in group for group in groups)
+    follower.cancel()
+    await run(embedded, "decommission", GOING, "--undo")
+    await until_mode(embedded, "writable")
+
+
+async def _follow_writable(cluster: StandaloneCluster, groups: list[frozenset[str]]) -> None:
+    async with cluster.metadata.bookies.watch(BookieGroup.WRITABLE) as snapshots:
+        async for snapshot in snapshots:
+            groups += [snapshot.bookies]
 
 
 async def test_a_stopped_bookie_that_holds_the_only_copies_stays_until_it_gives_them(

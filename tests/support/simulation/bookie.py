@@ -9,14 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_pod.node.identity.membership import NotAMember
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.requests import ReadRequest
 from bookie_protocol.entry import ENTRY_IDS, ENTRY_PREFIX_SIZE
-from bookie_protocol.errors import MetadataError, MetadataExists, NotThere, RegistrationFailed, StorageFault
+from bookie_protocol.errors import (
+    MetadataError,
+    MetadataExists,
+    MetadataNotFound,
+    NotThere,
+    StartupError,
+    StorageFault,
+)
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.disk import Disk, DiskOptions
@@ -66,12 +75,15 @@ class VirtualBookie:
         """What happens to reads until then: "error" or "damage"."""
         self.writes_cookie = False
         """Whether its first process writes a cookie."""
+        self._has_cookie = False
         self.is_retired = False
         """It was decommissioned: once it has ended it does not start any more."""
         self.is_held_back = False
         """It is not to start yet."""
         self.held_read_only = False
         """Read-only by an operator's word, until the process ends."""
+        self.rotten: dict[tuple[int, int], None] = {}
+        """Ledger and entry of copies that a disk damaged, and that nobody stored again since."""
         self._lost: list[Disk] = []
         self._metadata = metadata
         self._history = history
@@ -158,6 +170,14 @@ class VirtualBookie:
         self.is_retired, self.writes_cookie = False, True
         self.start()
 
+    def rot(self, ledger_id: int, entry_id: int) -> None:
+        """A bit of an entry flips on the disk. The bookie, which knows no digests, does not notice."""
+        self.trace(self.host, f"ledger {ledger_id}: entry {entry_id} rots")
+        self.rotten[ledger_id, entry_id] = None
+        entry = self.disk.rot(ledger_id, entry_id)
+        if self._process is not None:
+            self._process.storage.rot(ledger_id, entry_id, entry)
+
     def drop(self, ledger_id: int) -> None:
         """Collect a ledger's entries as garbage."""
         self.trace(self.host, f"ledger {ledger_id}: its entries are collected")
@@ -177,8 +197,9 @@ class VirtualBookie:
         return any((ledger_id, entry_id) in disk.entries for disk in self._lost)
 
     def has(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the entry is durable on the disk of now."""
-        return not self.disk.lost and (ledger_id, entry_id) in self.disk.entries
+        """Whether the entry can be read, undamaged, from the disk of now."""
+        key = ledger_id, entry_id
+        return not self.disk.lost and key in self.disk.entries and key not in self.rotten
 
     @property
     def has_lost_data(self) -> bool:
@@ -218,13 +239,28 @@ class VirtualBookie:
             with suppress(MetadataExists):
                 await process.tree.cookies.create(self.bookie_id, b"a cookie")
             self.writes_cookie = False
+            self._has_cookie = True
         info = BookieServiceInfo((Endpoint("bookie", self.host, PORT, BOOKIE_RPC),), {})
         registration = process.registration = RegistrationManager(
-            process.tree, self.bookie_id, info, lambda failure: self._give_up(process), retry_seconds=0.5
+            process.tree,
+            self.bookie_id,
+            info,
+            lambda failure: self._give_up(process),
+            partial(self._admit, process.tree),
+            retry_seconds=0.5,
         )
         await registration.register(read_only=self.read_only)
         process.announces_mode = True
         await self._announce_mode(process)  # it may have changed meanwhile
+
+    async def _admit(self, tree: TreeMetadataService) -> bool:
+        """As `Membership`: a bookie without its cookie ends."""
+        if self._has_cookie:
+            try:
+                await tree.cookies.read(self.bookie_id)
+            except MetadataNotFound:
+                raise NotAMember(f"the cookie of {self.bookie_id} is gone") from None
+        return self.read_only
 
     async def _announce_mode(self, process: BookieProcess) -> None:
         registration = process.registration
@@ -235,7 +271,7 @@ class VirtualBookie:
         async def run() -> None:
             try:
                 await work
-            except (MetadataError, RegistrationFailed, TimeoutError) as error:
+            except (MetadataError, StartupError, TimeoutError) as error:
                 self.trace(self.host, f"{name} failed: {error}")
                 self._give_up(process)
 
@@ -255,6 +291,7 @@ class VirtualBookie:
         """An entry was admitted. `recovery`: although the ledger may be fenced."""
         if self.trace.on:
             self.trace(self.host, f"ledger {ledger_id}: stores entry {entry_id}")
+        self.rotten.pop((ledger_id, entry_id), None)
         self._history.stored(self.bookie_id, ledger_id, entry_id, entry, recovery=recovery)
         self.on_event("put", self.host)
 
@@ -274,7 +311,9 @@ class VirtualBookie:
             self.on_event("fence", self.host)
 
     def holds(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The entry, if it is durable here (or was, when the disk was lost)."""
+        """The entry, if it is durable and undamaged here (or was, when the disk was lost)."""
+        if (ledger_id, entry_id) in self.rotten:
+            return None
         for disk in (self.disk, *self._lost):
             entry = disk.entries.get((ledger_id, entry_id))
             if entry is not None:

@@ -33,6 +33,14 @@ class Disk:
             if entry_id >= 0:
                 self.entries[ledger_id, entry_id] = body
 
+    def rot(self, ledger_id: int, entry_id: int) -> bytes:
+        """Flip a bit of an entry's payload; returns what is read from now on."""
+        sound = self.entries[ledger_id, entry_id]
+        rotten = sound[:-1] + bytes((sound[-1] ^ 1,))
+        self.entries[ledger_id, entry_id] = rotten
+        self.records = [rotten if body == sound else body for body in self.records]
+        return rotten
+
     def drop(self, ledger_id: int) -> None:
         """Forget the entries of a ledger."""
         for entry_id in [entry_id for ledger, entry_id in self.entries if ledger == ledger_id]:

@@ -14,7 +14,7 @@ from bookie_protocol.entry import read_prefix
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
+from tests.support.simulation.metadata import ANY_VERSION
 from tests.support.simulation.trace import Trace
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from random import Random
 from typing import Final
 
 from bookie_protocol.errors import MetadataExists
-from bookie_protocol.metadata_service.tree.nodes import Watch
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
+from bookie_protocol.metadata_service.tree.nodes import Created, NodeStat, Watch
+from bookie_protocol.versioned import Identity
 from tests.support.simulation.network import Network
 from tests.support.simulation.nodes import NodeHistory, NodeRecord
 from tests.support.simulation.session import HOST, VirtualTree
@@ -36,6 +36,8 @@ class MetadataOptions:
 
 NEW_NODE: Final = -2
 """Named by a request that creates a node: it replaces nothing."""
+ANY_VERSION: Final = -1
+"""Named by a request that replaces whatever is there."""
 
 
 class MetadataServer:
@@ -129,18 +131,18 @@ class MetadataServer:
         for path in self._owned.pop(session_id, {}):
             record = self.nodes.at(path, self.nodes.now)
             if record is not None and record.owner == session_id:
-                self.nodes.delete(path, ANY_VERSION)
+                self.nodes.delete(path, None)
                 self.on_delete("", path, record)
 
     # --- requests, as they arrive ---------------------------------------------------------------------------
 
-    def apply_create(self, session: VirtualTree, path: str, data: bytes, ephemeral: bool, sequential: bool) -> str:
+    def apply_create(self, session: VirtualTree, path: str, data: bytes, ephemeral: bool, sequential: bool) -> Created:
         owner = session.session_id if ephemeral else 0
         created = self.nodes.create(path, data, owner, sequential)
         if ephemeral:
             self._owned.setdefault(owner, {})[created] = None
         self._wrote(session, created, data, NEW_NODE)
-        return created
+        return Created(created, self.nodes.require(created).creation)
 
     def apply_create_all(self, session: VirtualTree, nodes: Sequence[tuple[str, bytes]]) -> None:
         for path, _ in nodes:
@@ -149,14 +151,14 @@ class MetadataServer:
         for path, data in nodes:
             self.apply_create(session, path, data, False, False)
 
-    def apply_set(self, session: VirtualTree, path: str, data: bytes, version: int) -> int:
-        written = self.nodes.set(path, data, version)
-        self._wrote(session, path, data, version)
+    def apply_set(self, session: VirtualTree, path: str, data: bytes, this: Identity | None) -> NodeStat:
+        written = self.nodes.set(path, data, this)
+        self._wrote(session, path, data, ANY_VERSION if this is None else this.version)
         return written
 
-    def apply_delete(self, session: VirtualTree, path: str, version: int) -> None:
+    def apply_delete(self, session: VirtualTree, path: str, this: Identity | None) -> None:
         record = self.nodes.require(path)
-        self.nodes.delete(path, version)
+        self.nodes.delete(path, this)
         self.trace(HOST, f"{session.host} deletes {path}")
         self.on_delete(session.host, path, record)
 

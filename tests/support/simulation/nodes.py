@@ -15,14 +15,16 @@ from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
+    MetadataReplaced,
     MetadataVersionConflict,
 )
-from bookie_protocol.metadata_service.tree.nodes import Children, NodeStat, parent_of
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
+from bookie_protocol.metadata_service.tree.nodes import Children, NodeStat, parent_of, version_of_children
+from bookie_protocol.versioned import Identity
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
+    creation: int
     version: int
     child_version: int
     ctime_ms: int
@@ -33,7 +35,7 @@ class NodeRecord:
 
     @property
     def stat(self) -> NodeStat:
-        return NodeStat(self.version, self.child_version, self.ctime_ms, self.owner, self.children)
+        return NodeStat(self.version, self.creation, self.ctime_ms, self.owner, self.children)
 
 
 class NodeHistory:
@@ -46,7 +48,7 @@ class NodeHistory:
         self._times: list[float] = []
         self.on_change: Callable[[str, int], None] = lambda path, change: None
         self.now = 0
-        self._put("/", NodeRecord(0, 0, 0, 0, 0, 0, b""))
+        self._put("/", NodeRecord(0, 0, 0, 0, 0, 0, 0, b""))
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -80,7 +82,7 @@ class NodeHistory:
         record = self.require(path, change)
         prefix = "" if path == "/" else path
         names = tuple(name for name in self._children.get(path, ()) if self.at(f"{prefix}/{name}", change) is not None)
-        return Children(names, record.child_version, record.ctime_ms)
+        return Children(names, version_of_children(record.ctime_ms, record.child_version))
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -93,20 +95,21 @@ class NodeHistory:
         if self.at(path, self.now) is not None:
             raise MetadataExists(f"{path} exists already")
         self._children.setdefault(parent_path, {})[path.rpartition("/")[2]] = None
-        self._put(path, NodeRecord(0, 0, int(self._clock() * 1000), owner, 0, 0, data))
+        self._put(path, NodeRecord(self.now + 1, 0, 0, int(self._clock() * 1000), owner, 0, 0, data))
         more = replace(parent, child_version=parent.child_version + 1, children=parent.children + 1, sequence=sequence)
         self._put(parent_path, more)
         return path
 
-    def set(self, path: str, data: bytes, version: int) -> int:
+    def set(self, path: str, data: bytes, this: Identity | None) -> NodeStat:
         record = self.require(path)
-        _check_version(path, record, version)
-        self._put(path, replace(record, version=record.version + 1, data=data))
-        return record.version + 1
+        _check(path, record, this)
+        written = replace(record, version=record.version + 1, data=data)
+        self._put(path, written)
+        return written.stat
 
-    def delete(self, path: str, version: int) -> None:
+    def delete(self, path: str, this: Identity | None) -> None:
         record = self.require(path)
-        _check_version(path, record, version)
+        _check(path, record, this)
         if record.children:
             raise MetadataNotEmpty(f"{path} has children")
         parent_path = parent_of(path)
@@ -121,6 +124,10 @@ class NodeHistory:
         self.on_change(path, self.now)
 
 
-def _check_version(path: str, record: NodeRecord, version: int) -> None:
-    if version not in (ANY_VERSION, record.version):
-        raise MetadataVersionConflict(f"{path} has version {record.version}, not {version}")
+def _check(path: str, record: NodeRecord, this: Identity | None) -> None:
+    if this is None:
+        return
+    if record.creation != this.creation:
+        raise MetadataReplaced(f"{path} was deleted, and another node has its name")
+    if record.version != this.version:
+        raise MetadataVersionConflict(f"{path} has version {record.version}, not {this.version}")

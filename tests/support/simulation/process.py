@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations, WriteLane
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.tcp.admission import WriteAdmission
-from bookie_pod.server.tcp.context import ServerContext, TcpOptions
+from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.lane_reads import PlainRead, ReadDialect
 from bookie_pod.server.tcp.long_poll import LongPolls
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
     from tests.support.simulation.bookie import VirtualBookie
 
-_OPTIONS: Final = TcpOptions()
+_CONFIG: Final = BookieConfig()
 
 
 class BookieProcess:
@@ -54,7 +55,7 @@ class BookieProcess:
         operations.on_full = self.admission.filled
         operations.on_acknowledged = self.admission.acknowledged
         lanes: Any = self.lanes
-        reads = _ObservedReads(operations, lanes, lanes, _OPTIONS.max_batch_read_bytes)
+        reads = _ObservedReads(operations, lanes, lanes, _CONFIG.network.max_batch_read_size_bytes)
         reads.observe = lambda request, reply: _ObservedReply(reply, request, bookie)
         reads.answered_read = bookie.answered_read
         polls = LongPolls(ledgers, reads, lanes, loop)
@@ -62,7 +63,7 @@ class BookieProcess:
             loop,
             operations,
             self.admission,
-            _OPTIONS,
+            _CONFIG,
             lambda context: RequestHandlers(context, reads, polls, lanes, lambda: (1 << 30, 1 << 29)),
         )
         self.context.accepting = True
@@ -142,7 +143,7 @@ class _ObservedReads(Reads):
             self.answered_read(ReadRequest(state.ledger_id, echo[0]), error)
             return dialect.refuse(echo[1], error)
 
-        observed = ReadDialect(answer, refuse, dialect.tells_lac)
+        observed = dialect._replace(answer=answer, refuse=refuse, txn_of=lambda echo: dialect.txn_of(echo[1]))
         with_ids = [(entry_id, (entry_id, echo), reserved) for entry_id, echo, reserved in reads]
         super().read_run(conn, observed, state, with_ids, **options)
 

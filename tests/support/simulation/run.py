@@ -16,6 +16,7 @@ import structlog
 from bookie_pod.server.tcp import lane_reads
 from tests.support.simulation.clock import START, Deadlock, Livelock, VirtualLoop
 from tests.support.simulation.healing.world import HealingWorld
+from tests.support.simulation.lives.world import LivesWorld
 from tests.support.simulation.scenario import Scenario
 from tests.support.simulation.streams.world import StreamWorld
 from tests.support.simulation.trace import Trace
@@ -84,6 +85,8 @@ def _run_on(loop: VirtualLoop, scenario: Scenario, trace: Trace, inexact: Mappin
 def _world_of(scenario: Scenario) -> type[World]:
     if scenario.healing is not None:
         return HealingWorld
+    if scenario.lives is not None:
+        return LivesWorld
     return World if scenario.streams is None else StreamWorld
 
 

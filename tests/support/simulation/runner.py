@@ -10,14 +10,20 @@ from typing import Final
 
 from tests.support.garbage import set_aside
 from tests.support.simulation.healing.draw import draw_healing
+from tests.support.simulation.lives.plan import draw_lives
 from tests.support.simulation.run import Result, run
 from tests.support.simulation.scenario import Scenario, draw
 from tests.support.simulation.streams.plan import draw_streams
 from tests.support.simulation.trace import Trace
 
 LEDGERS: Final = "ledgers"
-DRAWS: Final[dict[str, Callable[[int], Scenario]]] = {LEDGERS: draw, "healing": draw_healing, "streams": draw_streams}
-"""What is simulated: clients at work on ledgers, clusters that heal, streams."""
+DRAWS: Final[dict[str, Callable[[int], Scenario]]] = {
+    LEDGERS: draw,
+    "healing": draw_healing,
+    "streams": draw_streams,
+    "lives": draw_lives,
+}
+"""What is simulated: clients at work on ledgers, clusters that heal, streams, ids that are used again."""
 TRACE_LINES: Final = 60
 CHUNK: Final = 10
 
@@ -66,6 +72,8 @@ def kind_of(scenario: Scenario) -> str:
     """The key of `DRAWS`."""
     if scenario.healing is not None:
         return "healing"
+    if scenario.lives is not None:
+        return "lives"
     return LEDGERS if scenario.streams is None else "streams"
 
 

@@ -19,6 +19,7 @@ from tests.support.simulation.metadata import MetadataOptions
 from tests.support.simulation.network import NetworkOptions
 
 if TYPE_CHECKING:
+    from tests.support.simulation.lives.plan import LivesPlan
     from tests.support.simulation.streams.plan import StreamPlan
 
 QUORUMS = (
@@ -152,6 +153,8 @@ class Scenario:
     """Who restores lost copies; None: nobody does."""
     streams: StreamPlan | None = None
     """Who works on streams, instead of `ledgers`; None: nobody does."""
+    lives: LivesPlan | None = None
+    """Who works on ids that are used again, instead of `ledgers`; None: nobody does."""
 
     def __str__(self) -> str:
         kinds = sorted({fault.kind for fault in self.faults})
@@ -170,6 +173,7 @@ class Scenario:
             f"faults: {len(self.faults)} of {', '.join(kinds) or 'no kind'}"
             + (f"; {self.healing}" if self.healing is not None else "")
             + (f"; {self.streams}" if self.streams is not None else "")
+            + (f"; {self.lives}" if self.lives is not None else "")
         )
 
 

@@ -21,12 +21,14 @@ from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
     Children,
     ConnectionLost,
+    Created,
     Node,
     NodeStat,
     Watch,
     check_session,
+    number_by_node,
 )
-from bookie_protocol.metadata_service.versioned import ANY_VERSION
+from bookie_protocol.versioned import Identity
 
 if TYPE_CHECKING:
     from tests.support.simulation.metadata import MetadataServer
@@ -49,6 +51,8 @@ class _Call:
 
 class VirtualTree:
     """A `NodeTree`: one host's bond with the service."""
+
+    keeps_times = True
 
     def __init__(self, server: MetadataServer, host: str) -> None:
         self._server = server
@@ -157,13 +161,21 @@ class VirtualTree:
         ephemeral: bool = False,
         sequential: bool = False,
         open_to_all: bool = False,
+        session_id: int | None = None,
         timeout: float,
-    ) -> str:
+    ) -> Created:
         server = self._server
-        return await self._call(lambda: server.apply_create(self, path, data, ephemeral, sequential), timeout)
+        return await self._call(
+            lambda: server.apply_create(self, path, data, ephemeral, sequential), timeout, session_id=session_id
+        )
 
-    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:
-        await self._call(lambda: self._server.apply_create_all(self, nodes), timeout)
+    async def take_number(self, prefix: str, *, timeout: float) -> tuple[int, str | None]:
+        return await number_by_node(self, prefix, timeout)
+
+    async def create_all(
+        self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
+    ) -> None:
+        await self._call(lambda: self._server.apply_create_all(self, nodes), timeout, session_id=session_id)
 
     async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
         def read() -> Node:
@@ -204,15 +216,13 @@ class VirtualTree:
 
         return await self._call(read, timeout, writes=False)
 
-    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
-        return await self._call(
-            lambda: self._server.apply_set(self, path, data, version), timeout, session_id=session_id
-        )
+    async def set(
+        self, path: str, data: bytes, this: Identity | None, *, session_id: int | None = None, timeout: float
+    ) -> NodeStat:
+        return await self._call(lambda: self._server.apply_set(self, path, data, this), timeout, session_id=session_id)
 
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
-    ) -> None:
-        await self._call(lambda: self._server.apply_delete(self, path, version), timeout, session_id=session_id)
+    async def delete(self, path: str, this: Identity | None, *, session_id: int | None = None, timeout: float) -> None:
+        await self._call(lambda: self._server.apply_delete(self, path, this), timeout, session_id=session_id)
 
     async def sync(self, path: str, *, timeout: float) -> None:
         def catch_up() -> None:

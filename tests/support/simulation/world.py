@@ -45,7 +45,7 @@ class World:
         self.loop = loop
         self.trace = trace
         self._randoms = Random(f"{scenario.seed} world")
-        self.history = History(ROOT, trace, self.make_judge())
+        self.history = self.make_history(trace)
         self.network = Network(loop, self._random(), trace, scenario.network)
         self.metadata = MetadataServer(self.network, self._random(), trace, scenario.metadata)
         self.metadata.on_write = self.history.metadata_written
@@ -62,6 +62,9 @@ class World:
 
     def make_judge(self) -> Judge:
         return checks
+
+    def make_history(self, trace: Trace) -> History:
+        return History(ROOT, trace, self.make_judge())
 
     def make_faults(self, random: Random) -> Faults:
         return Faults(self, random)

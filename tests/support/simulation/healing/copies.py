@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.support.simulation.bookie import VirtualBookie
 
 UNBOUNDED = 1 << 62
+LEAST_SAMPLED = 20
+"""Entries of a segment that has some between the first and the last one in every sample."""
 
 
 class Part(NamedTuple):
@@ -84,7 +86,23 @@ def may_lose(history: History, bookie: VirtualBookie) -> bool:
 
 
 def _is_unsound(bookie: VirtualBookie, ledger: LedgerHistory, part: Part, position: int) -> bool:
+    if any(ledger_id == ledger.ledger_id for ledger_id, _ in bookie.rotten):
+        return True
     return bookie.disk.lost or bookie.is_held_back or lacks_what_it_had(ledger, part, position, bookie)
+
+
+def may_rot(history: History, bookie: VirtualBookie) -> list[tuple[int, int]]:
+    """Copies in the middle of closed segments on this bookie, which a look at first and last entries does not meet."""
+    found = []
+    for ledger in history.ledgers.values():
+        metadata = ledger.metadata
+        for part in parts(metadata) if metadata.is_closed else ():
+            for position in (at for at, who in enumerate(part.members) if who == bookie.bookie_id):
+                inside = list(striped(metadata, part, position, part.last))[1:-1]
+                if len(inside) < LEAST_SAMPLED:
+                    continue
+                found += [(ledger.ledger_id, each) for each in inside if bookie.has(ledger.ledger_id, each)]
+    return found
 
 
 def ledgers_of(history: History, bookie: VirtualBookie) -> dict[int, None]:

@@ -35,6 +35,7 @@ class HealingFaults(Faults):
             "lost disk": self._lose,
             "emptied": self._empty,
             "late": self._late,
+            "rot": self._rot,
             "bad reads": self._bad_reads_told,
             "kill healer": self._kill_healer,
             "stop healer": self._stop_healer,
@@ -83,6 +84,14 @@ class HealingFaults(Faults):
             self._lost(bookie)
             promised = copies.ledgers_of(self._world.history, bookie)
             self._world.loop.call_later(self._random.expovariate(0.5), self._come_back_empty, bookie, promised)
+
+    def _rot(self, host: str) -> None:
+        """A copy in the middle of a closed ledger is damaged, and its bookie lists it all the same."""
+        bookie = self._may_lose_data(host)
+        found = [] if bookie is None else copies.may_rot(self._world.history, bookie)
+        if bookie is not None and found:
+            bookie.rot(*self._random.choice(found))
+            self._world.history.count("rotten")
 
     def _come_back_empty(self, bookie: VirtualBookie, promised: dict[int, None]) -> None:
         if self._healing.is_closing:
@@ -178,7 +187,7 @@ class HealingFaults(Faults):
         here = [drainer for drainer in going if drainer.host.host == host]
         undoer = self._healing.undo_drain(self._random.choice(here or going))
         if self._random.random() < 0.2:
-            self._world.loop.call_later(self._random.expovariate(5.0), undoer.host.kill)
+            self._world.loop.call_later(self._random.expovariate(5.0), self._unless_mended, undoer.host.kill)
 
     # --- operators ------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from pyspark_bookie.jobs.orphans import SINK_ATTEMPTS, STREAM_LEDGERS, Search, s
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.transfer.machine import Transferrer, TransferSettings
 from pyspark_bookie.jobs.transfer.record import TransferRecord
-from pyspark_bookie.jobs.transfer.sources import _OpenArchive
+from pyspark_bookie.jobs.transfer.sources import _OpenArchives
 from tests.support.simulation.actors import PASSWORD
 from tests.support.simulation.streams.actors import StreamActor
 from tests.support.simulation.streams.judge import payload_of
@@ -129,7 +129,7 @@ class Restorer(Archivist):
         name = "for-everybody" if keeps else self._stream
         transferrer = Transferrer(
             self._client,
-            _OpenArchive(self._files, Throttle(None)),
+            _OpenArchives([self._files], Throttle(None)),
             TransferSettings(name, keeps, None if keeps else self._stream, password_file=self._cluster.password_file),
             new_uuid=self._uuid,
         )
@@ -176,7 +176,7 @@ class Reuser(StreamActor):
                 await self._make(ledger_id)
             return
         if stored.value.is_closed and self._random.random() < 0.3:
-            await client.metadata_service.ledgers.delete(ledger_id, stored.version)
+            await client.metadata_service.ledgers.delete_this(stored)
 
     async def _make(self, ledger_id: int) -> None:
         self._made += 1

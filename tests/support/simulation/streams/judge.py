@@ -30,6 +30,7 @@ from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.records import STREAM, STREAM_CURSOR
 from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.versioned import Identity
 from tests.support.simulation.history import History, LedgerHistory
 from tests.support.simulation.metadata import NEW_NODE
 from tests.support.simulation.nodes import NodeRecord
@@ -91,7 +92,7 @@ class StreamJudge:
         self.ledgers: dict[int, list[Ledger]] = {}
         self.only_archived: list[Ledger] = []
         self.archived: Callable[[int], list[list[bytes]]] = lambda ledger_id: []
-        self._versions: dict[tuple[str, int], Stream] = {}
+        self._states: dict[tuple[str, Identity], Stream] = {}
         self._stored: dict[str, int] = {}
         """Ordinals of cursors as they are stored: whoever moved one may have died before he was told."""
         self._made: dict[str, int] = {}
@@ -119,7 +120,7 @@ class StreamJudge:
 
     def at(self, manifest: Manifest) -> Stream | None:
         """The stream that a manifest was read of."""
-        return self._versions.get((manifest.name, manifest.version))
+        return self._states.get((manifest.name, manifest.identity))
 
     def of(self, ledger_id: int) -> Stream | None:
         """The stream that lists a ledger, or did."""
@@ -132,8 +133,8 @@ class StreamJudge:
 
     # --- the metadata service ---------------------------------------------------------------------------------
 
-    def written(self, host: str, path: str, data: bytes, version: int, stored: int) -> None:
-        """`stored`: the version that it has now."""
+    def written(self, host: str, path: str, data: bytes, version: int, stored: Identity) -> None:
+        """`stored`: what it is now."""
         if path.startswith(self._heads):
             self._head_written(host, path.removeprefix(self._heads), data, stored)
             self.history.on_event("list", host)
@@ -208,8 +209,8 @@ class StreamJudge:
 
     # --- lists ------------------------------------------------------------------------------------------------
 
-    def _head_written(self, host: str, name: str, data: bytes, version: int) -> None:
-        after = put_together(name, version, decode_head(name, data), Loaded())
+    def _head_written(self, host: str, name: str, data: bytes, identity: Identity) -> None:
+        after = put_together(name, identity, decode_head(name, data), Loaded())
         lives = self.streams.setdefault(name, [])
         stream = self.stream(name)
         if after.is_gone:
@@ -223,7 +224,7 @@ class StreamJudge:
                 self._violated("T3 owner", name, f"{host} made it with ledgers {after.ledgers}")
             lives.append(stream)
             self.history.count("stream made" if len(lives) == 1 else "name used again")
-        self._versions[name, version] = stream
+        self._states[name, identity] = stream
         before, stream.manifest = stream.manifest, after
         self._list_changed(host, stream, before, after)
 

@@ -98,7 +98,7 @@ class StreamWorld(World):
 
     def _written(self, host: str, path: str, data: bytes, version: int) -> None:
         record = self.metadata.nodes.require(path)
-        self.judge.written(host, path, data, version, record.version)
+        self.judge.written(host, path, data, version, record.stat.identity())
         self.history.metadata_written(host, path, data, version)
 
     # --- bookies collect what was deleted -----------------------------------------------------------------------

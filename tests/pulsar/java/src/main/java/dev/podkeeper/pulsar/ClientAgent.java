@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import com.google.protobuf.Timestamp;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
@@ -325,6 +326,15 @@ public final class ClientAgent {
                 record.quality = number * 2;
                 send(request, Schema.AVRO(NewReading.class), record);
             }
+            case "Json" -> {
+                Reading record = new Reading();
+                record.number = number;
+                record.sensor = "s" + number;
+                send(request, Schema.JSON(Reading.class), record);
+            }
+            case "Native" -> send(request, Schema.PROTOBUF_NATIVE(Timestamp.class),
+                    Timestamp.newBuilder().setSeconds(number).build());
+            case "Number" -> send(request, Schema.INT32, number);
             default -> send(request, Schema.AVRO(Other.class), new Other());
         }
     }
