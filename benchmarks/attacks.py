@@ -10,115 +10,51 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
+import resource
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 
+from benchmarks import attacks_metadata
+from benchmarks import attacks_unseen as unseen
+from benchmarks.attack_tools import (
+    FRAME,
+    MB,
+    STORED,
+    STORED_BYTES,
+    STORED_ENTRIES,
+    Attack,
+    Target,
+    again,
+    channel,
+    hangs_up,
+    many,
+    send,
+    takes,
+    takes_nothing,
+    takes_one,
+    takes_slowly,
+)
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3
 from tests.support.frames import KEY, entry, v2_add, v2_batch, v2_read, v3_list, v3_poll, v3_start_tls, v3_write_lac
 
-STORED: Final = 1
-STORED_ENTRIES: Final = 64
-STORED_BYTES: Final = 1_000_000
-MB: Final = 1 << 20
-_FRAME: Final = 4_900_000
-_PAUSE_S: Final = 0.05
-_ESTABLISHED: Final = 1
-"""Of the kernel's states of a TCP connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Ports of one bookie on the loopback interface; 0: it has none."""
-
-    port: int
-    grpc_port: int
-    http_port: int
-
-
-Attack = Callable[[Target], Awaitable[object]]
-
-
-async def _again(work: Callable[[], Awaitable[object]]) -> NoReturn:
-    while True:
-        with suppress(OSError, EOFError, grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the last: over meanwhile
-            await work()
-        await asyncio.sleep(_PAUSE_S)
-
-
-async def _many(count: int, work: Callable[[], Awaitable[object]]) -> None:
-    await asyncio.gather(*(_again(work) for _ in range(count)))
-
-
-Then = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
-
-
-async def _send(port: int, data: bytes, then: Then) -> None:
-    """Send, go on with `then`, and hang up."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
-    try:
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(data)
-        await then(reader, writer)
-    finally:
-        writer.transport.abort()
-
-
-async def _takes_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """As long as the bookie bears it: whoever does not read is told by the state of the socket alone."""
-    connection = writer.get_extra_info("socket")
-    while connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED:  # noqa: ASYNC110
-        await asyncio.sleep(_PAUSE_S)
-
-
-async def _takes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.transport.resume_reading()  # type: ignore[attr-defined]
-    while await reader.read(1 << 16):
-        pass
-
-
-async def _takes_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """10 MB/s."""
-    writer.transport.resume_reading()  # type: ignore[attr-defined]
-    while await reader.read(MB // 4):  # noqa: ASYNC110
-        await asyncio.sleep(0.025)
-
-
-async def _takes_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.transport.resume_reading()  # type: ignore[attr-defined]
-    await reader.read(1 << 16)
-
-
-async def _hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await writer.drain()
-    await asyncio.sleep(1)
-
-
-def _channel(target: Target) -> grpc.aio.Channel:
-    options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
-    return grpc.aio.insecure_channel(f"127.0.0.1:{target.grpc_port}", options=options)
-
-
 # --- a to j -------------------------------------------------------------------------------------------------------
 
 
 async def batch_reads(target: Target) -> None:
     """a: 1,000 batch reads of a connection that takes no answers."""
-    await _again(lambda: _send(target.port, v2_batch(STORED, 0, 0, 4 * MB) * 1000, _takes_nothing))
+    await again(lambda: send(target.port, v2_batch(STORED, 0, 0, 4 * MB) * 1000, takes_nothing))
 
 
 async def slow_reader(target: Target) -> None:
     """a: 600 pipelined reads of 1 MB, taken at 10 MB/s."""
     reads = b"".join(v2_read(STORED, number % STORED_ENTRIES) for number in range(600))
-    await _again(lambda: _send(target.port, reads, _takes_slowly))
+    await again(lambda: send(target.port, reads, takes_slowly))
 
 
 async def explicit_lacs(target: Target) -> None:
@@ -126,33 +62,33 @@ async def explicit_lacs(target: Target) -> None:
     request = v3.new_request(pb.WRITE_LAC, 1)
     request.writeLacRequest.lac = 1
     request.writeLacRequest.masterKey = KEY
-    request.writeLacRequest.body = bytes(_FRAME)
+    request.writeLacRequest.body = bytes(FRAME)
     ledgers = iter(range(1_000_000, 1 << 40))
 
-    async def send() -> None:
+    async def ask() -> None:
         request.writeLacRequest.ledgerId = next(ledgers)
         body = request.SerializeToString()
-        await _send(target.port, len(body).to_bytes(4) + body, _takes)
+        await send(target.port, len(body).to_bytes(4) + body, takes)
 
-    await _many(8, send)
+    await many(8, ask)
 
 
 async def unfinished_frames(target: Target) -> None:
     """c: 150 connections with a frame of 4.9 MB each that never ends."""
-    whole = v2_add(entry(2, 0, bytes(_FRAME)))
-    await _many(150, lambda: _send(target.port, whole[:-10], _takes_nothing))
+    whole = v2_add(entry(2, 0, bytes(FRAME)))
+    await many(150, lambda: send(target.port, whole[:-10], takes_nothing))
 
 
 async def long_polls(target: Target) -> None:
     """d: 200,000 long polls of one connection, then it hangs up."""
     polls = v3_poll(STORED, STORED_ENTRIES + 10, 600_000) * 200_000
-    await _again(lambda: _send(target.port, polls, _hangs_up))
+    await again(lambda: send(target.port, polls, hangs_up))
 
 
 async def appends(target: Target) -> None:
     """e: 60 Append streams of three messages of 15 MB, or as large as may be."""
-    async with _channel(target) as channel:
-        stub: Any = LedgerServiceStub(channel)  # type: ignore[no-untyped-call]
+    async with channel(target) as over:
+        stub: Any = LedgerServiceStub(over)  # type: ignore[no-untyped-call]
         sizes = {"nbytes": 15_000_000}
 
         async def append() -> None:
@@ -173,30 +109,30 @@ async def appends(target: Target) -> None:
             finally:
                 call.cancel()
 
-        await _many(60, append)
+        await many(60, append)
 
 
 async def sleeping_appends(target: Target) -> None:
     """e, from 200 connections: streams that are silent for a second, and then all send at once."""
 
     async def append() -> None:
-        async with _channel(target) as channel:
-            stub: Any = LedgerServiceStub(channel)  # type: ignore[no-untyped-call]
+        async with channel(target) as over:
+            stub: Any = LedgerServiceStub(over)  # type: ignore[no-untyped-call]
             call = stub.Append()
             await asyncio.sleep(1)
             create = messages.CreateRequest(ensemble_size=1, write_quorum=1, ack_quorum=1)
             await call.write(messages.AppendRequest(create=create, entries=[bytes(1_000_000)] * 5))
             await call.read()
 
-    await _many(200, append)
+    await many(200, append)
 
 
 async def untaken_reads(target: Target) -> None:
     """e: 100 Read streams that nobody takes, from four connections."""
     create = messages.CreateRequest(ensemble_size=1, write_quorum=1, ack_quorum=1)
     batch = messages.AppendRequest(entries=[bytes(STORED_BYTES)] * 2)
-    async with _channel(target) as channel:
-        written: Any = LedgerServiceStub(channel)  # type: ignore[no-untyped-call]
+    async with channel(target) as over:
+        written: Any = LedgerServiceStub(over)  # type: ignore[no-untyped-call]
         requests = [messages.AppendRequest(create=create), *[batch] * (STORED_ENTRIES // 2)]
         ledger_ids: list[int] = []
         while not ledger_ids:  # in a mixture others may be given the room for it
@@ -205,34 +141,34 @@ async def untaken_reads(target: Target) -> None:
     ledger_id = ledger_ids[-1]
 
     async def read() -> None:
-        async with _channel(target) as channel:
-            stub: Any = LedgerServiceStub(channel)  # type: ignore[no-untyped-call]
+        async with channel(target) as over:
+            stub: Any = LedgerServiceStub(over)  # type: ignore[no-untyped-call]
             calls = [stub.Read(messages.ReadRequest(ledger_id=ledger_id)) for _ in range(25)]
             await asyncio.wait([asyncio.ensure_future(call.code()) for call in calls])
 
-    await _many(4, read)
+    await many(4, read)
 
 
 async def large_ensembles(target: Target) -> None:
     """e: `Create(ensemble_size=100000)`."""
-    async with _channel(target) as channel:
-        stub: Any = LedgerServiceStub(channel)  # type: ignore[no-untyped-call]
+    async with channel(target) as over:
+        stub: Any = LedgerServiceStub(over)  # type: ignore[no-untyped-call]
         request = messages.CreateRequest(ensemble_size=100_000, write_quorum=100_000, ack_quorum=50_000)
-        await _many(16, lambda: stub.Create(request))
+        await many(16, lambda: stub.Create(request))
 
 
 async def unknown_fields(target: Target) -> None:
     """f: frames of version 3 of 5 MB, made of unknown fields."""
     body = pb.BKPacketHeader(version=pb.VERSION_THREE, operation=pb.READ_ENTRY, txnId=1).SerializeToString()
-    whole = b"\x0a" + len(body).to_bytes(1) + body + b"\xa0\x06\x01" * (_FRAME // 3)
+    whole = b"\x0a" + len(body).to_bytes(1) + body + b"\xa0\x06\x01" * (FRAME // 3)
     frame = len(whole).to_bytes(4) + whole
-    await _many(4, lambda: _send(target.port, frame * 4, _takes))
+    await many(4, lambda: send(target.port, frame * 4, takes))
 
 
 async def tailing_readers(target: Target) -> None:
     """g: 300 tailing readers whose polls end and begin again."""
     poll = v3_poll(STORED, STORED_ENTRIES + 10, 500)
-    await _many(300, lambda: _send(target.port, poll, _takes_one))
+    await many(300, lambda: send(target.port, poll, takes_one))
 
 
 async def http_connections(target: Target) -> None:
@@ -251,32 +187,32 @@ async def http_connections(target: Target) -> None:
         finally:
             writer.transport.abort()
 
-    await _many(300, keep)
+    await many(300, keep)
 
 
 async def health_watches(target: Target) -> None:
     """h: 1,200 `Health.Watch` streams, from twelve connections."""
 
     async def watch() -> None:
-        async with _channel(target) as channel:
-            call = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        async with channel(target) as over:
+            call = over.unary_stream("/grpc.health.v1.Health/Watch")
             calls = [call(b"") for _ in range(100)]
             await asyncio.wait([asyncio.ensure_future(each.code()) for each in calls])
 
-    await _many(12, watch)
+    await many(12, watch)
 
 
 async def pending_adds(target: Target) -> None:
     """i: a connection with 20,000 adds under way, which takes no answers."""
     adds = b"".join(v2_add(entry(3, number, bytes(1000))) for number in range(20_000))
-    await _again(lambda: _send(target.port, adds, _takes_nothing))
+    await again(lambda: send(target.port, adds, takes_nothing))
 
 
 async def bad_requests(target: Target) -> None:
     """j: what is no HTTP, and no frame."""
     await asyncio.gather(
-        _many(4, lambda: _send(target.http_port or target.port, b"GET\x00 / HTTP/9\r\n\r\n" * 3, _takes)),
-        _many(4, lambda: _send(target.port, b"\xff" * 64, _takes)),
+        many(4, lambda: send(target.http_port or target.port, b"GET\x00 / HTTP/9\r\n\r\n" * 3, takes)),
+        many(4, lambda: send(target.port, b"\xff" * 64, takes)),
     )
 
 
@@ -288,9 +224,9 @@ async def silent_connections(target: Target) -> None:
     ports = [port for port in (target.port, target.grpc_port, target.http_port) if port]
     lacs = b"".join(v3_write_lac(STORED, number) for number in range(1000))
     await asyncio.gather(
-        *(_many(500, lambda port=port: _send(port, b"", _takes_nothing)) for port in ports),  # type: ignore[misc]
-        _many(10, lambda: _send(target.port, v3_poll(STORED, STORED_ENTRIES + 10) * 1000, _takes_nothing)),
-        _many(4, lambda: _send(target.port, lacs, _takes_nothing)),
+        *(many(500, lambda port=port: send(port, b"", takes_nothing)) for port in ports),  # type: ignore[misc]
+        many(10, lambda: send(target.port, v3_poll(STORED, STORED_ENTRIES + 10) * 1000, takes_nothing)),
+        many(4, lambda: send(target.port, lacs, takes_nothing)),
     )
 
 
@@ -299,23 +235,23 @@ async def metadata_headers(target: Target) -> None:
     headers = tuple((f"x-{number}", "x" * 1000) for number in range(7))
 
     async def call_many() -> None:
-        async with _channel(target) as channel:
-            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        async with channel(target) as over:
+            check = over.unary_unary("/grpc.health.v1.Health/Check")
             junk = b"\xa2\x06" + b"\x80\x96\xb1\x02" + bytes(5_000_000)
             calls = [check(junk if number % 2 else b"", metadata=headers) for number in range(64)]
             await asyncio.wait([asyncio.ensure_future(each.code()) for each in calls])
 
-    await _many(16, call_many)
+    await many(16, call_many)
 
 
 async def http_bodies(target: Target) -> None:
     """m: 256 HTTP requests with heads and chunked bodies that do not end."""
     heads = b"PUT /api/v1/config/server_config HTTP/1.1\r\nHost: here\r\n"
     chunked = heads + b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"{" * 65536 + b"\r\n"
-    many = heads + b"".join(b"X-%d: %s\r\n" % (number, b"x" * 8000) for number in range(200))
+    large = heads + b"".join(b"X-%d: %s\r\n" % (number, b"x" * 8000) for number in range(200))
     await asyncio.gather(
-        _many(128, lambda: _send(target.http_port, chunked, _takes_nothing)),
-        _many(128, lambda: _send(target.http_port, many, _takes_nothing)),
+        many(128, lambda: send(target.http_port, chunked, takes_nothing)),
+        many(128, lambda: send(target.http_port, large, takes_nothing)),
     )
 
 
@@ -330,15 +266,15 @@ async def many_ledgers(target: Target) -> None:
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             await reader.readexactly(28 * 1000)
 
-        await _send(target.port, adds, answers)
+        await send(target.port, adds, answers)
 
-    await _many(2, write)
+    await many(2, write)
 
 
 async def huge_counts(target: Target) -> None:
     """o: batch reads of as many entries as an integer holds, taken slowly, from 20 connections."""
     batch = v2_batch(STORED, 0, 2**31 - 1, 2**31 - 1)
-    await _many(20, lambda: _send(target.port, batch * 50, _takes_slowly))
+    await many(20, lambda: send(target.port, batch * 50, takes_slowly))
 
 
 async def mixture(target: Target) -> None:
@@ -357,14 +293,13 @@ async def cheap_questions(target: Target) -> None:
     body = info.SerializeToString()
     questions = (len(body).to_bytes(4) + body, v3_list(STORED), v3_start_tls())
     await asyncio.gather(
-        *(_many(4, lambda asked=asked: _send(target.port, asked * 200_000, _takes)) for asked in questions)  # type: ignore[misc]
+        *(many(4, lambda asked=asked: send(target.port, asked * 200_000, takes)) for asked in questions)  # type: ignore[misc]
     )
 
 
 async def resets(target: Target) -> None:
     """r: gRPC calls that are taken back in the moment in which they begin, from eight connections."""
-    path, kind = b"/grpc.health.v1.Health/Check", b"application/grpc"
-    head = b"\x83\x86\x04%c%s\x01\x04here\x0f\x10%c%s\x00\x02te\x08trailers" % (len(path), path, len(kind), kind)
+    head = unseen.HEALTH_CALL
 
     def call(stream: int) -> bytes:
         number = stream.to_bytes(4)
@@ -372,7 +307,7 @@ async def resets(target: Target) -> None:
 
     async def reset() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", target.grpc_port)
-        taking = asyncio.create_task(_takes(reader, writer))
+        taking = asyncio.create_task(takes(reader, writer))
         try:
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
             for first in range(1, 1 << 24, 1000):
@@ -382,7 +317,7 @@ async def resets(target: Target) -> None:
             taking.cancel()
             writer.transport.abort()
 
-    await _many(8, reset)
+    await many(8, reset)
 
 
 async def crowds(target: Target) -> None:
@@ -392,7 +327,7 @@ async def crowds(target: Target) -> None:
     async def leaves(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
-    await asyncio.gather(*(_many(64, lambda port=port: _send(port, b"\0", leaves)) for port in ports))  # type: ignore[misc]
+    await asyncio.gather(*(many(64, lambda port=port: send(port, b"\0", leaves)) for port in ports))  # type: ignore[misc]
 
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -420,6 +355,8 @@ ATTACKS: Final[dict[str, Attack]] = {
     "q": cheap_questions,
     "r": resets,
     "s": crowds,
+    **unseen.ATTACKS,
+    **attacks_metadata.ATTACKS,
 }
 OVER_TCP: Final = ("a", "a-slow", "b", "c", "d", "f", "g", "i", "n", "o", "p", "q", "s")
 """Those that the reference's bookie can be shown too."""
@@ -433,6 +370,8 @@ async def _run(name: str, target: Target, seconds: float) -> None:
 
 if __name__ == "__main__":
     given, *numbers = sys.argv[1:]
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     os.nice(10)  # strangers have processors of their own, and leave the bookie and its clients theirs
     own, over_grpc, over_http, duration = (float(number) for number in numbers)
     asyncio.run(_run(given, Target(int(own), int(over_grpc), int(over_http)), duration))

@@ -1,6 +1,6 @@
 """The gRPC gateway: `python -m benchmarks.gateway [--quick]`.
 
-One bookie of ours with the gateway in it, or, with `--own-process`, `bookie gateway` beside it, and one client, this
+One bookie of ours with the gateway that it starts, or, with `--own-process`, one of its own, and one client, this
 process, with the code that grpcio generates. `--bookies 3`: three, and every entry on each. Streams of Append and Read,
 with many entries in each message; entries per second and what an entry costs in CPU on either side. `TARGET` is what a
 gateway should reach in batches.
@@ -222,6 +222,8 @@ async def measure(
             await asyncio.wait_for(channel.channel_ready(), _READY_S)
             stub = LedgerServiceStub(channel)  # type: ignore[no-untyped-call]
             processes = [psutil.Process(bookie.pid) for bookie in bookies]
+            if gateway is None:
+                (gateway,) = processes[0].children()
             await GatewayStages(stub, processes, gateway, plan, samples, session).run()
 
 
@@ -242,7 +244,7 @@ def verdict(samples: Samples) -> str:
 @click.command()
 @click.option("--quick", is_flag=True, help="One short round.")
 @click.option("--bookies", type=click.IntRange(1, 3), default=1, show_default=True, help="Each has every entry.")
-@click.option("--own-process", is_flag=True, help="The gateway beside the bookie, not in it.")
+@click.option("--own-process", is_flag=True, help="`bookie gateway`, not the one that the bookie starts.")
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--duration", type=click.FloatRange(1, 600), default=8.0, show_default=True, help="Seconds of a load.")
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")

@@ -1,0 +1,156 @@
+"""What ledgers cost in etcd and in ZooKeeper: their creation, a listing of all, reads, closes and deletions.
+
+One server of each on this machine, which waits for no disk; 64 requests of one client are under way. Printed for each
+step: requests, CPU seconds of the client and of the server, and the server's memory.
+
+    .venv/bin/python -m benchmarks.metadata [--ledgers 10000] [--services etcd zookeeper] [--copied]
+
+With `--copied` the ledgers come as those of a copy do (`bookie cluster metadata copy`), many in one request, and
+all of it is read again as its verification does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.moving.nodes import ClusterNodes, Entries, order
+from bookie_protocol.metadata_service.tree.paths import ledger_id_of, short_path
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.etcd import EtcdServer
+from tests.support.zookeeper import ZooKeeperServer
+
+AT_ONCE = 64
+CHANGED = 10_000
+"""Ledgers that are closed and deleted, at most."""
+
+
+def _ledger(ledger_id: int) -> LedgerMetadata:
+    ensemble = tuple(f"demo-bookie-{number}.demo-bookie.storage.svc:3181" for number in range(3))
+    return LedgerMetadata(ledger_id, 3, 3, 2, {0: ensemble}, digest_type=DigestType.CRC32C, password=b"password")
+
+
+async def _all(work: Callable[[int], Awaitable[object]], numbers: Iterable[int]) -> None:
+    left = iter(numbers)
+
+    async def worker() -> None:
+        for number in left:
+            await work(number)
+
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+
+
+class _Requests:
+    """Counts what a driver sends."""
+
+    def __init__(self, service: TreeMetadataService) -> None:
+        self.count = 0
+        tree: Any = service.tree._tree
+        if (connection := getattr(tree, "_connection", None)) is not None:
+            connection._ask = self._counting(connection._ask)
+        else:
+            tree._client._call = self._counting(tree._client._call)
+
+    def _counting(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            return send(*arguments, **named)
+
+        return counted
+
+
+async def _entries(ledgers: int, before: Entries) -> Entries:
+    """What is there, and so many ledgers."""
+    known = {path: data async for path, data in before}
+    directories = {short_path(number).rpartition("/")[0] for number in range(0, ledgers, 10_000)}
+    tops = {path.rpartition("/")[0] for path in directories}
+    for path in sorted({*known, *directories, *tops}, key=order):
+        yield path, known.get(path, b"")
+        if path in directories:
+            first = int(path.replace("/", "")) * 10_000
+            for number in range(first, min(first + 10_000, ledgers)):
+                yield short_path(number), encode_ledger_metadata(_ledger(number))
+
+
+async def _measure(name: str, uri: str, pid: int, ledgers: int, copied: bool) -> None:
+    service = await open_metadata_service(uri, timeout=30)
+    assert isinstance(service, TreeMetadataService)
+    await service.cluster.initialize()
+    requests, server = _Requests(service), psutil.Process(pid)
+
+    async def create(_: int) -> None:
+        await service.ledgers.create(_ledger(await service.ledgers.generate_id()))
+
+    nodes = ClusterNodes(service.tree, service.root)
+
+    async def copy() -> None:
+        await nodes.make_equal(_entries(ledgers, nodes.read()), service.tree.session_id, lambda _: None)
+
+    async def verify() -> None:
+        assert sum([1 async for path, _ in nodes.read() if ledger_id_of(path) is not None]) == ledgers
+
+    async def listing() -> None:
+        assert sum([len(found.ids) async for found in service.ledgers.ranges()]) == ledgers
+
+    async def reads() -> None:
+        for first in range(0, ledgers, AT_ONCE):
+            await service.ledgers.read_each(range(first, min(first + AT_ONCE, ledgers)))
+
+    async def close(ledger_id: int) -> None:
+        found = await service.ledgers.read(ledger_id)
+        await service.ledgers.write(found.value.closed(9, 90), found.identity)
+
+    changed = range(min(ledgers, CHANGED))
+    first: list[tuple[str, Callable[[], Awaitable[object]]]] = (
+        [("create, as a copy does", copy), ("read everything, as a verification does", verify)]
+        if copied
+        else [("create, each with a new id", lambda: _all(create, range(ledgers)))]
+    )
+    for step, work in (
+        *first,
+        ("list all", listing),
+        ("read all, 64 together", reads),
+        (f"read and close {len(changed):,}", lambda: _all(close, changed)),
+        (f"delete {len(changed):,}", lambda: _all(service.ledgers.delete, changed)),
+    ):
+        requests.count, own, times = 0, time.process_time(), server.cpu_times()
+        await work()
+        own, now = time.process_time() - own, server.cpu_times()
+        theirs = now.user + now.system - times.user - times.system
+        size = server.memory_info().rss >> 20
+        print(
+            f"| {name} | {ledgers:,} | {step} | {requests.count:,} | {own:.2f} s | {theirs:.2f} s | {size} MB |",
+            flush=True,
+        )
+    await service.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ledgers", type=int, default=10_000)
+    parser.add_argument("--services", nargs="+", default=["etcd", "zookeeper"])
+    parser.add_argument("--copied", action="store_true")
+    arguments = parser.parse_args()
+    for name in arguments.services:
+        with tempfile.TemporaryDirectory() as folder:
+            server = EtcdServer(Path(folder)) if name == "etcd" else ZooKeeperServer(folder)
+            server.start()
+            try:
+                asyncio.run(_measure(name, server.uri(), server.pid, arguments.ledgers, arguments.copied))
+            finally:
+                server.stop()
+
+
+if __name__ == "__main__":
+    main()
