@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from bookie_client import Client
-from bookie_client.streams import Manifest, StreamPosition, Streams, StreamSettings, StreamWriter
+from podkeeper import Client
+from podkeeper.streams import Manifest, StreamPosition, Streams, StreamSettings, StreamWriter
 
 Operation = tuple[int, str]
 """A transaction id, and what was done: one line of text."""

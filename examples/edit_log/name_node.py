@@ -17,11 +17,10 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from bookie_client import Client, ClientOptions
-from bookie_client.streams import StreamSettings
-from bookie_protocol.errors import MetadataExists, PodkeeperError, StreamFenced
-from bookie_protocol.metadata_service.uri import open_metadata_service
 from examples.edit_log.edit_log import EditLog, Operation
+from podkeeper import Client, ClientOptions, MetadataExists, PodkeeperError, StreamFenced
+from podkeeper.metadata import open_metadata_service
+from podkeeper.streams import StreamSettings
 
 SESSION_SECONDS: Final = 5.0
 """How long a node that is dead or hangs counts as the active one."""
