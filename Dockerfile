@@ -1,14 +1,16 @@
 # One image for every process of Podkeeper: `bookie` (entry point) and, with that as the command, `bookie-operator`.
 #
-#   docker build -t podkeeper:0.1.0 --build-arg REVISION=$(git rev-parse HEAD) .
+#   docker build -t podkeeper:X.Y.Z --build-arg VERSION=X.Y.Z --build-arg REVISION=$(git rev-parse HEAD) .
+#
+# X.Y.Z is the version of pyproject.toml, which `make images` reads there.
 #
 # And one with Spark and Java beside them, for jobs: driver and executors run it.
 #
-#   docker build --target spark -t podkeeper:0.1.0-spark .
+#   docker build --target spark -t podkeeper:X.Y.Z-spark .
 #
 # And one that the bookies, their init jobs and auto-recovery of the Apache Pulsar chart can run (docs/pulsar.md).
 #
-#   docker build --target pulsar -t podkeeper-pulsar:0.1.0 .
+#   docker build --target pulsar -t podkeeper-pulsar:X.Y.Z .
 #
 # Python and every dependency have wheels for amd64 and arm64, so nothing is compiled, for neither.
 ARG PYTHON_IMAGE=python:3.11-slim
@@ -48,11 +50,13 @@ RUN python3 -m pip wheel -q --no-deps -w /own . \
  && cp docker/spark/job.py docker/spark/entrypoint /opt/podkeeper/
 
 FROM ${PYTHON_IMAGE} AS spark
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
+ARG SOURCE=
 LABEL org.opencontainers.image.title="podkeeper-spark" \
       org.opencontainers.image.description="Apache BookKeeper for Kubernetes, with Spark: jobs on ledgers" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 # Java 17 is what the tests run; a newer Debian has 21, which Spark takes too.
@@ -76,19 +80,19 @@ CMD ["job", "--help"]
 # What the last stage stands on: Debian and Python, without what nothing here needs.
 FROM ${PYTHON_IMAGE} AS root
 COPY docker/trim_root.py /tmp/
-# The operator makes certificates with it; the public images of Python have it.
-RUN openssl version
 # A name for the user, because permittedStartupUsers goes by names.
 RUN python3 /tmp/trim_root.py && rm /tmp/trim_root.py \
  && echo 'podkeeper:x:10001:10001::/nonexistent:/usr/sbin/nologin' >>/etc/passwd \
  && echo 'podkeeper:x:10001:' >>/etc/group
 
 FROM root AS pulsar
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
+ARG SOURCE=
 LABEL org.opencontainers.image.title="podkeeper-pulsar" \
       org.opencontainers.image.description="Apache BookKeeper for Kubernetes: the bookies of an Apache Pulsar chart" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/podkeeper /opt/podkeeper
@@ -109,11 +113,13 @@ CMD ["bin/pulsar", "bookie"]
 # Copied, not built upon: what an image builds upon stays in it, deleted or not.
 FROM scratch
 ARG PYTHON_IMAGE
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
+ARG SOURCE=
 LABEL org.opencontainers.image.title="podkeeper" \
       org.opencontainers.image.description="Apache BookKeeper for Kubernetes: bookie, auto-recovery and operator" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${PYTHON_IMAGE}"
