@@ -16,6 +16,7 @@ MESSAGES: Final = (
     "bookie_protocol/wire/bookkeeper.proto",
     "bookie_protocol/ledger_metadata/metadata_formats.proto",
     "bookie_protocol/metadata_service/etcd/etcd.proto",
+    "bookie_protocol/metadata_service/oxia/oxia.proto",
 )
 SERVICES: Final = (
     "bookie_protocol/ledger_service/ledger_service.proto",
