@@ -119,10 +119,11 @@ class CollectedStorage(ABC):
         without moves. What another process has put is durable if it is among these, moved to where it is.
         """
 
-    def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
-        """Put the missing row of an entry; False if there is one meanwhile. Durable on return. `StorageFault`."""
+    def restore(self, ledger_id: int, entry_id: int, location: int, row: int = 0) -> bool:
+        """Put the row of an entry whose row is `row`, 0: missing; False if it is another one meanwhile. Durable on
+        return. `StorageFault`."""
         self.logs.make_durable(split_location(location)[0])
-        return self.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
+        return self.move([EntryMove(ledger_id, entry_id, row, location)]) == 1
 
     @abstractmethod
     def settle(self) -> None:

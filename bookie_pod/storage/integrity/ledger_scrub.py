@@ -179,7 +179,9 @@ class LogCheck:
         except StorageFault:
             return  # the index's fault, not the log's: the check of the index tells
         if row not in (0, location):
-            return  # garbage: there is another copy
+            # Garbage, because there is another copy, unless that is damaged.
+            self._lost_rows.take_over(location, row, ledger_id, entry_id, entry)
+            return
         if row == 0 and storage.is_earlier_life(ledger_id, split_location(location)[0]):
             return  # garbage of a ledger that was deleted and created again
         if row == 0 and not self._lost_rows.take(location, ledger_id, entry_id, entry):
@@ -385,6 +387,7 @@ class LedgerScrub(ScrubPart):
             self.counts,
             self._was_never_synced,
             self._not_checked,
+            self.register.locations,
         )
         check = LogCheck(self._storage, self._files, entries, self._found, self._pay, self.counts, lost_rows, rows)
         logs, at = self._storage.logs, self.position
@@ -396,6 +399,7 @@ class LedgerScrub(ScrubPart):
             self._not_checked(f"the entry logs of {self.folder}", error)
             return
         all_seen = not at.location and all(log_id >= at.log_id for log_id in found)
+        lasting = self._lasting()
         for done, log_id in enumerate(found):
             self._progress = (done, len(found))
             if log_id < at.log_id:
@@ -403,18 +407,29 @@ class LedgerScrub(ScrubPart):
             after = at.location if log_id == at.log_id else 0
             at.log_id, at.location = log_id, after
             try:
-                if check.check(log_id, after, self._log_checked):
+                sound = check.check(log_id, after, self._log_checked)
+                all_seen = all_seen and not lost_rows.untold and (sound or log_id in lasting)
+                if sound:
                     self._sound.add(log_id)
             except ResourcesShort as error:
                 all_seen = False
                 self._not_checked(f"entry log {log_id:x}.log", error)
             except StorageFault as error:
                 if logs.exists(log_id):
+                    all_seen = all_seen and log_id in lasting
                     self._found(Damage(DamageKind.LOG, str(error), file_id=log_id))
         try:
             lost_rows.finish(all_seen=all_seen)
         except StorageFault as error:
             self._not_checked("entries without a row in the index", error)
+
+    def _lasting(self) -> frozenset[int]:
+        """Return the logs that an earlier pass found damaged: to wait for what they hold would be to wait forever."""
+        return frozenset(
+            each.file_id
+            for each in self.register.damages()
+            if each.kind is DamageKind.LOG and each.seen_in_pass < self.position.number
+        )
 
     def _log_checked(self, location: int) -> None:
         self.position.location = location

@@ -12,13 +12,15 @@ Invariants
 - A copy that waited and cannot be read gets its row all the same: reads of it fail then, and nothing is denied.
 - What waits is forgotten with the process, and nothing that waits gets a row by a pass that did not see all logs in one
   process, nor do entries beyond `MAX_WAITING`: a later pass finds them again.
+- A log whose damage lasts is never seen whole, so it does not keep rows back forever. Garbage collection keeps such a
+  log, and a sound copy that is found later takes the row of a damaged one (`take_over`).
 
 Threads: the scrubber's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 import structlog
@@ -64,8 +66,10 @@ class LostRows:
         counts: ScrubCounts,
         unsynced: Callable[[int], None],
         not_checked: Callable[[str, StorageFault], None],
+        damaged: Container[int] = frozenset(),
     ) -> None:
-        """`unsynced(location)` remembers durably that nothing is to lead there."""
+        """`unsynced(location)` remembers durably that nothing is to lead there. `damaged` holds the locations of
+        entries that are known to be damaged."""
         self._storage = storage
         self._rows = rows
         self._digests = digests
@@ -75,6 +79,7 @@ class LostRows:
         self._counts = counts
         self._unsynced = unsynced
         self._not_checked = not_checked
+        self._damaged = damaged
         self._waiting: dict[tuple[int, int], int] = {}
         """The place of the best copy so far, by ledger and entry."""
         self._left_out = 0
@@ -102,6 +107,18 @@ class LostRows:
             return False
         self._waiting.pop((ledger_id, entry_id), None)
         return self._restore(location, ledger_id, entry_id)
+
+    def take_over(self, location: int, row: int, ledger_id: int, entry_id: int, entry: bytes) -> None:
+        """Let this copy have the row of its entry if it is sound, and the one to which the row leads is damaged. Raises
+        `StorageFault`."""
+        if (
+            row in self._damaged
+            and not self.untold
+            and not self._storage.is_earlier_life(ledger_id, split_location(location)[0])
+            and self._is_vouched_for(ledger_id, entry_id, entry)
+            and was_synced(self._storage, self._rows, location, ledger_id, entry_id, entry)
+        ):
+            self._restore(location, ledger_id, entry_id, row)
 
     def finish(self, *, all_seen: bool) -> None:
         """Give the rows to the copies that wait, if this pass has seen all logs. Raises `StorageFault`."""
@@ -153,19 +170,20 @@ class LostRows:
         self._pay(1, SIZE_BYTES + (0 if isinstance(copy, NoCopy) else len(copy)))
         return copy
 
-    def _restore(self, location: int, ledger_id: int, entry_id: int) -> bool:
+    def _restore(self, location: int, ledger_id: int, entry_id: int, row: int = 0) -> bool:
         try:
-            if not self._storage.restore(ledger_id, entry_id, location):
+            if not self._storage.restore(ledger_id, entry_id, location, row):
                 return False
         except StorageFault as error:
-            detail = f"entry {entry_id} of ledger {ledger_id} has no row in the index and gets none: {error}"
+            detail = f"the index does not take the row of entry {entry_id} of ledger {ledger_id}: {error}"
             self._report(Damage(DamageKind.INDEX, detail, ledger_id=ledger_id, entry_id=entry_id, location=location))
             return False
         self._counts.restored += 1
         _log.warning(
-            "an entry in an entry log had no row in the index, which has one again",
+            "an entry in an entry log had no row in the index, or one that led to a damaged copy; now it has one",
             ledger=ledger_id,
             entry=entry_id,
             location=location,
+            before=row,
         )
         return True

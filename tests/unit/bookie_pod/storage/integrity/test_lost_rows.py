@@ -7,8 +7,9 @@ import pytest
 from bookie_pod.storage.entry_log.format import encode_header, split_location
 from bookie_pod.storage.index.locations import KEY
 from bookie_pod.storage.integrity import lost_rows
+from bookie_pod.storage.integrity.quarantine import DamageKind
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import NotThere, StorageFault
+from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
 from tests.support.scrub_rig import ScrubRig, signed
 from tests.support.storage_engine import MemoryBookie, put
 
@@ -32,12 +33,13 @@ def _store(rig: ScrubRig, *entries: bytes) -> None:
     rig.storage.flush()
 
 
-def _leave_log(rig: ScrubRig, entry: bytes) -> None:
-    """A power cut leaves a log with this record."""
+def _leave_log(rig: ScrubRig, *entries: bytes) -> None:
+    """A power cut leaves a log with these records."""
     log_id = max(rig.part.logs.log_ids()) + 1
     rig.storage.close()
     path = f"{rig.bookie.directories[0]}/{log_id:x}.log"
-    rig.files.write_bytes_synced(path, encode_header() + len(entry).to_bytes(4, "big") + entry)
+    records = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
+    rig.files.write_bytes_synced(path, encode_header() + records)
     rig.open()
 
 
@@ -137,4 +139,111 @@ def test_entries_that_wait_are_bounded_and_told(monkeypatch: pytest.MonkeyPatch)
     assert [rig.storage.read(LEDGER, at) for at in range(ENTRIES)] == [
         signed(LEDGER, at, 100, DigestType.MAC) for at in range(ENTRIES)
     ]
+    rig.storage.close()
+
+
+def _good_copy_in_a_later_log(rig: ScrubRig, *, behind: tuple[bytes, ...] = ()) -> tuple[bytes, int, int]:
+    """A rotten copy and a good one of an entry without a row: the entry, and the logs of both."""
+    entry = signed(LEDGER, 2)
+    path, position = rig.place(LEDGER, 2)
+    old = split_location(rig.part.location_of(LEDGER, 2))[0]
+    _store(rig, *behind, entry)
+    good = split_location(rig.part.location_of(LEDGER, 2))[0]
+    rig.flip(path, position + 50)
+    _lose_row(rig, 2)
+    return entry, old, good
+
+
+def _row_log(rig: ScrubRig) -> int:
+    return split_location(rig.part.location_of(LEDGER, 2))[0]
+
+
+def _fail_scan(rig: ScrubRig, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    scan = rig.part.logs.scan
+
+    def fail(log_id: int) -> object:
+        if log_id == failing:
+            raise StorageFault("Input/output error")
+        return scan(log_id)
+
+    monkeypatch.setattr(rig.part.logs, "scan", fail)
+
+
+def test_a_log_that_failed_once_counts_as_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = _rig(DigestType.CRC32C)
+    entry, _, good = _good_copy_in_a_later_log(rig)
+    _fail_scan(rig, monkeypatch, good)
+    assert DamageKind.LOG in [each.kind for each in rig.run()]
+    assert _row_log(rig) == 0  # the rotten copy did not get it
+    monkeypatch.undo()
+    assert rig.run() == []
+    assert rig.storage.read(LEDGER, 2) == entry
+    rig.storage.close()
+
+
+def test_a_log_that_keeps_failing_does_not_let_its_entries_be_denied_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = _rig(DigestType.CRC32C)
+    entry, old, good = _good_copy_in_a_later_log(rig)
+    _fail_scan(rig, monkeypatch, good)
+    rig.run()
+    rig.run()
+    assert _row_log(rig) == old
+    with pytest.raises(EntryDamaged):
+        rig.storage.read(LEDGER, 2)
+    assert good in rig.scrub.register.held_logs()  # garbage collection leaves the good copy there
+    monkeypatch.undo()
+    rig.run()
+    assert _row_log(rig) == good
+    assert rig.run() == []
+    assert rig.storage.read(LEDGER, 2) == entry
+    rig.storage.close()
+
+
+def test_a_log_with_damaged_framing_counts_as_not_seen_until_its_damage_lasts() -> None:
+    rig = _rig(DigestType.CRC32C)
+    entry, old, good = _good_copy_in_a_later_log(rig, behind=(signed(1, 0),))
+    path, position = rig.place(1, 0)
+    size = rig.files.read_bytes(path)[position - 4 : position]
+    rig.files.corrupt(path, position - 4, b"\x7f\xff\xff\xff")
+    rig.run()
+    assert _row_log(rig) == 0
+    rig.run()
+    assert _row_log(rig) == old
+    rig.files.corrupt(path, position - 4, size)
+    rig.run()
+    assert _row_log(rig) == good
+    assert rig.run() == []
+    assert rig.storage.read(LEDGER, 2) == entry
+    rig.storage.close()
+
+
+def test_a_log_of_which_it_is_unknown_what_was_synced_counts_as_not_seen() -> None:
+    rig = _rig(DigestType.CRC32C)
+    _store(rig, signed(1, 0))
+    entry = signed(LEDGER, 2)
+    path, position = rig.place(LEDGER, 2)
+    _leave_log(rig, signed(1, 5, 100, DigestType.MAC), entry)
+    rig.digests.digests[1] = None
+    rig.flip(path, position + 50)
+    _lose_row(rig, 2)
+    for _ in range(2):
+        rig.run()
+        assert _row_log(rig) == 0
+    rig.digests.digests[1] = DigestType.MAC
+    rig.restart()  # the answer "unknown" is remembered for a while
+    assert rig.run() == []
+    assert rig.storage.read(LEDGER, 2) == entry
+    rig.storage.close()
+
+
+def test_a_good_copy_of_an_earlier_life_does_not_take_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = _rig(DigestType.CRC32C)
+    _store(rig, signed(LEDGER, 2))
+    path, position = rig.place(LEDGER, 2)
+    newer = _row_log(rig)
+    rig.flip(path, position + 50)
+    monkeypatch.setattr(rig.part, "is_earlier_life", lambda ledger_id, log_id: log_id < newer)
+    for _ in range(2):
+        assert [(each.ledger_id, each.entry_id) for each in rig.run()] == [(LEDGER, 2)]
+        assert _row_log(rig) == newer
     rig.storage.close()
