@@ -18,8 +18,8 @@ from msgspec.structs import replace as replace_members
 from bookie_pod.admin.sanity import SanityTest
 from bookie_pod.admin.settings import Settings
 from bookie_pod.audit import audited
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.config.sections.ledger_storage import StorageEngine
-from bookie_pod.node import options
 from bookie_pod.node.identity.leaving import is_under_way
 from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.roles import Role
@@ -84,9 +84,9 @@ class ThisBookie:
         self._sanity = sanity
         self._changing = asyncio.Lock()
         directories = bookie.config.directories
-        self._journal_folders = options.current_folders(directories.journal)
-        self._ledger_folders = options.current_folders(directories.ledger)
-        self._index_folders = options.current_folders(directories.index_or_ledger)
+        self._journal_folders = current_folders(directories.journal)
+        self._ledger_folders = current_folders(directories.ledger)
+        self._index_folders = current_folders(directories.index_or_ledger)
 
     @property
     def bookie_id(self) -> str:

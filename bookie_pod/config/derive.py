@@ -69,9 +69,9 @@ def _memory_shares(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConf
     if "journalMaxMemorySizeMb" not in ranks:
         journal = replace(journal, max_memory_bytes=max(1, budget * 5 // 100) * MIB)
     if "dbStorage_writeCacheMaxSizeMb" not in ranks:
-        db = replace(db, write_cache_max_size_mb=max(1, budget // 4))
+        db = replace(db, write_cache_max_bytes=max(1, budget // 4) * MIB)
     if "dbStorage_readAheadCacheMaxSizeMb" not in ranks:
-        db = replace(db, read_cache_max_size_mb=max(1, budget // 4))
+        db = replace(db, read_cache_max_bytes=max(1, budget // 4) * MIB)
     if "dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB" not in ranks:
         db = replace(db, direct_io_write_buffer_mb=max(1, budget // 8))
     if "dbStorage_directIOEntryLoggerTotalReadBufferSizeMB" not in ranks:

@@ -22,6 +22,7 @@ from bookie_pod.config.sections.ledger_storage import (
     LedgerStorageConfig,
     RocksDbConfig,
     SortedStorageConfig,
+    StorageEngine,
 )
 from bookie_pod.config.sections.network import NetworkConfig, ThreadsConfig
 from bookie_pod.config.sections.placement import PlacementConfig
@@ -75,6 +76,19 @@ class BookieConfig:
     """Keys that are set, with their text, secrets left out: what the admin API shows."""
     ignored_keys: tuple[str, ...] = ()
     """Keys that were set and have no effect here, in alphabetical order, for one log line at start-up."""
+
+    @property
+    def direct_io_logs(self) -> bool:
+        """Return True if entry logs are written past the page cache: a choice of DbLedgerStorage."""
+        return self.db_storage.direct_io_entry_logger and self.ledger_storage.engine is StorageEngine.DB
+
+    @property
+    def index_page_limit(self) -> int:
+        """Return the index pages in memory at most: `pageLimit`, or what a third of the budget holds; at least one."""
+        index = self.sorted_storage
+        return (
+            index.page_limit if index.page_limit > 0 else max(1, self.memory.budget_bytes // 3 // index.page_size_bytes)
+        )
 
     @property
     def client_memory_bytes(self) -> int:

@@ -141,7 +141,8 @@ def _storage(config: BookieConfig) -> Iterator[str]:
     if config.ledger_storage.entry_log_per_ledger and config.gc.transactional_compaction:
         yield "useTransactionalCompaction=true: not together with entryLogPerLedgerEnabled=true"
     if config.ledger_storage.engine is StorageEngine.DB:
-        write, read = config.db_storage.write_cache_max_size_mb, config.db_storage.read_cache_max_size_mb
+        db = config.db_storage
+        write, read = db.write_cache_max_bytes // MIB, db.read_cache_max_bytes // MIB
         if write + read > config.memory.budget_mb:
             yield (
                 f"dbStorage_writeCacheMaxSizeMb={write}: together with "

@@ -37,14 +37,15 @@ import structlog
 from bookie_pod.admin.rooms import BookieRooms, RunningBookie
 from bookie_pod.admin.sanity import SanityWatch
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import ProcessCollector, Registry
-from bookie_pod.node import options
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import DirtyMarker, Durability
 from bookie_pod.node.identity.bookie_id import derive_bookie_id
 from bookie_pod.node.identity.cookie_check import StoredCookie
+from bookie_pod.node.identity.cookies import BookieDirectories
 from bookie_pod.node.identity.earlier_life import older_ledgers
 from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories
 from bookie_pod.node.identity.published import directory_places
@@ -110,7 +111,7 @@ class Bookie:
         self._undo = AsyncExitStack()
         self._closing: asyncio.Task[None] | None = None
         self._owned: set[str] = set()
-        self._dirty = DirtyMarker(self._files, options.current_folders(config.directories.ledger))
+        self._dirty = DirtyMarker(self._files, current_folders(config.directories.ledger))
         self._clean = False
         self._is_replayed = False
         """Clients may write from here on, registered or not, and a stop has something to flush."""
@@ -177,7 +178,7 @@ class Bookie:
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self.status.enter("checking cookies")
         await asyncio.to_thread(check_partitions, config.directories, self._files)
-        directories = options.bookie_directories(config)
+        directories = BookieDirectories.of(config.directories)
         await asyncio.to_thread(check_distinct, directories)
         self._own(folder for folder in directories.current_folders() if self._files.is_dir(folder))
         lost, own = await self._patiently(

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.config.sections.journal import DirectoriesConfig
+from bookie_pod.config.sections.journal import DirectoriesConfig, current_folders
 from bookie_pod.metrics.bookie import BookieMetrics
-from bookie_pod.node import options
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import StorageSide
 from bookie_pod.node.processes.background import BackgroundTasks
@@ -35,7 +34,7 @@ def start_disk_watch(
     ledger folder at every check."""
     directories = config.directories
 
-    folders = options.current_folders(directories.ledger)
+    folders = current_folders(directories.ledger)
 
     def report(folder: str, state: DiskState) -> None:
         if folder in storage.index_dirs:
@@ -58,10 +57,8 @@ def start_disk_watch(
         report=report,
         on_verdict=tasks.on_loop(mode.on_disks),
         on_failure=tasks.on_loop(fail),
-        index_directories=options.current_folders(
-            tuple(path for path in directories.index if path not in directories.ledger)
-        ),
-        journal_directories=options.current_folders(journals),
+        index_directories=current_folders(tuple(path for path in directories.index if path not in directories.ledger)),
+        journal_directories=current_folders(journals),
         on_failed_directory=tasks.on_loop(fail_directory) if config.disks.isolate_failed_ledger_directories else None,
     )
 
@@ -103,10 +100,10 @@ def _show(
 def _not_full(monitor: DiskMonitor, directories: tuple[str, ...]) -> int:
     """Return how many of these configured directories were not full at the last check."""
     states = monitor.states
-    return sum(states[folder] is not DiskState.FULL for folder in options.current_folders(directories))
+    return sum(states[folder] is not DiskState.FULL for folder in current_folders(directories))
 
 
 def _usage_percent(monitor: DiskMonitor, directory: str) -> Callable[[], float]:
     """Reads how full a configured directory was at the last check."""
-    (folder,) = options.current_folders((directory,))
+    (folder,) = current_folders((directory,))
     return lambda: monitor.usage.get(folder, 0.0) * 100

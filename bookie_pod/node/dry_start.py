@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 from bookie_pod.client_options import client_options, client_placement
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import derive_bookie_id
+from bookie_pod.node.identity.cookies import BookieDirectories
 from bookie_pod.node.identity.ownership import check_distinct
 from bookie_pod.node.metadata import metadata_tls, read_credentials
 from bookie_pod.node.side_services import check_grpc
@@ -46,8 +46,7 @@ def _parts(config: BookieConfig) -> Iterator[Callable[[], object]]:
     if (token_file := config.metadata.token_file) is not None:
         yield WatchedFile("metadataServiceTokenFile", token_file, shown_token).value
     yield lambda: derive_bookie_id(config.network)
-    yield lambda: check_distinct(options.bookie_directories(config))
-    yield lambda: options.storage_settings(config)
+    yield lambda: check_distinct(BookieDirectories.of(config.directories))
     yield lambda: client_placement(config)
     yield lambda: client_options(config)
     yield lambda: client_options(config, repairs=True)

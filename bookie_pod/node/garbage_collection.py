@@ -26,10 +26,10 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.config.sections.ledger_storage import StorageEngine
 from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node import options
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import Files
@@ -171,10 +171,10 @@ def make_collection(
     interrupt: Callable[[], None] = lambda: None,
 ) -> GarbageCollection:
     """The collectors of this configuration, not started. `interrupt` ends calls of `metadata` that wait."""
-    folders = options.current_folders(config.directories.ledger)
+    folders = current_folders(config.directories.ledger)
     parts = collected(storage)
     made: list[GarbageCollector] = []
-    indexes = options.current_folders(config.directories.index)
+    indexes = current_folders(config.directories.index)
     for index, part in enumerate(parts):
         labels = None
         if config.ledger_storage.engine is StorageEngine.DB:

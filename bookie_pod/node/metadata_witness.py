@@ -45,7 +45,7 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.node.identity.cookies import CURRENT_FOLDER
+from bookie_pod.config.sections.journal import CURRENT_FOLDER
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import (
     UNREADABLE,

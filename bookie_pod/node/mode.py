@@ -37,7 +37,7 @@ import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.gc import DisksConfig
-from bookie_pod.node.options import current_folders
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_pod.storage.files import Files

@@ -14,6 +14,7 @@ import structlog
 from bookie_pod.audit import Audit
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import STATES_MAX, Ledgers
 from bookie_pod.metrics.bookie import BookieMetrics
@@ -22,7 +23,6 @@ from bookie_pod.metrics.journal import JournalMetrics
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
-from bookie_pod.node import options
 from bookie_pod.node.upkeep import under_pressure
 from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
 from bookie_pod.server.tcp.authentication import server_authentication
@@ -67,9 +67,9 @@ class StorageSide:
 
 def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, registry: Registry) -> StorageSide:
     """Open the configured engine on its directories. Raises StartupError or StorageFault."""
-    dirs = {folder: LedgerDirStates([folder]) for folder in options.current_folders(config.directories.ledger)}
+    dirs = {folder: LedgerDirStates([folder]) for folder in current_folders(config.directories.ledger)}
 
-    index_folders = options.current_folders(config.directories.index)
+    index_folders = current_folders(config.directories.index)
     index_dirs = {folder: LedgerDirStates([folder]) for folder in index_folders if folder not in dirs}
     instruments: list[DbStorageMetrics] = []
 
@@ -79,7 +79,6 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
         )
         return instruments[-1]
 
-    settings = options.storage_settings(config)
     memtable_metrics: list[MemTableMetrics] = []
 
     def for_memtable() -> MemTableMetrics:
@@ -89,12 +88,14 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
     parts = StorageParts(
         files=files,
         on_loop=on_loop,
+        ledger_folders=list(dirs),
+        index_folders=index_folders,
         ledger_dirs=dirs.__getitem__,
         index_dirs=(dirs | index_dirs).__getitem__,
         metrics=metrics,
         memtable_metrics=for_memtable,
     )
-    storage = open_storage(settings, parts)
+    storage = open_storage(config, parts)
     if isinstance(storage, MemTableStorage):
         memtable = storage.memtable
         memtable_metrics[0].bind_gauges(
@@ -108,8 +109,9 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
     if isinstance(storage, DbLedgerStorage):
         for directory, instrument in zip(storage.directories, instruments, strict=True):
             _bind_directory(instrument, directory)
-        half_bytes = settings.db.write_cache_bytes // len(storage.directories)
-        export_limits(registry, half_bytes, settings.db.read_ahead_entries, settings.db.read_cache_bytes)
+        db = config.db_storage
+        half_bytes = db.write_cache_max_bytes // len(storage.directories)
+        export_limits(registry, half_bytes, db.read_ahead_batch_size, db.read_cache_max_bytes)
         return StorageSide(
             storage, dirs, index_dirs, lambda ledger, s, vain: instruments[ledger % len(dirs)].throttled(s, 1, vain)
         )
@@ -144,7 +146,7 @@ def make_journals(
         loop.call_soon_threadsafe(on_failure, error)
 
     journals = []
-    folders = options.current_folders(config.directories.journal)
+    folders = current_folders(config.directories.journal)
     share = replace(config.journal, max_memory_bytes=config.journal.max_memory_bytes // len(folders))
     for index, folder in enumerate(folders):
         metrics = JournalMetrics(registry, index)
@@ -171,7 +173,7 @@ def make_server(
 
     `memory` is that of the clients of this process. Raises InvalidConfiguration for TLS and authentication.
     """
-    folders = options.current_folders(config.directories.ledger)
+    folders = current_folders(config.directories.ledger)
     fenced = FencedAndDeleted(fenced_files(files, folders))
     ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys, fenced_and_deleted=fenced)
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)

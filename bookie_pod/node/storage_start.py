@@ -21,8 +21,8 @@ from typing import TypeVar
 import structlog
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node import options
 from bookie_pod.node.integrity.scrubbing import finish_rebuilds
 from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.recovery import ReplayedJournals, replay_journals
@@ -60,7 +60,7 @@ class StorageStart:
 
         def open_it() -> None:
             directories = self._config.directories
-            give_up_reserves(self._files, options.current_folders((*directories.ledger, *directories.index)))
+            give_up_reserves(self._files, current_folders((*directories.ledger, *directories.index)))
             finish_rebuilds(self._config, self._files)
             self.side = open_storage_side(self._config, self._files, self._on_loop, self._registry)
 
@@ -79,8 +79,8 @@ class StorageStart:
             return replay_journals(
                 self._files,
                 self.side.storage,
-                journal_folders=options.current_folders(self._config.directories.journal),
-                ledger_folders=options.current_folders(self._config.directories.ledger),
+                journal_folders=current_folders(self._config.directories.journal),
+                ledger_folders=current_folders(self._config.directories.ledger),
                 skip_invalid_records=self._config.journal.skip_invalid_record,
                 cancelled=self._steps.cancelled,
             )

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.garbage_collection import GarbageCollection, make_collection
 from bookie_pod.node.gc_metadata import LoopGcMetadata
 from bookie_pod.node.integrity.service import Integrity, IntegrityParts
 from bookie_pod.node.metadata_witness import MetadataWitness
-from bookie_pod.node.options import current_folders
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.storage.engines.interface import LedgerStorage

@@ -56,13 +56,20 @@ def test_death_at_every_operation_loses_nothing_and_resurrects_nothing(
 
 
 @pytest.mark.parametrize("strict_names", [False, True], ids=["ordered names", "strict names"])
-@pytest.mark.parametrize("engines", [ENGINES, ENGINES_WITH_LOGS_PER_LEDGER], ids=["one log", "a log per ledger"])
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(pytest.param(make, id=f"{engine}, one log") for engine, make in ENGINES.items()),
+        *(
+            pytest.param(make, id=f"{engine}, a log per ledger")
+            for engine, make in ENGINES_WITH_LOGS_PER_LEDGER.items()
+        ),
+    ],
+)
 def test_death_while_logs_that_are_written_at_present_are_given_back(
-    engine: str, engines: dict[str, Callable[[bool], MemoryBookie | MemTableBookie]], strict_names: bool
+    make: Callable[[bool], MemoryBookie | MemTableBookie], strict_names: bool
 ) -> None:
     """Nothing is lost, nothing comes back, and no entry is read for another, whatever number the next log gets."""
-    make = engines[engine]
     total = operations(make, True, CURRENT_LOGS)
     for death in range(0, total + 1, 2):
         world, bookie = World(make, True, CURRENT_LOGS), make(strict_names)

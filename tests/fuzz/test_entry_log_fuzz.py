@@ -19,7 +19,7 @@ LOG = f"{FOLDER}/0.log"
 
 def _closed_log(direct: bool) -> tuple[bytes, dict[int, tuple[int, int]]]:
     files = MemoryFiles()
-    logger = open_logger(files, direct_io=direct, direct_write_buffer_bytes=4096, log_size_limit=1 << 16)
+    logger = open_logger(files, direct_io_entry_logger=direct, direct_buffer_bytes=4096, log_size_limit_bytes=1 << 16)
     locations = {}
     for ledger_id in range(4):
         for first in (0, 5):

@@ -15,10 +15,10 @@ STALL = 0.5
 """Seconds that each call takes."""
 _PROGRAM = """
 import sys, threading, time
-from bookie_pod.storage.index.rocksdb_store import RocksOptions
+from bookie_pod.config.sections.ledger_storage import RocksDbConfig
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 
-store = RocksStore(sys.argv[1], RocksOptions(write_buffer_size=2 << 20, block_cache_size=0))
+store = RocksStore(sys.argv[1], RocksDbConfig(write_buffer_size_bytes=2 << 20, block_cache_size_bytes=0))
 rows = 2000
 
 def key(row):

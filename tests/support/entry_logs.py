@@ -7,14 +7,21 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from bookie_pod.storage.entry_log import EntryLogger, EntryLogOptions, LedgerDirStates
+from bookie_pod.config.sections.ledger_storage import StorageEngine
+from bookie_pod.storage.entry_log import EntryLogger, LedgerDirStates
+from bookie_pod.storage.entry_log.direct import DIRECT_WRITE_BUFFER_BYTES
+from bookie_pod.storage.entry_log.reader import MAX_OPEN_FILES
 from bookie_pod.storage.files import Files
 from tests.support.memory_files import MemoryFiles
+from tests.support.production import production
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 GOLDEN_DISKS = ("disk-db", "disk-sorted", "disk-interleaved")
 
 FOLDER = "/ledgers/current"
+
+PER_LEDGER = {"storage_class": StorageEngine.INTERLEAVED.value, "entry_log_per_ledger": True}
+"""Fields of the configuration: one log for each ledger, which DbLedgerStorage does not have."""
 
 
 def entry(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
@@ -36,12 +43,28 @@ def make_folders(files: Files, *folders: str) -> None:
             files.makedirs(folder)
 
 
-def open_logger(files: Files, *folders: str, dirs: LedgerDirStates | None = None, **options: Any) -> EntryLogger:
-    """A logger without preallocation unless asked for, so that file names are predictable."""
+def open_logger(
+    files: Files,
+    *folders: str,
+    dirs: LedgerDirStates | None = None,
+    max_open_files: int = MAX_OPEN_FILES,
+    direct_buffer_bytes: int = DIRECT_WRITE_BUFFER_BYTES,
+    **changes: Any,
+) -> EntryLogger:
+    """A logger with these fields of the configuration changed. Without preallocation unless asked for, so that file
+    names are predictable, and in the ordinary format, of which most tests know the positions."""
     folders = folders or (FOLDER,)
     make_folders(files, *folders)
-    options.setdefault("preallocate", False)
-    return EntryLogger(files, dirs or LedgerDirStates(folders), EntryLogOptions(**options))
+    if (limit := changes.get("log_size_limit_bytes")) is not None:
+        changes.setdefault("min_usable_for_entry_log_bytes", limit * 6 // 5)  # as it is derived
+    config = production(**{"entry_log_preallocation": False, "direct_io_entry_logger": False, **changes})
+    return EntryLogger(
+        files,
+        dirs or LedgerDirStates(folders),
+        config,
+        max_open_files=max_open_files,
+        direct_buffer_bytes=direct_buffer_bytes,
+    )
 
 
 def logger_with(data: bytes) -> EntryLogger:

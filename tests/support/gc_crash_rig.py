@@ -235,9 +235,8 @@ def _restarted(bookie: MemoryBookie | MemTableBookie) -> MemoryBookie | MemTable
     return MemoryBookie(DIRECTORIES, bookie.options, bookie.files.restart(), bookie.stores)
 
 
-def _db(*, per_ledger: bool = False) -> Callable[[bool], MemoryBookie]:
+def _db() -> Callable[[bool], MemoryBookie]:
     options = small_options(directories=2, log_size=2600)
-    options = replace(options, entry_log=replace(options.entry_log, per_ledger=per_ledger))
     return lambda strict: MemoryBookie(DIRECTORIES, options, MemoryFiles(strict_names=strict))
 
 
@@ -252,7 +251,6 @@ ENGINES: dict[str, Callable[[bool], MemoryBookie | MemTableBookie]] = {
     "interleaved": _memtable("interleaved"),
 }
 ENGINES_WITH_LOGS_PER_LEDGER: dict[str, Callable[[bool], MemoryBookie | MemTableBookie]] = {
-    "db": _db(per_ledger=True),
     "sorted": _memtable("sorted", per_ledger=True),
     "interleaved": _memtable("interleaved", per_ledger=True),
 }

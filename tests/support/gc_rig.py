@@ -207,8 +207,7 @@ class GcRig:
     @property
     def first(self) -> int:
         """The offset of the first entry's size word in each log."""
-        options = self.bookie.options.entry_log
-        return DirectLogWriter.first_position if options.direct_io else HEADER_SIZE
+        return DirectLogWriter.first_position if self.bookie.options.direct_io_logs else HEADER_SIZE
 
     def map_offset(self, log_id: int) -> int:
         """The offset of the ledgers map of a closed log."""

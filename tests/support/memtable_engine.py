@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.detection import INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.registry import MemTableOptions, StorageParts, StorageSettings, open_storage
-from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.engines.registry import StorageParts, open_storage
+from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.ledger_cache import LedgerCacheOptions
 from bookie_pod.storage.journal.marks import LogMark
 from tests.support.memory_files import Faults, MemoryFiles
-from tests.support.storage_engine import call_directly
+from tests.support.production import changed, production
+from tests.support.storage_engine import call_directly, small_logs
 
 ENGINES = {"interleaved": INTERLEAVED_LEDGER_STORAGE, "sorted": SORTED_LEDGER_STORAGE}
 
@@ -32,13 +33,17 @@ def memtable_options(
     per_ledger: bool = False,
     version: int = 1,
     isolates: bool = False,
-) -> MemTableOptions:
-    return MemTableOptions(
-        memtable_bytes=memtable_bytes,
-        cache=LedgerCacheOptions(
-            page_bytes=page_bytes, page_limit=page_limit, open_files=open_files, version=version, min_usable_bytes=0
-        ),
-        entry_log=EntryLogOptions(log_size_limit=log_size, preallocate=False, per_ledger=per_ledger, isolates=isolates),
+) -> BookieConfig:
+    return production(
+        skip_list_size_limit_bytes=memtable_bytes,
+        page_size_bytes=page_bytes,
+        page_limit=page_limit,
+        open_file_limit=open_files,
+        file_info_format_version=version,
+        min_usable_for_index_file_bytes=0,
+        entry_log_per_ledger=per_ledger,
+        isolate_failed_ledger_directories=isolates,
+        **small_logs(log_size),
     )
 
 
@@ -63,13 +68,15 @@ class MemTableBookie:
     engine: str
     directories: Sequence[str] = ("/ledgers0",)
     index_directories: Sequence[str] = ()
-    options: MemTableOptions = field(default_factory=memtable_options)
+    options: BookieConfig = field(default_factory=memtable_options)
     files: MemoryFiles = field(default_factory=MemoryFiles)
     on_loop: OnLoop = call_directly
     metrics: MemTableMetrics = field(default_factory=lambda: MemTableMetrics(Registry()))
     states: dict[str, LedgerDirStates] = field(default_factory=dict)
+    logger: Callable[[Files, LedgerDirs, BookieConfig], EntryLogger] = EntryLogger
 
     def __post_init__(self) -> None:
+        self.options = changed(self.options, storage_class=ENGINES[self.engine])
         for directory in (*self.directories, *self.index_directories):
             self.states.setdefault(directory, LedgerDirStates([directory]))
 
@@ -87,6 +94,7 @@ class MemTableBookie:
             on_loop=self.on_loop,
             states=self.states,
             metrics=self.metrics,
+            logger=self.logger,
         )
 
     def writable(self) -> list[str]:
@@ -94,7 +102,15 @@ class MemTableBookie:
 
     def on(self, files: MemoryFiles) -> MemTableBookie:
         """The same bookie on other disks, not yet opened."""
-        return MemTableBookie(self.engine, self.directories, self.index_directories, self.options, files, self.on_loop)
+        return MemTableBookie(
+            self.engine,
+            self.directories,
+            self.index_directories,
+            self.options,
+            files,
+            self.on_loop,
+            logger=self.logger,
+        )
 
     def restart(self) -> MemTableBookie:
         """The bookie after its process was killed, not yet opened."""
@@ -109,12 +125,13 @@ def open_memtable_engine(
     engine: str,
     files: Files,
     directories: Sequence[str],
-    options: MemTableOptions,
+    options: BookieConfig,
     *,
     index_directories: Sequence[str] = (),
     on_loop: OnLoop = call_directly,
     states: dict[str, LedgerDirStates] | None = None,
     metrics: MemTableMetrics | None = None,
+    logger: Callable[[Files, LedgerDirs, BookieConfig], EntryLogger] = EntryLogger,
 ) -> MemTableStorage:
     known = states or {}
 
@@ -122,10 +139,13 @@ def open_memtable_engine(
         return known.get(path) or LedgerDirStates([path])
 
     storage = open_storage(
-        StorageSettings(directories, index_directories, ENGINES[engine], memtable=options),
+        changed(options, storage_class=ENGINES[engine]),
         StorageParts(
             files,
             on_loop,
+            directories,
+            index_directories,
+            logger=logger,
             ledger_dirs=dirs,
             index_dirs=dirs,
             memtable_metrics=lambda: metrics or MemTableMetrics(Registry()),

@@ -10,7 +10,11 @@ from bookie_pod.config.model import BookieConfig, sections
 
 def production(**changes: Any) -> BookieConfig:
     """The defaults, with these fields of any section changed."""
-    config = BookieConfig()
+    return changed(BookieConfig(), **changes)
+
+
+def changed(config: BookieConfig, **changes: Any) -> BookieConfig:
+    """The configuration, with these fields of any section changed."""
     for name, section in sections():
         own = {field.name: changes.pop(field.name) for field in fields(section) if field.name in changes}
         config = replace(config, **{name: replace(getattr(config, name), **own)})

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Final
 
 from bookie_pod.metrics.scrub import ScrubMetrics
-from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.gc.storage import CollectedStorage, collected
 from bookie_pod.storage.gc.throttle import ScrubPace
@@ -17,6 +15,7 @@ from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_protocol.digest import DigestType, digest_manager
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie
+from tests.support.production import changed
 from tests.support.storage_engine import MemoryBookie, put, small_options
 
 
@@ -108,8 +107,7 @@ def rig_of(kind: str) -> ScrubRig:
     """The rig of this engine; DbLedgerStorage with logs in the ordinary format too."""
     if kind in ("sorted", "interleaved"):
         return ScrubRig(MemTableBookie(kind))
-    entry_log = EntryLogOptions(preallocate=False, direct_io=kind != "db")
-    return ScrubRig(MemoryBookie(options=replace(small_options(), entry_log=entry_log)))
+    return ScrubRig(MemoryBookie(options=changed(small_options(), direct_io_entry_logger=kind != "db")))
 
 
 class _CountingPace(ScrubPace):

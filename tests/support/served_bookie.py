@@ -14,8 +14,8 @@ from typing import Any
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node import options
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
 from bookie_pod.node.processes.background import LoopBridge
 from bookie_pod.node.recovery import replay_journals
@@ -66,7 +66,7 @@ class ServedBookie:
         bridge = LoopBridge(loop)
         config = self.config
         self.registry = Registry()
-        journal_folders = options.current_folders(config.directories.journal)
+        journal_folders = current_folders(config.directories.journal)
         for folder in journal_folders:
             self.files.makedirs(folder)
         self.side = await asyncio.to_thread(open_storage_side, config, self.files, bridge.run, self.registry)
@@ -75,7 +75,7 @@ class ServedBookie:
             self.files,
             self.side.storage,
             journal_folders=journal_folders,
-            ledger_folders=options.current_folders(config.directories.ledger),
+            ledger_folders=current_folders(config.directories.ledger),
             skip_invalid_records=False,
         )
         self.journals = make_journals(config, self.files, self.registry, loop, self.failures.append)

@@ -9,18 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.db_storage import DbStorageMetrics, FlushStage, ReadLevel
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
-from bookie_pod.storage.engines.registry import DbStorageOptions, StorageParts, StorageSettings, open_storage
-from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.engines.registry import StorageParts, open_storage
+from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.direct import DirectLogWriter
 from bookie_pod.storage.entry_log.format import HEADER_SIZE
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.store import StoreFactory
 from tests.support.memory_files import Faults, MemoryFiles
 from tests.support.memory_store import MemoryStores
+from tests.support.production import production
 
 KEY = bytes(range(20))
 
@@ -91,18 +93,28 @@ def small_options(
     read_cache_bytes: int = 1 << 20,
     log_size: int = 1 << 20,
     direct_io: bool = False,
-) -> DbStorageOptions:
+) -> BookieConfig:
     """Small sizes, and logs that are not made ahead: a thread would do that.
 
     `log_size`: as in the ordinary format. The header of direct I/O is longer, and logs are by as much.
     """
     limit = log_size + (DirectLogWriter.first_position - HEADER_SIZE if direct_io else 0)
-    entry_log = EntryLogOptions(log_size_limit=limit, preallocate=False, direct_io=direct_io)
-    return DbStorageOptions(
-        write_cache_bytes=2 * half_bytes * directories,
-        read_cache_bytes=read_cache_bytes * directories,
-        entry_log=entry_log,
+    return production(
+        write_cache_max_bytes=2 * half_bytes * directories,
+        read_cache_max_bytes=read_cache_bytes * directories,
+        direct_io_entry_logger=direct_io,
+        **small_logs(limit),
     )
+
+
+def small_logs(log_size: int) -> dict[str, int | bool]:
+    """Fields of the configuration: logs of at most `log_size` bytes, with what goes with them."""
+    return {
+        "log_size_limit_bytes": log_size,
+        "entry_log_preallocation": False,
+        "min_usable_for_entry_log_bytes": log_size,
+        "min_usable_after_compaction_bytes": 0,
+    }
 
 
 @dataclass
@@ -110,12 +122,13 @@ class MemoryBookie:
     """The disks of one bookie in memory, and the engine on top of them."""
 
     directories: Sequence[str] = ("/ledgers0",)
-    options: DbStorageOptions = field(default_factory=small_options)
+    options: BookieConfig = field(default_factory=small_options)
     files: MemoryFiles = field(default_factory=MemoryFiles)
     stores: MemoryStores | None = None
     on_loop: OnLoop = call_directly
     metrics: CountingMetrics = field(default_factory=CountingMetrics)
     states: dict[str, LedgerDirStates] = field(default_factory=dict)
+    logger: Callable[[Files, LedgerDirs, BookieConfig], EntryLogger] = EntryLogger
 
     @classmethod
     def without_read_cache(cls) -> Self:
@@ -141,43 +154,50 @@ class MemoryBookie:
             on_loop=self.on_loop,
             metrics=self.metrics,
             states=self.states,
+            logger=self.logger,
         )
 
     def writable(self) -> list[str]:
         return [path for state in self.states.values() for path in state.writable()]
 
+    def _on(self, files: MemoryFiles, stores: MemoryStores) -> MemoryBookie:
+        return MemoryBookie(self.directories, self.options, files, stores, self.on_loop, logger=self.logger)
+
     def restart(self) -> MemoryBookie:
         """The bookie after its process was killed, not yet opened."""
         assert self.stores is not None
         files = self.files.restart()
-        return MemoryBookie(self.directories, self.options, files, self.stores.restart(files.faults), self.on_loop)
+        return self._on(files, self.stores.restart(files.faults))
 
     def crash(self, rng: random.Random) -> MemoryBookie:
         """The bookie after a power cut, not yet opened."""
         assert self.stores is not None
         files = self.files.crash(rng)
-        return MemoryBookie(self.directories, self.options, files, self.stores.crash(rng, files.faults), self.on_loop)
+        return self._on(files, self.stores.crash(rng, files.faults))
 
 
 def open_engine(
     files: Files,
     directories: Sequence[str],
-    options: DbStorageOptions,
+    options: BookieConfig,
     *,
     stores: StoreFactory | None = None,
     on_loop: OnLoop = call_directly,
     metrics: CountingMetrics | None = None,
     states: dict[str, LedgerDirStates] | None = None,
+    logger: Callable[[Files, LedgerDirs, BookieConfig], EntryLogger] = EntryLogger,
 ) -> DbLedgerStorage:
     counting, states = metrics or CountingMetrics(), states or {}
     storage = open_storage(
-        StorageSettings(directories, db=options),
+        options,
         StorageParts(
             files,
             on_loop,
-            stores,
-            lambda path: states.get(path) or LedgerDirStates([path]),
-            lambda ledger_directory, index_directory: counting,
+            directories,
+            stores=stores,
+            ledger_dirs=lambda path: states.get(path) or LedgerDirStates([path]),
+            metrics=lambda ledger_directory, index_directory: counting,
+            logger=logger,
         ),
     )
     assert isinstance(storage, DbLedgerStorage)

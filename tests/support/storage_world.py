@@ -30,8 +30,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.metrics.journal import JournalMetrics
 from bookie_pod.metrics.registry import Registry
@@ -41,8 +43,9 @@ from bookie_pod.node.recovery import replay_journals
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.entry_log import EntryLogOptions
+from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.gc.state_file import GcStateFile
@@ -70,6 +73,7 @@ from tests.support.gc_rig import FAST, DictatedMetadata
 from tests.support.memory_files import Died, MemoryFiles
 from tests.support.memory_tool_stores import MemoryToolStores
 from tests.support.memtable_engine import MemTableBookie, memtable_options
+from tests.support.production import changed
 from tests.support.scrub_rig import FixedDigests
 from tests.support.storage_engine import KEY, MemoryBookie, small_options
 
@@ -200,9 +204,13 @@ def _bookie_of(scenario: StorageScenario) -> MemoryBookie | MemTableBookie:
             read_cache_bytes=scenario.read_cache_bytes,
             direct_io=scenario.direct_io,
         )
-        logs = replace(_log_options(options.entry_log, scenario), log_size_limit=scenario.log_bytes)
-        options = replace(options, entry_log=logs, max_rows_per_batch=scenario.rows_per_batch)
-        return MemoryBookie(folders, options=options)
+        options = changed(
+            options,
+            log_size_limit_bytes=scenario.log_bytes,
+            max_operations_per_write_batch=scenario.rows_per_batch,
+            **_log_writes(scenario),
+        )
+        return MemoryBookie(folders, options=options, logger=_logger(scenario))
     memtable = memtable_options(
         memtable_bytes=scenario.half_bytes,
         log_size=scenario.log_bytes,
@@ -211,18 +219,19 @@ def _bookie_of(scenario: StorageScenario) -> MemoryBookie | MemTableBookie:
         per_ledger=scenario.log_per_ledger,
         open_files=scenario.open_index_files,
     )
-    memtable = replace(memtable, entry_log=_log_options(memtable.entry_log, scenario))
-    return MemTableBookie(scenario.engine, folders, options=memtable)
+    memtable = changed(memtable, **_log_writes(scenario))
+    return MemTableBookie(scenario.engine, folders, options=memtable, logger=_logger(scenario))
 
 
-def _log_options(options: EntryLogOptions, scenario: StorageScenario) -> EntryLogOptions:
-    return replace(
-        options,
-        write_buffer_bytes=scenario.write_buffer_bytes,
-        direct_write_buffer_bytes=scenario.direct_buffer_bytes,
-        flush_interval_bytes=scenario.flush_interval_bytes,
-        max_open_files=scenario.open_logs,
-    )
+def _log_writes(scenario: StorageScenario) -> dict[str, int]:
+    return {
+        "write_buffer_size_bytes": scenario.write_buffer_bytes,
+        "flush_entry_log_bytes": scenario.flush_interval_bytes,
+    }
+
+
+def _logger(scenario: StorageScenario) -> Callable[[Files, LedgerDirs, BookieConfig], EntryLogger]:
+    return partial(EntryLogger, max_open_files=scenario.open_logs, direct_buffer_bytes=scenario.direct_buffer_bytes)
 
 
 def _ledger_directories(scenario: StorageScenario) -> tuple[str, ...]:

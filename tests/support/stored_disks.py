@@ -8,13 +8,12 @@ from pathlib import Path
 
 from bookie_pod.storage.engines.detection import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.registry import MemTableOptions, StorageParts, StorageSettings, open_storage
-from bookie_pod.storage.entry_log import EntryLogOptions
+from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.index.ledger_cache import LedgerCacheOptions
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.layout import DiskLayout
+from tests.support.production import changed
 from tests.support.storage_engine import call_directly, entry, put, small_options
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -52,18 +51,14 @@ def _restore_databases(content: dict[str, dict[str, list[dict[str, str]]]], curr
 
 def open_engine_on(layout: DiskLayout, engine: str, *, log_size: int = 1 << 20) -> LedgerStorage:
     """The engine on these folders, without journals."""
-    settings = StorageSettings(
-        layout.ledgers,
-        layout.indexes,
-        ENGINES[engine],
+    config = changed(
         small_options(log_size=log_size, directories=len(layout.ledgers)),
-        MemTableOptions(
-            memtable_bytes=1 << 20,
-            cache=LedgerCacheOptions(min_usable_bytes=0, page_limit=64),
-            entry_log=EntryLogOptions(log_size_limit=log_size, preallocate=False),
-        ),
+        storage_class=ENGINES[engine],
+        skip_list_size_limit_bytes=1 << 20,
+        page_limit=64,
+        min_usable_for_index_file_bytes=0,
     )
-    return open_storage(settings, StorageParts(PosixFiles(), call_directly))
+    return open_storage(config, StorageParts(PosixFiles(), call_directly, layout.ledgers, layout.indexes))
 
 
 def write_disk(

@@ -194,7 +194,7 @@ def at(place: Place, log: str, position: str, as_json: bool) -> int:
 
     path, log_id = find_log(place, log)
     wanted = number(position)
-    scan = scan_log(place.files, path, log_id, place.options, bodies=False)
+    scan = scan_log(place.files, path, log_id, place.config, bodies=False)
     found = None
     for location, ledger_id, entry_id, size in scan:
         start = location & 0xFFFFFFFF

@@ -131,7 +131,7 @@ def readlogmetadata(place: Place, log: str, as_json: bool) -> int:
     path, log_id = find_log(place, log)
     if os.path.basename(path) != log_file_name(log_id):
         raise click.UsageError(f"{path} is not named like an entry log")
-    logs = StoredLogs(place.files, [os.path.dirname(path)], place.options)
+    logs = StoredLogs(place.files, [os.path.dirname(path)], place.config)
     try:
         found, known = logs.ledgers_map(log_id), _known_ledgers(place, path)
         shown = _summary(logs, log_id, found, known)
@@ -206,7 +206,7 @@ def logs(place: Place, as_json: bool) -> int:
     need_ledgers(place)
     code = CommandExit.OK
     for folder in place.layout.ledgers:
-        stored = StoredLogs(place.files, [folder], place.options)
+        stored = StoredLogs(place.files, [folder], place.config)
         try:
             for log_id in stored.log_ids():
                 found = stored.ledgers_map(log_id)

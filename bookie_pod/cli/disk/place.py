@@ -29,8 +29,8 @@ class Place:
 
     layout: Any
     """`storage.inspect.layout.DiskLayout`"""
-    options: Any
-    """`storage.entry_log.options.EntryLogOptions`"""
+    config: Any
+    """`config.model.BookieConfig`: the defaults, if directories were given by flags."""
     files: Any = field(repr=False)
     """`storage.files.Files`"""
     places: Any = field(default=None, repr=False)
@@ -42,7 +42,7 @@ class Place:
         from bookie_pod.cli.disk.read_only import ReadOnlyStores
         from bookie_pod.storage.inspect.space import StoredSpaces
 
-        with StoredSpaces(self.files, ReadOnlyStores(), self.layout, self.options) as spaces:
+        with StoredSpaces(self.files, ReadOnlyStores(), self.layout, self.config) as spaces:
             yield spaces
 
     @contextmanager
@@ -121,16 +121,16 @@ def _place(
     ledger_dirs: tuple[str, ...],
     index_dirs: tuple[str, ...],
 ) -> Place:
-    from bookie_pod.storage.entry_log.options import EntryLogOptions
+    from bookie_pod.config.model import BookieConfig
+    from bookie_pod.config.sections.journal import current_folders
     from bookie_pod.storage.files_posix import PosixFiles
     from bookie_pod.storage.inspect.layout import DiskLayout
 
     if ledger_dirs or journal_dirs or index_dirs:
         layout = DiskLayout(*(tuple(map(_current, dirs)) for dirs in (journal_dirs, ledger_dirs, index_dirs)))
-        return Place(_checked(layout), EntryLogOptions(), PosixFiles())
+        return Place(_checked(layout), BookieConfig(), PosixFiles())
     from bookie_pod.config.load import load_config
     from bookie_pod.node.identity.published import directory_places
-    from bookie_pod.node.options import current_folders, storage_settings
 
     config = load_config(file, overrides=overrides(assignments, {}))
     dirs = config.directories
@@ -139,8 +139,7 @@ def _place(
     )
     remedy = "" if file else "; give the bookie's configuration with -c, or its directories with --ledger-dir"
     files = PosixFiles()
-    options = storage_settings(config).db.entry_log
-    return Place(_checked(layout, remedy), options, files, directory_places(config, files))
+    return Place(_checked(layout, remedy), config, files, directory_places(config, files))
 
 
 def _current(directory: str) -> str:

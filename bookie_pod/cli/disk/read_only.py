@@ -13,7 +13,7 @@ import tempfile
 
 from rocksdict import AccessType, Rdict
 
-from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, LEDGERS_DB, RocksOptions, RocksStore, build_options
+from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, RocksStore, build_options
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 
@@ -23,14 +23,14 @@ _CONFIG_FILE = "rocksdict-config.json"
 class ReadOnlyRocksStore(RocksStore):
     """A `RocksStore` that refuses to write. Faults name the database's own folder."""
 
-    def __init__(self, path: str, options: RocksOptions) -> None:
+    def __init__(self, path: str, kind: StoreKind) -> None:
         self._shadow = tempfile.mkdtemp(prefix="bookie-disk-")
         self._original = path
         try:
             for name in os.listdir(path):
                 if name not in ("LOCK", _CONFIG_FILE):
                     os.symlink(os.path.realpath(os.path.join(path, name)), os.path.join(self._shadow, name))
-            super().__init__(path, options, read_identity=self._read_identity)
+            super().__init__(path, read_identity=self._read_identity, kind=kind)
         except OSError as error:
             self._remove_shadow()
             raise StorageFault(f"RocksDB in {path}: open failed: {error}") from error
@@ -40,7 +40,7 @@ class ReadOnlyRocksStore(RocksStore):
 
     def _open(self) -> Rdict:
         try:
-            options = build_options(self._options)
+            options = build_options(self._config, self._kind)
             options.create_if_missing(False)
             return Rdict(self._shadow, options, access_type=AccessType.read_only())
         except Exception as error:  # the binding raises bare Exception for every RocksDB status
@@ -68,4 +68,4 @@ class ReadOnlyStores:
         return os.path.exists(f"{path}/CURRENT")
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
-        return ReadOnlyRocksStore(path, LEDGERS_DB if kind is StoreKind.LEDGERS else RocksOptions())
+        return ReadOnlyRocksStore(path, kind)

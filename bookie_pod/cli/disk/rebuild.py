@@ -196,7 +196,7 @@ def _tell_of_old_index(unreadable: str | None, backup: str | None) -> None:
 def _logs(place: Place, folder: str) -> Any:
     from bookie_pod.storage.inspect.logs import StoredLogs
 
-    return StoredLogs(place.files, [folder], place.options)
+    return StoredLogs(place.files, [folder], place.config)
 
 
 def _readers() -> Any:
@@ -344,7 +344,7 @@ def rebuild_index_files(
         raise click.UsageError("give ledgers with -l, or --missing")
     with place.to_change(unclean=unclean) as stores:
         _refuse_databases(stores, place.layout.index_folders)
-        logs = StoredLogs(place.files, place.layout.ledgers, place.options)
+        logs = StoredLogs(place.files, place.layout.ledgers, place.config)
         old = FileIndex(place.files, place.layout.index_folders)
         chosen = _missing(logs, old) if missing else {number(text) for text in ledgers}
         if not chosen:

@@ -5,9 +5,19 @@ Source: docs/internals/bookie-behaviour.md, sections 1.3 and 1.4. Frozen; any th
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from bookie_pod.config.keys import INT_MAX, MIB, key
+
+CURRENT_FOLDER: Final = "current"
+
+
+def current_folders(directories: Iterable[str]) -> list[str]:
+    """The folder in each configured directory that holds its files."""
+    return [os.path.join(directory, CURRENT_FOLDER) for directory in directories]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

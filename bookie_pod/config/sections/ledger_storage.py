@@ -79,23 +79,27 @@ class LedgerStorageConfig:
 class DbStorageConfig:
     """DbLedgerStorage"""
 
-    write_cache_max_size_mb: int = key(
+    write_cache_max_bytes: int = key(
         "dbStorage_writeCacheMaxSizeMb",
         256,
+        unit=MIB,
         at_least=1,
         at_most=1_048_576,
         derived="25 % of `memoryBudgetMb`",
     )
     """Write cache in MiB, divided by the number of ledger directories; each part is split into two halves.
     A half must hold the largest entry."""
-    flush_threshold_mb: int = key("writeCacheFlushThresholdMb", 16, at_least=0, at_most=1_048_576, own=True)
+    flush_threshold_bytes: int = key(
+        "writeCacheFlushThresholdMb", 16, unit=MIB, at_least=0, at_most=1_048_576, own=True
+    )
     """MiB in the write cache, all ledger directories together, that begin a flush. What is beyond them up to
     `dbStorage_writeCacheMaxSizeMb` takes bursts and slow disks, so a bookie that keeps up uses little memory.
     More of it makes longer sorted runs in the entry logs, which helps readers of many ledgers at once on rotating
     disks. 0: flush only when half of the write cache is full, as Apache's bookie does."""
-    read_cache_max_size_mb: int = key(
+    read_cache_max_bytes: int = key(
         "dbStorage_readAheadCacheMaxSizeMb",
         256,
+        unit=MIB,
         at_least=0,
         at_most=1_048_576,
         derived="25 % of `memoryBudgetMb`",
@@ -146,16 +150,6 @@ class DbStorageConfig:
     )
     """Index changes in one RocksDB write batch at most."""
 
-    @property
-    def write_cache_max_bytes(self) -> int:
-        """Write cache of all directories together, in bytes."""
-        return self.write_cache_max_size_mb * MIB
-
-    @property
-    def read_cache_max_bytes(self) -> int:
-        """Read cache of all directories together, in bytes."""
-        return self.read_cache_max_size_mb * MIB
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocksDbConfig:
@@ -170,10 +164,10 @@ class RocksDbConfig:
         derived="10 % of `memoryBudgetMb` / number of ledger directories",
     )
     """Block cache of one directory's location index, in bytes."""
-    write_buffer_size_mb: int = key("dbStorage_rocksDB_writeBufferSizeMB", 16, at_least=1, at_most=65_536)
+    write_buffer_size_bytes: int = key("dbStorage_rocksDB_writeBufferSizeMB", 16, unit=MIB, at_least=1, at_most=65_536)
     """One memtable of the location index, in MiB; there are up to four. Apache's default is 64: rows are small, and
     larger tables only take memory."""
-    sst_size_mb: int = key("dbStorage_rocksDB_sstSizeInMB", 64, at_least=1, at_most=65_536)
+    sst_size_bytes: int = key("dbStorage_rocksDB_sstSizeInMB", 64, unit=MIB, at_least=1, at_most=65_536)
     """Target size of a table file, in MiB."""
     bloom_filter_bits_per_key: int = key("dbStorage_rocksDB_bloomFilterBitsPerKey", 10, at_least=0, at_most=64)
     """Bits per key of the location index's Bloom filter. 0: no filter."""
@@ -181,7 +175,9 @@ class RocksDbConfig:
     """Levels of the location index. -1: RocksDB's default."""
     files_in_level0: int = key("dbStorage_rocksDB_numFilesInLevel0", 4, at_least=1, at_most=1_000_000)
     """Files in level 0 that start a compaction."""
-    max_size_in_level1_mb: int = key("dbStorage_rocksDB_maxSizeInLevel1MB", 256, at_least=1, at_most=1_048_576)
+    max_size_in_level1_bytes: int = key(
+        "dbStorage_rocksDB_maxSizeInLevel1MB", 256, unit=MIB, at_least=1, at_most=1_048_576
+    )
     """Size of level 1, in MiB."""
     lz4_compression: bool = key("dbStorage_rocksDB_lz4CompressionEnabled", True)
     """Compress the location index with LZ4."""

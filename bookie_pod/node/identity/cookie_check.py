@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from bookie_pod.config.sections.journal import CURRENT_FOLDER
 from bookie_pod.node.identity.cookies import (
     COOKIE_FILE,
-    CURRENT_FOLDER,
     BookieDirectories,
     Cookie,
     decode_directories,

@@ -21,17 +21,16 @@ Sources: docs/internals/metadata-layout.md, section 5; docs/internals/on-disk-fo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
+from bookie_pod.config.sections.journal import DirectoriesConfig, current_folders
 from bookie_protocol.errors import InvalidCookie, MetadataDamaged
 from bookie_protocol.ledger_metadata.codec import format_text, parse_text
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
 
 COOKIE_FILE: Final = "VERSION"
-CURRENT_FOLDER: Final = "current"
 CURRENT_LAYOUT_VERSION: Final = 5
 _OLDEST_LAYOUT_VERSION: Final = 3
 
@@ -47,14 +46,19 @@ class BookieDirectories:
     ledger: tuple[str, ...]
     index: tuple[str, ...] | None = None
 
+    @classmethod
+    def of(cls, config: DirectoriesConfig) -> Self:
+        """The directories of a configuration."""
+        return cls(config.journal, config.ledger, config.index or None)
+
     def current_folders(self) -> tuple[str, ...]:
         """The `current` folder of each directory, each once, journals first."""
         every = (*self.journal, *self.ledger, *(self.index or ()))
-        return tuple(dict.fromkeys(os.path.join(directory, CURRENT_FOLDER) for directory in every))
+        return tuple(dict.fromkeys(current_folders(every)))
 
     def ledger_folders(self) -> tuple[str, ...]:
         """The `current` folder of each ledger directory."""
-        return tuple(os.path.join(directory, CURRENT_FOLDER) for directory in self.ledger)
+        return tuple(current_folders(self.ledger))
 
 
 @dataclass(frozen=True, slots=True)

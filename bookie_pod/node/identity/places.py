@@ -29,7 +29,8 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.node.identity.cookies import CURRENT_FOLDER, BookieDirectories
+from bookie_pod.config.sections.journal import CURRENT_FOLDER
+from bookie_pod.node.identity.cookies import BookieDirectories
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.detection import first_ledger_of
 from bookie_pod.storage.engines.interface import LedgerStorage

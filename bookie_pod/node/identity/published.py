@@ -18,7 +18,6 @@ from typing import Final
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
 from bookie_pod.config.sections.network import NetworkConfig
-from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import (
     bookie_service_info,
     candidate_bookie_ids,
@@ -63,7 +62,7 @@ async def check_cookies(
 
     Raises InvalidCookie, MetadataUnavailable.
     """
-    directories = options.bookie_directories(config)
+    directories = BookieDirectories.of(config.directories)
     with as_no_cluster(config):
         instance_id = await metadata.cluster.instance_id()
     try:
@@ -132,7 +131,7 @@ def may_expand_storage(config: BookieConfig) -> bool:
 
 def directory_places(config: BookieConfig, files: Files) -> DirectoryPlaces:
     """The places that the configuration gives to its directories."""
-    return DirectoryPlaces(files, options.bookie_directories(config), ordered=not may_expand_storage(config))
+    return DirectoryPlaces(files, BookieDirectories.of(config.directories), ordered=not may_expand_storage(config))
 
 
 async def service_info(config: BookieConfig, address: NetworkConfig, http_port: int | None) -> BookieServiceInfo:
@@ -226,7 +225,7 @@ async def _cookies(
     instance_id: str | None,
 ) -> tuple[str, str | None, tuple[str | None, ...]]:
     """Return the state of the cookies, the obstacle to a start, and the instance ids that they name."""
-    directories = options.bookie_directories(config)
+    directories = BookieDirectories.of(config.directories)
     expected = Cookie.expected(bookie_id, directories, instance_id)
     named: list[str | None] = []
     try:

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.network import NetworkConfig
-from bookie_pod.node import options
 from bookie_pod.node.identity.bookie_id import candidate_bookie_ids
 from bookie_pod.node.identity.cookie_check import (
     DirectoryState,
@@ -35,7 +34,7 @@ from bookie_pod.node.identity.cookie_check import (
     read_stored_cookies,
     stamp_directories,
 )
-from bookie_pod.node.identity.cookies import Cookie, format_cookie
+from bookie_pod.node.identity.cookies import BookieDirectories, Cookie, format_cookie
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import InvalidCookie, MetadataNotFound, MetadataVersionConflict
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -76,7 +75,7 @@ async def find_lost_cookies(
     None: nothing is lost, or there is no stored cookie and the ordinary check decides. Raises InvalidCookie,
     MetadataUnavailable.
     """
-    directories = options.bookie_directories(config)
+    directories = BookieDirectories.of(config.directories)
     try:
         instance_id = await metadata.cluster.instance_id()
     except MetadataNotFound:

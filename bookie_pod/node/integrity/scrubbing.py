@@ -26,11 +26,11 @@ from typing import Final
 import structlog
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
+from bookie_pod.config.sections.ledger_storage import StorageEngine
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import IndexRebuildMetrics, ScrubMetrics
-from bookie_pod.node import options
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.detection import is_db
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
@@ -79,7 +79,7 @@ def make_scrubber(
     questions = Throttle(config.gc.metadata_op_rate_limit, stopped, by_bytes=False)
     digests = MetadataDigestTypes(metadata, lambda: questions.pay(1, 0))
     instruments = ScrubMetrics(registry)
-    folders = options.current_folders(config.directories.ledger)
+    folders = current_folders(config.directories.ledger)
     parts: list[ScrubPart] = []
     for part, folder, collector in zip(collected(storage), folders, collectors, strict=False):
         scrub = LedgerScrub(
@@ -93,7 +93,7 @@ def make_scrubber(
         )
         collector.excluded = scrub.register.held_logs
         parts.append(scrub)
-    journals = options.current_folders(config.directories.journal)
+    journals = current_folders(config.directories.journal)
     for index, folder in enumerate(journals):
         marks = _mark_reader(files, folders, index, len(journals))
         parts.append(JournalScrub(files, folder, marks, pace, metrics=instruments, now_ms=steady_now_ms))
@@ -179,14 +179,15 @@ def make_rebuilder(
     """The rebuilder; nothing runs. `collectors` in the order of the storage's parts, with the scrubber's holds."""
     directories: list[DirectoryRebuild] = []
     if isinstance(storage, DbLedgerStorage):
-        journals = options.current_folders(config.directories.journal)
+        journals = current_folders(config.directories.journal)
         parts = RebuildParts(files, _stores(config, files), journals, metadata)
-        pairs = options.storage_settings(config).pairs()
-        together = zip(storage.directories, collectors, pairs, strict=True)
+        ledgers = current_folders(config.directories.ledger)
+        indexes = current_folders(config.directories.index_or_ledger)
+        together = zip(storage.directories, collectors, zip(ledgers, indexes, strict=True), strict=True)
         for number, (directory, collector, (ledger_folder, index_folder)) in enumerate(together):
             hold = CollectionHold(collector, directory.logs)
             made = DirectoryRebuild(
-                directory, parts, hold, ledger_folder, index_folder, number=number, count=len(pairs)
+                directory, parts, hold, ledger_folder, index_folder, number=number, count=len(ledgers)
             )
             directories.append(made)
     instruments = IndexRebuildMetrics(registry)
@@ -207,11 +208,10 @@ def make_rebuilder(
 
 def finish_rebuilds(config: BookieConfig, files: Files) -> None:
     """Finish what a crash interrupted, before the storage is opened. `StorageFault`, InvalidConfiguration."""
-    settings = options.storage_settings(config)
-    if is_db(settings.engine):
-        finish_online_rebuilds(files, _stores(config, files), [index for _, index in settings.pairs()])
+    if config.ledger_storage.engine is StorageEngine.DB:
+        indexes = current_folders(config.directories.index_or_ledger)
+        finish_online_rebuilds(files, _stores(config, files), indexes)
 
 
 def _stores(config: BookieConfig, files: Files) -> DiskStores:
-    db = options.storage_settings(config).db
-    return DiskStores(files, RocksStores(files, db.locations_db, db.ledgers_db))
+    return DiskStores(files, RocksStores(files, config.rocksdb))

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubMetrics
-from bookie_pod.node import options
 from bookie_pod.node.gc_metadata import LoopGcMetadata
 from bookie_pod.node.identity.cookie_check import StoredCookie
 from bookie_pod.node.identity.earlier_life import EarlierLife
@@ -234,7 +234,7 @@ async def check_losses(
     Returns the highest id of a ledger that may be older than what this bookie holds; -1: none is. Raises InvalidCookie,
     MetadataError, StorageFault.
     """
-    earlier = EarlierLife(files, options.current_folders(config.directories.ledger))
+    earlier = EarlierLife(files, current_folders(config.directories.ledger))
     if lost is not None:
         reason = f"cookies were lost: {', '.join(lost.missing) or 'in the metadata service'}"
     elif config.integrity.data_integrity_checking and unclean and not config.journal.write_data:
@@ -247,8 +247,8 @@ async def check_losses(
     await run_preboot_check(storage, metadata.ledgers, bookie_id, reason)
     await asyncio.to_thread(earlier.note, newest)
     if lost is not None:
-        journals = options.current_folders(config.directories.journal)
-        ledgers = options.current_folders(config.directories.ledger)
+        journals = current_folders(config.directories.journal)
+        ledgers = current_folders(config.directories.ledger)
         gone = [folder for folder in journals if folder in lost.missing]
         if gone:
             await asyncio.to_thread(forget_marks, files, journals, ledgers)

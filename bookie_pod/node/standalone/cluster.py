@@ -38,7 +38,8 @@ from types import TracebackType
 from typing import Final
 
 from bookie_pod.config.derive import SMALLEST_DEFAULT_MB, default_memory_budget_mb
-from bookie_pod.node.identity.cookies import COOKIE_FILE, CURRENT_FOLDER
+from bookie_pod.config.sections.journal import CURRENT_FOLDER
+from bookie_pod.node.identity.cookies import COOKIE_FILE
 from bookie_pod.node.identity.leaving import has_left
 from bookie_pod.node.processes.metadata_service import opened_store
 from bookie_pod.node.standalone.bookie_process import LOOPBACK, BookieProcess, log_of, start_child, wait_ready

@@ -1,6 +1,6 @@
 """Storage engines: caches, entry logs and indexes composed into one `LedgerStorage`.
 
-`open_storage(StorageSettings, StorageParts)` looks at what is on the disks before it opens anything, and refuses a disk
+`open_storage(BookieConfig, StorageParts)` looks at what is on the disks before it opens anything, and refuses a disk
 of another engine or one whose index is gone. Each directory has its own storage thread; a full half is flushed by it
 without moving a mark, `SyncThread` (`storage.checkpoint`) flushes all of them and then moves the marks. Only the flush
 calls `EntryLogger.abandon_unsynced`, because only it still has the entries.

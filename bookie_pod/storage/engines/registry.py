@@ -12,18 +12,16 @@ Source: docs/internals/on-disk-formats.md, sections 1, 8.1 and 14; docs/internal
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
 
 import structlog
 
-from bookie_pod.config.keys import MIB
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.db_storage import DbStorageMetrics
 from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.detection import (
-    DEFAULT_ENGINE,
     INTERLEAVED_LEDGER_STORAGE,
     check_engine,
     check_name,
@@ -38,144 +36,28 @@ from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
+from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
-from bookie_pod.storage.index.rocksdb_store import LEDGERS_DB, RocksOptions, RocksStores
+from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
 
-MIN_HALF_BYTES: Final = 4096
 _log = structlog.get_logger(__name__)
-MAX_MEMTABLE_BYTES: Final = (1 << 30) - 1
-"""Largest `skipListSizeLimit` that the reference takes: twice as much has to fit into 31 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class DbStorageOptions:
-    """Every field names its configuration key, its unit and its default.
-
-    Where the reference takes shares of the JVM's direct memory, the configuration takes shares of `memoryBudgetMb`.
-    Sizes are for the whole bookie and are divided by the number of ledger directories.
-    """
-
-    write_cache_bytes: int = 256 * MIB
-    """`dbStorage_writeCacheMaxSizeMb`, bytes, default 25 % of the memory budget: both halves of all
-    directories."""
-
-    flush_bytes: int = 0
-    """`writeCacheFlushThresholdMb`, bytes, 0 = only when a half is full: all directories together begin a flush when
-    their active halves hold this much."""
-
-    read_cache_bytes: int = 256 * MIB
-    """`dbStorage_readAheadCacheMaxSizeMb`, bytes, default 25 % of the memory budget."""
-
-    read_ahead_entries: int = 100
-    """`dbStorage_readAheadCacheBatchSize`, entries, default 100: the most that one read-ahead fetches."""
-
-    read_ahead_bytes: int = -1
-    """`dbStorage_readAheadCacheBatchBytesSize`, bytes, default -1 (off): further limit of one read-ahead.
-    Half of the directory's read cache is a limit in any case."""
-
-    max_rows_per_batch: int = 100_000
-    """`maxOperationNumbersInSingleRocksdbWriteBatch`, operations, default 100 000."""
-
-    entry_log: EntryLogOptions = field(default_factory=EntryLogOptions)
-    """Options of each directory's entry logger."""
-
-    locations_db: RocksOptions = field(default_factory=RocksOptions)
-    """`dbStorage_rocksDB_*`: options of each `locations` database."""
-
-    ledgers_db: RocksOptions = LEDGERS_DB
-    """Options of each `ledgers` database."""
-
-    def __post_init__(self) -> None:
-        if self.write_cache_bytes < 2 * MIN_HALF_BYTES:
-            raise InvalidConfiguration(
-                f"dbStorage_writeCacheMaxSizeMb: {self.write_cache_bytes} bytes, need at least 1 MB"
-            )
-        if self.read_cache_bytes < 0:
-            raise InvalidConfiguration(
-                f"dbStorage_readAheadCacheMaxSizeMb: {self.read_cache_bytes} bytes; must not be negative"
-            )
-        if self.read_ahead_entries < 0:
-            raise InvalidConfiguration(
-                f"dbStorage_readAheadCacheBatchSize={self.read_ahead_entries} must not be negative (0 is off)"
-            )
-        if self.max_rows_per_batch < 1:
-            raise InvalidConfiguration(
-                f"maxOperationNumbersInSingleRocksdbWriteBatch={self.max_rows_per_batch} must be at least 1"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class MemTableOptions:
-    """Settings of SortedLedgerStorage and InterleavedLedgerStorage."""
-
-    memtable_bytes: int = 64 * MIB
-    """`skipListSizeLimit`, bytes, default 67 108 864: one map of the memtable; there are up to two. With
-    InterleavedLedgerStorage: how far adds may be ahead of the entry log."""
-
-    flush_threads: int = 8
-    """`numOfMemtableFlushThreads`, threads, default 8; only with one log per ledger."""
-
-    cache: LedgerCacheOptions = field(default_factory=LedgerCacheOptions)
-    """Index pages and index files."""
-
-    entry_log: EntryLogOptions = field(default_factory=EntryLogOptions)
-    """Options of the one entry logger over all directories."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.memtable_bytes <= MAX_MEMTABLE_BYTES:
-            raise InvalidConfiguration(
-                f"skipListSizeLimit={self.memtable_bytes} is not between 1 and {MAX_MEMTABLE_BYTES} bytes"
-            )
-        if self.flush_threads < 1:
-            raise InvalidConfiguration(f"numOfMemtableFlushThreads={self.flush_threads} must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class StorageSettings:
-    """The settings of an engine.
-
-    Directories are the `current` folders, in the order of the configuration.
-    """
-
-    ledger_directories: Sequence[str]
-    """`ledgerDirectories`."""
-    index_directories: Sequence[str] = ()
-    """`indexDirectories`; empty: the ledger directories."""
-    engine: str = DEFAULT_ENGINE
-    """`ledgerStorageClass`, an Apache class name."""
-    db: DbStorageOptions = field(default_factory=DbStorageOptions)
-    """Options of DbLedgerStorage."""
-    memtable: MemTableOptions = field(default_factory=MemTableOptions)
-    """Options of the other two engines."""
-
-    def __post_init__(self) -> None:
-        if not self.ledger_directories:
-            raise InvalidConfiguration("ledgerDirectories is empty: name at least one directory")
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """(ledger directory, index directory) one by one; `InvalidConfiguration` if they do not match."""
-        index_directories = self.index_directories or self.ledger_directories
-        if len(index_directories) != len(self.ledger_directories):
-            raise InvalidConfiguration(
-                f"indexDirectories has {len(index_directories)} and ledgerDirectories "
-                f"{len(self.ledger_directories)} directories: DbLedgerStorage needs as many of one as of the other"
-            )
-        return list(zip(self.ledger_directories, index_directories, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class StorageParts:
-    """The parts of an engine that tests and the node may replace."""
+    """The folders of an engine, and the parts of it that tests and the node may replace."""
 
     files: Files
     on_loop: OnLoop
+    ledger_folders: Sequence[str]
+    """The `current` folder of each ledger directory, in the order of the configuration."""
+    index_folders: Sequence[str] = ()
+    """The `current` folder of each index directory; empty: those of the ledger directories."""
     stores: StoreFactory | None = None
     """None: RocksDB."""
     ledger_dirs: Callable[[str], LedgerDirs] = lambda directory: LedgerDirStates([directory])
@@ -189,43 +71,57 @@ class StorageParts:
     watch no disks, of an index directory of its own one that is always writable."""
     memtable_metrics: Callable[[], MemTableMetrics] = lambda: MemTableMetrics(Registry())
     """Counters of the other two engines."""
+    logger: Callable[[Files, LedgerDirs, BookieConfig], EntryLogger] = EntryLogger
+    """Opens the entry logs of one or more ledger directories."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(ledger folder, index folder) one by one; `InvalidConfiguration` if they do not match."""
+        index_folders = self.index_folders or self.ledger_folders
+        if len(index_folders) != len(self.ledger_folders):
+            raise InvalidConfiguration(
+                f"indexDirectories has {len(index_folders)} and ledgerDirectories {len(self.ledger_folders)} "
+                "directories: DbLedgerStorage needs as many of one as of the other"
+            )
+        return list(zip(self.ledger_folders, index_folders, strict=True))
 
 
-def open_storage(settings: StorageSettings, parts: StorageParts) -> LedgerStorage:
+def open_storage(config: BookieConfig, parts: StorageParts) -> LedgerStorage:
     """Open the configured engine.
 
     Raises `InvalidConfiguration`, `WrongStorageEngine`, or `StorageFault` if a file or database cannot be
     read.
     """
-    check_name(settings.engine)
-    stores = parts.stores or RocksStores(parts.files, settings.db.locations_db, settings.db.ledgers_db)
-    if is_db(settings.engine):
-        for ledger_directory, index_directory in settings.pairs():
-            check_engine(parts.files, stores, [ledger_directory], [index_directory], settings.engine)
-        return _open_db(settings, parts, stores)
-    index_directories = list(settings.index_directories or settings.ledger_directories)
-    check_engine(parts.files, stores, settings.ledger_directories, index_directories, settings.engine)
-    return _open_memtable(settings, parts, index_directories)
+    engine = check_name(config.ledger_storage.storage_class)
+    if not parts.ledger_folders:
+        raise InvalidConfiguration("ledgerDirectories is empty: name at least one directory")
+    stores = parts.stores or RocksStores(parts.files, config.rocksdb)
+    if is_db(engine):
+        for ledger_folder, index_folder in parts.pairs():
+            check_engine(parts.files, stores, [ledger_folder], [index_folder], engine)
+        return _open_db(config, parts, stores)
+    index_folders = list(parts.index_folders or parts.ledger_folders)
+    check_engine(parts.files, stores, parts.ledger_folders, index_folders, engine)
+    return _open_memtable(config, parts, index_folders)
 
 
-def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directories: Sequence[str]) -> LedgerStorage:
+def _open_memtable(config: BookieConfig, parts: StorageParts, index_directories: Sequence[str]) -> LedgerStorage:
     """One storage over all directories."""
-    options, entry_log = settings.memtable, settings.memtable.entry_log
+    name, memtable_bytes = config.ledger_storage.storage_class, config.sorted_storage.skip_list_size_limit_bytes
     try:
-        for directory in settings.ledger_directories:
+        for directory in parts.ledger_folders:
             parts.files.makedirs(directory)
         stamp_index(parts.files, index_directories)
     except OSError as error:
         raise StorageFault(f"cannot make directory {error.filename}: {error.strerror or error}") from error
-    ledger_dirs = {directory: parts.ledger_dirs(directory) for directory in settings.ledger_directories}
+    ledger_dirs = {directory: parts.ledger_dirs(directory) for directory in parts.ledger_folders}
     index_dirs = parts.index_dirs or (lambda directory: ledger_dirs.get(directory) or LedgerDirStates([directory]))
     metrics = parts.memtable_metrics()
-    logs = EntryLogger(parts.files, JoinedLedgerDirs(ledger_dirs.values()), entry_log)
+    logs = parts.logger(parts.files, JoinedLedgerDirs(ledger_dirs.values()), config)
     try:
         cache = LedgerCache(
             parts.files,
             JoinedLedgerDirs(map(index_dirs, index_directories)),
-            options.cache,
+            config,
             lambda: sync_for_index(logs),
             metrics,
         )
@@ -234,48 +130,49 @@ def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directo
         raise
     _log.info(
         "ledger storage opened",
-        engine=short_name(settings.engine),
+        engine=short_name(name),
         ledgers=len(cache.records),
-        open_file_limit=options.cache.open_files,
-        page_size_bytes=options.cache.page_bytes,
-        page_limit=options.cache.page_limit,
-        memtable_bytes=options.memtable_bytes,
+        open_file_limit=config.sorted_storage.open_file_limit,
+        page_size_bytes=config.sorted_storage.page_size_bytes,
+        page_limit=config.index_page_limit,
+        memtable_bytes=memtable_bytes,
     )
     flags = StorageFlags(parts.files, index_directories[0])
-    engine = InterleavedLedgerStorage if settings.engine == INTERLEAVED_LEDGER_STORAGE else SortedLedgerStorage
+    engine = InterleavedLedgerStorage if name == INTERLEAVED_LEDGER_STORAGE else SortedLedgerStorage
     return engine(
         logs,
         cache,
         parts.on_loop,
         metrics,
         flags=flags,
-        folders=settings.ledger_directories,
-        memtable_bytes=options.memtable_bytes,
-        log_per_ledger=entry_log.per_ledger,
-        flush_threads=options.flush_threads,
+        folders=parts.ledger_folders,
+        memtable_bytes=memtable_bytes,
+        log_per_ledger=config.ledger_storage.log_per_ledger,
+        flush_threads=config.ledger_storage.memtable_flush_threads,
     )
 
 
-def _open_db(settings: StorageSettings, parts: StorageParts, stores: StoreFactory) -> DbLedgerStorage:
+def _open_db(config: BookieConfig, parts: StorageParts, stores: StoreFactory) -> DbLedgerStorage:
     directories: list[SingleDirectoryStorage] = []
     try:
-        for ledger_directory, index_directory in settings.pairs():
-            directories.append(_open_directory(settings, parts, stores, ledger_directory, index_directory))
+        for ledger_directory, index_directory in parts.pairs():
+            directories.append(_open_directory(config, parts, stores, ledger_directory, index_directory))
     except BaseException:
         for directory in directories:
             directory.close()
         raise
-    return DbLedgerStorage(directories, parts.on_loop, flush_bytes=settings.db.flush_bytes // len(directories))
+    flush_bytes = config.db_storage.flush_threshold_bytes // len(directories)
+    return DbLedgerStorage(directories, parts.on_loop, flush_bytes=flush_bytes)
 
 
 def _open_directory(
-    settings: StorageSettings,
+    config: BookieConfig,
     parts: StorageParts,
     stores: StoreFactory,
     ledger_directory: str,
     index_directory: str,
 ) -> SingleDirectoryStorage:
-    options, count = settings.db, len(settings.ledger_directories)
+    db, count = config.db_storage, len(parts.ledger_folders)
     opened: list[OrderedStore | EntryLogger] = []
     try:
         parts.files.makedirs(index_directory)
@@ -289,19 +186,19 @@ def _open_directory(
         if not seal.check(databases):
             _log.info("the index is not sealed yet: what it may have lost before is not known", index=index_directory)
         ledgers = LedgerIndex(databases[StoreKind.LEDGERS])
-        logs = EntryLogger(parts.files, parts.ledger_dirs(ledger_directory), options.entry_log)
+        logs = parts.logger(parts.files, parts.ledger_dirs(ledger_directory), config)
         opened.append(logs)
         _log.info("ledger directory opened", directory=ledger_directory, index=index_directory, ledgers=len(ledgers))
         return SingleDirectoryStorage(
             logs,
-            LocationIndex(databases[StoreKind.LOCATIONS], options.max_rows_per_batch),
+            LocationIndex(databases[StoreKind.LOCATIONS], db.max_operations_per_write_batch),
             ledgers,
             seal,
             parts.on_loop,
-            half_bytes=options.write_cache_bytes // count // 2,
-            read_cache_bytes=options.read_cache_bytes // count,
-            read_ahead_entries=options.read_ahead_entries,
-            read_ahead_bytes=options.read_ahead_bytes,
+            half_bytes=db.write_cache_max_bytes // count // 2,
+            read_cache_bytes=db.read_cache_max_bytes // count,
+            read_ahead_entries=db.read_ahead_batch_size,
+            read_ahead_bytes=db.read_ahead_batch_bytes,
             metrics=parts.metrics(ledger_directory, index_directory),
         )
     except BaseException:

@@ -11,12 +11,10 @@ from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirs, Ledg
 from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_pod.storage.entry_log.interface import EntryLogStats
 from bookie_pod.storage.entry_log.logger import EntryLogger
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.scan import LedgersMap, ScanEnd, ScanOutcome
 
 __all__ = [
     "DiskState",
-    "EntryLogOptions",
     "EntryLogStats",
     "EntryLogger",
     "LedgerDirStates",

@@ -20,10 +20,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import structlog
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.directories import LedgerDirs, candidate_directories
 from bookie_pod.storage.entry_log.names import log_file_name
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.log_ids import is_before
@@ -34,14 +34,14 @@ logger = structlog.get_logger(__name__)
 DirectoryOrder = Callable[[Sequence[str]], Sequence[str]]
 """Sorts candidate directories, the best first."""
 
-WriterFactory = Callable[[Files, int, str, EntryLogOptions], LogWriter]
-"""(files, log id, directory, options): makes the file and its writer; `FileExistsError`, `OSError`."""
+WriterFactory = Callable[[Files, int, str, int], LogWriter]
+"""(files, log id, directory, bytes of its buffer): makes the file and its writer; `FileExistsError`, `OSError`."""
 
 
-def make_writer(files: Files, log_id: int, directory: str, options: EntryLogOptions) -> LogWriter:
+def make_writer(files: Files, log_id: int, directory: str, buffer_bytes: int) -> LogWriter:
     """A log in the ordinary format."""
     file = files.create(posixpath.join(directory, log_file_name(log_id)))
-    return LogWriter(log_id, directory, file, options.write_buffer_bytes)
+    return LogWriter(log_id, directory, file, buffer_bytes)
 
 
 class LogAllocator:
@@ -52,14 +52,15 @@ class LogAllocator:
         files: Files,
         dirs: LedgerDirs,
         catalog: LogCatalog,
-        options: EntryLogOptions,
+        config: BookieConfig,
         factory: WriterFactory = make_writer,
         order: DirectoryOrder = lambda candidates: candidates,
     ) -> None:
         self._files = files
         self._dirs = dirs
         self._catalog = catalog
-        self._options = options
+        self._storage = config.ledger_storage
+        self._usable_bytes = config.disks.min_usable_for_entry_log_bytes
         self._factory = factory
         self._order = order
         self._executor: Executor | None = None
@@ -74,7 +75,7 @@ class LogAllocator:
     def create(self, first_id: int = 0) -> LogWriter:
         """A new, empty log that is not older than `first_id`. `NoWritableDirectory`, `StorageFault`."""
         log = self._take_preallocated(first_id) or self._allocate(first_id)
-        if self._options.preallocate:
+        if self._storage.entry_log_preallocation:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, thread_name_prefix="entry-log-allocator")
             self._next = self._executor.submit(self._allocate)
@@ -95,8 +96,8 @@ class LogAllocator:
         return None
 
     def _allocate(self, first_id: int = 0) -> LogWriter:
-        usable = self._options.usable_bytes_for_new_log
-        candidates = self._order(candidate_directories(self._files, self._dirs, usable, lost=self._lost))
+        found = candidate_directories(self._files, self._dirs, self._usable_bytes, lost=self._lost)
+        candidates = self._order(found)
         failures: list[StorageFault] = []
         for directory in candidates:
             try:
@@ -111,7 +112,7 @@ class LogAllocator:
         while True:
             log_id = self._catalog.allocate(first_id)
             try:
-                log = self._factory(self._files, log_id, directory, self._options)
+                log = self._factory(self._files, log_id, directory, self._storage.write_buffer_size_bytes)
             except FileExistsError:
                 logger.warning("entry log exists already, skipped", directory=directory, log_id=log_id)
                 continue

@@ -18,12 +18,13 @@ from collections.abc import Container, Iterable, Sequence
 
 import structlog
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.entry_log.active import ActiveLogs
 from bookie_pod.storage.entry_log.allocator import LogAllocator
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.entry_log.format import HARD_LOG_SIZE
 from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListener
-from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import directory_fault, storage_fault
 from bookie_pod.storage.log_ids import is_before
@@ -116,13 +117,16 @@ class LogAppender:
         allocator: LogAllocator,
         active: ActiveLogs,
         writers: dict[int, LogWriter],
-        options: EntryLogOptions,
+        config: BookieConfig,
+        isolates: bool,
         stats: EntryLogStats,
     ) -> None:
         self._allocator = allocator
         self._active = active
         self._writers = writers
-        self._options = options
+        self._log_size_limit = config.ledger_storage.log_size_limit_bytes
+        self._flush_interval_bytes = config.ledger_storage.flush_entry_log_bytes
+        self._isolates = isolates
         self._stats = stats
         self._rotated = RotatedLogs(catalog, writers, stats)
         self._lost: list[LogWriter] = []
@@ -160,7 +164,7 @@ class LogAppender:
         """
         if len(entry_ids) != len(entries):
             raise ValueError(f"{len(entry_ids)} entry ids for {len(entries)} entries of ledger {ledger_id}")
-        limit = self._options.log_size_limit if roll else HARD_LOG_SIZE
+        limit = self._log_size_limit if roll else HARD_LOG_SIZE
         locations: list[int] = []
         with self._append_lock:
             self._check_usable()
@@ -200,7 +204,7 @@ class LogAppender:
         return self._disk_states.get(log.directory, DiskState.WRITABLE) > log.disk_state
 
     def _force_if_due(self, log: LogWriter) -> None:
-        interval = self._options.flush_interval_bytes
+        interval = self._flush_interval_bytes
         if interval and log.position - log.synced_to >= interval:
             _flush(log)
             self._sync_log(log)
@@ -262,7 +266,7 @@ class LogAppender:
         """
         with self._append_lock:
             self._check_usable()
-            due = [log for log in self._active.all() if log.position >= self._options.log_size_limit]
+            due = [log for log in self._active.all() if log.position >= self._log_size_limit]
             if not due and not self._active.checkpoint_all:
                 due = [log for log in self._active.all() if log.log_id != self._log_before_memtable_flush]
             for log in due:
@@ -319,8 +323,7 @@ class LogAppender:
                 "must be appended again: restart the bookie to replay the journal)"
             )
             # Where the directory is given up for it, no sync of this file succeeds until then: files see to that.
-            isolates = self._options.isolates
-            fault = directory_fault(what, error, log.directory) if isolates else storage_fault(what, error)
+            fault = directory_fault(what, error, log.directory) if self._isolates else storage_fault(what, error)
             if not isinstance(fault, DirectoryFault):
                 self._fault = fault
             raise fault from error

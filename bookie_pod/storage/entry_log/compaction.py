@@ -22,15 +22,16 @@ from collections.abc import Sequence
 
 import structlog
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.directories import COMPACTION, LedgerDirs, candidate_directories
+from bookie_pod.storage.entry_log.format import HARD_LOG_SIZE
 from bookie_pod.storage.entry_log.names import (
     compacted_name,
     compacting_name,
     log_file_name,
     parse_compaction,
 )
-from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import StorageFault
@@ -139,15 +140,16 @@ class CompactionLog:
 class Compactions:
     """Begins and recovers compactions in the directories of one logger."""
 
-    def __init__(self, files: Files, dirs: LedgerDirs, catalog: LogCatalog, options: EntryLogOptions) -> None:
+    def __init__(self, files: Files, dirs: LedgerDirs, catalog: LogCatalog, config: BookieConfig) -> None:
         self._files = files
         self._dirs = dirs
         self._catalog = catalog
-        self._options = options
+        self._usable_bytes_afterwards = config.disks.min_usable_after_compaction_bytes
+        self._buffer_bytes = config.ledger_storage.write_buffer_size_bytes
 
     def begin(self, source_id: int, live_bytes: int) -> CompactionLog:
         """A new, empty compaction log for `live_bytes` at most. `NoWritableDirectory`, `StorageFault`."""
-        usable = live_bytes + self._options.usable_bytes_after_compaction
+        usable = live_bytes + self._usable_bytes_afterwards
         directory = candidate_directories(self._files, self._dirs, usable, COMPACTION)[0]
         log_id = self._catalog.allocate()
         path = posixpath.join(directory, compacting_name(log_id))
@@ -155,7 +157,7 @@ class Compactions:
             file = self._files.create(path)
         except OSError as error:
             raise StorageFault(f"cannot create compaction log {path}: {error}") from error
-        writer = LogWriter(log_id, directory, file, self._options.write_buffer_bytes)
+        writer = LogWriter(log_id, directory, file, self._buffer_bytes)
         return CompactionLog(self._files, self._catalog, directory, log_id, source_id, writer)
 
     def recover(self) -> list[CompactionLog]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import mmap
 import posixpath
+from typing import Final
 
 import structlog
 
@@ -29,12 +30,13 @@ from bookie_pod.storage.entry_log.format import (
     encode_direct_header,
 )
 from bookie_pod.storage.entry_log.names import log_file_name
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import File, Files
 
 logger = structlog.get_logger(__name__)
 
+DIRECT_WRITE_BUFFER_BYTES: Final = 1 << 20
+"""Bytes of one direct write, a multiple of 4096. Each is padded to 4096 bytes, so small ones waste space."""
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -74,14 +76,17 @@ class DirectLogWriter(LogWriter):
 class DirectWriterFactory:
     """Makes direct logs; after the first refusal of the file system, ordinary ones. A `WriterFactory`."""
 
-    def __init__(self) -> None:
+    def __init__(self, direct_buffer_bytes: int = DIRECT_WRITE_BUFFER_BYTES) -> None:
+        if direct_buffer_bytes <= 0 or direct_buffer_bytes % BLOCK:
+            raise ValueError(f"a direct write of {direct_buffer_bytes} bytes is not a multiple of {BLOCK}")
+        self._direct_buffer_bytes = direct_buffer_bytes
         self._refused = False
 
-    def __call__(self, files: Files, log_id: int, directory: str, options: EntryLogOptions) -> LogWriter:
+    def __call__(self, files: Files, log_id: int, directory: str, buffer_bytes: int) -> LogWriter:
         if self._refused:
-            return make_writer(files, log_id, directory, options)
+            return make_writer(files, log_id, directory, buffer_bytes)
         path = posixpath.join(directory, log_file_name(log_id))
-        aligned = mmap.mmap(-1, options.direct_write_buffer_bytes)  # before the file, which an error would leave open
+        aligned = mmap.mmap(-1, self._direct_buffer_bytes)  # before the file, which an error would leave open
         try:
             file = files.create_direct(path)
         except OSError as error:
@@ -94,5 +99,5 @@ class DirectWriterFactory:
                 directory=directory,
                 error=str(error),
             )
-            return make_writer(files, log_id, directory, options)
+            return make_writer(files, log_id, directory, buffer_bytes)
         return DirectLogWriter(log_id, directory, file, aligned)

@@ -51,6 +51,9 @@ SIZE_BYTES = 4
 FIRST_POSITION = HEADER_SIZE + SIZE_BYTES
 """Smallest position that a location can have."""
 
+HARD_LOG_SIZE = (1 << 31) - 1
+"""The offset beyond which no byte of an entry may lie: positions have 31 bits."""
+
 MIN_ENTRY_SIZE = 16
 
 MAP_LEDGER_ID = -1

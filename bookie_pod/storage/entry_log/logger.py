@@ -26,13 +26,15 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.entry_log.active import ActiveLogs, PerLedgerLogs, SharedLog
 from bookie_pod.storage.entry_log.allocator import LogAllocator, WriterFactory, make_writer
 from bookie_pod.storage.entry_log.appender import LogAppender
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.compaction import CompactionLog, Compactions
-from bookie_pod.storage.entry_log.direct import DirectWriterFactory
+from bookie_pod.storage.entry_log.direct import DIRECT_WRITE_BUFFER_BYTES, DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
+from bookie_pod.storage.entry_log.fitting import fitted
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
 from bookie_pod.storage.entry_log.ledger_sizes import (
@@ -42,8 +44,7 @@ from bookie_pod.storage.entry_log.ledger_sizes import (
     read_ledgers_map,
     synced_end,
 )
-from bookie_pod.storage.entry_log.options import EntryLogOptions
-from bookie_pod.storage.entry_log.reader import EntryReader
+from bookie_pod.storage.entry_log.reader import MAX_OPEN_FILES, EntryReader
 from bookie_pod.storage.entry_log.scan import LedgersMap, LogScan
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import File, Files, storage_fault
@@ -65,29 +66,33 @@ class EntryLogger(LogAppender):
         self,
         files: Files,
         dirs: LedgerDirs,
-        options: EntryLogOptions | None = None,
+        config: BookieConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
+        max_open_files: int = MAX_OPEN_FILES,
+        direct_buffer_bytes: int = DIRECT_WRITE_BUFFER_BYTES,
     ) -> None:
-        options = _fitted(files, dirs, options or EntryLogOptions())
+        config = _fitted(files, dirs, config)
         self._files = files
         self.stats = EntryLogStats()
         self._catalog = LogCatalog(files, dirs)
         active: ActiveLogs = SharedLog()
-        if options.per_ledger:
-            active = PerLedgerLogs(options.max_active_logs, options.active_log_idle_seconds, clock)
-        factory: WriterFactory = DirectWriterFactory() if options.direct_io else make_writer
-        allocator = LogAllocator(files, dirs, self._catalog, options, factory, active.order)
+        storage = config.ledger_storage
+        if storage.log_per_ledger:
+            active = PerLedgerLogs(storage.max_active_entry_logs, storage.entry_log_map_expiry_seconds, clock)
+        factory: WriterFactory = DirectWriterFactory(direct_buffer_bytes) if config.direct_io_logs else make_writer
+        allocator = LogAllocator(files, dirs, self._catalog, config, factory, active.order)
         writers: dict[int, LogWriter] = {}
-        super().__init__(self._catalog, allocator, active, writers, options, self.stats)
-        self._reader = EntryReader(files, self._catalog, writers, options, self.stats)
-        self._compactions = Compactions(files, dirs, self._catalog, options)
+        isolates = config.disks.isolate_failed_ledger_directories and len(dirs.all()) > 1
+        super().__init__(self._catalog, allocator, active, writers, config, isolates, self.stats)
+        self._reader = EntryReader(files, self._catalog, writers, config, self.stats, max_open_files)
+        self._compactions = Compactions(files, dirs, self._catalog, config)
         dirs.add_listener(self)
 
     @property
     def log_size_limit(self) -> int:
         """Bytes beyond which no log grows: `logSizeLimit`, or less on a small disk."""
-        return self._options.log_size_limit
+        return self._log_size_limit
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -132,7 +137,7 @@ class EntryLogger(LogAppender):
             self._catalog.path(log_id),
             log_id,
             limit=None if writer is None else writer.written_to,
-            max_entry_bytes=self._options.max_entry_bytes,
+            max_entry_bytes=self._reader.max_entry_bytes,
             ledgers=ledgers,
             bodies=bodies,
         )
@@ -301,18 +306,18 @@ class EntryLogger(LogAppender):
         self._reader.handles.close()
 
 
-def _fitted(files: Files, dirs: LedgerDirs, options: EntryLogOptions) -> EntryLogOptions:
+def _fitted(files: Files, dirs: LedgerDirs, config: BookieConfig) -> BookieConfig:
     """Logs that suit the smallest of the disks."""
     try:
         smallest = min((files.usage(path).total for path in dirs.all()), default=0)
     except OSError:
-        return options  # the first user of that directory reports it
-    fitted = options.fitted(smallest)
-    if fitted is not options:
+        return config  # the first user of that directory reports it
+    suitable = fitted(config, smallest)
+    if suitable is not config:
         logger.info(
             "entry logs are smaller than logSizeLimit, so that compaction has room for one when the disk is full",
-            bytes=fitted.log_size_limit,
-            configured=options.log_size_limit,
+            bytes=suitable.ledger_storage.log_size_limit_bytes,
+            configured=config.ledger_storage.log_size_limit_bytes,
             directories=list(dirs.all()),
         )
-    return fitted
+    return suitable

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.format import (
     BLOCK,
@@ -27,13 +28,14 @@ from bookie_pod.storage.entry_log.format import (
     split_location,
 )
 from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_protocol.errors import EntryDamaged, StorageFault
 
 logger = structlog.get_logger(__name__)
+MAX_OPEN_FILES = 256
+"""Read handles that are kept open; those in use come on top."""
 GUESS_LIMIT = 68 << 10
 """Bytes that the first read of an entry of unknown size fetches, at most: a little more than 64 KiB."""
 CHUNK_LIMIT = 1 << 20
@@ -149,18 +151,19 @@ class EntryReader:
         files: Files,
         catalog: LogCatalog,
         writers: Mapping[int, LogWriter],
-        options: EntryLogOptions,
+        config: BookieConfig,
         stats: EntryLogStats,
+        max_open_files: int = MAX_OPEN_FILES,
     ) -> None:
         self.check: EntryCheck | None = None
         """Looks at what is served."""
-        self.handles = ReadHandles(files, catalog, options.max_open_files)
+        self.handles = ReadHandles(files, catalog, max_open_files)
         self._writers = writers
-        self._options = options
         self._stats = stats
         self._stats_lock = threading.Lock()
-        self._guess = options.read_buffer_bytes
-        self._largest = max(options.max_entry_bytes, SANE_ENTRY_BYTES)
+        self._guess = self._least_read = config.ledger_storage.read_buffer_size_bytes
+        self.max_entry_bytes = config.network.max_frame_size_bytes
+        self._largest = max(self.max_entry_bytes, SANE_ENTRY_BYTES)
         """Bytes of an entry above which its size is damage, as in a scan."""
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
@@ -233,9 +236,9 @@ class EntryReader:
                 f"entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path} has a size of {size}, and "
                 f"no entry has more than {self._largest} bytes"
             )
-        if size > self._options.max_entry_bytes:
+        if size > self.max_entry_bytes:
             logger.warning("oversized entry", ledger_id=ledger_id, entry_id=entry_id, size=size)
-        self._guess = min(max(size + SIZE_BYTES, self._options.read_buffer_bytes), GUESS_LIMIT)
+        self._guess = min(max(size + SIZE_BYTES, self._least_read), GUESS_LIMIT)
         end = SIZE_BYTES + size
         if end > len(data):
             data = b"".join((data, self._fetch_rest(handle, start + len(data), end - len(data))))

@@ -32,11 +32,10 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rocksdict import (
     BlockBasedOptions,
@@ -50,6 +49,7 @@ from rocksdict import (
 )
 
 from bookie_pod.config.keys import MIB
+from bookie_pod.config.sections.ledger_storage import RocksDbConfig
 from bookie_pod.storage.files import Files, storage_fault_of_library
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
@@ -82,99 +82,65 @@ CHECKSUMS: dict[str, Callable[[], ChecksumType]] = {
 }
 
 
-class Compression(Enum):
-    """Block compression of a database."""
-
-    NONE = "none"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-
-
-@dataclass(frozen=True, slots=True)
-class RocksOptions:
-    """The options of RocksDB that matter; the defaults are those of the `locations` database."""
-
-    block_size: int = 64 * KIB
-    """Bytes of an uncompressed data block (`dbStorage_rocksDB_blockSize`)."""
-    block_cache_size: int = 32 * MIB
-    """Bytes of the block cache, index and filter blocks included (`dbStorage_rocksDB_blockCacheSize`)."""
-    bloom_bits_per_key: int = 10
-    """0 for no filter (`dbStorage_rocksDB_bloomFilterBitsPerKey`)."""
-    compression: Compression = Compression.LZ4
-    """`dbStorage_rocksDB_lz4CompressionEnabled`; false stands for RocksDB's own default, SNAPPY."""
-    write_buffer_size: int = 64 * MIB
-    """Bytes of one memtable (`dbStorage_rocksDB_writeBufferSizeMB`)."""
-    write_buffers: int = 4
-    """Memtables at most."""
-    sst_size: int = 64 * MIB
-    """Target bytes of a table file (`dbStorage_rocksDB_sstSizeInMB`)."""
-    level0_files: int = 4
-    """Table files in level 0 that start a compaction (`dbStorage_rocksDB_numFilesInLevel0`)."""
-    level1_size: int = 256 * MIB
-    """Bytes of level 1 (`dbStorage_rocksDB_maxSizeInLevel1MB`)."""
-    max_wal_size: int = 512 * MIB
-    """Bytes of write-ahead log that force a memtable flush."""
-    num_levels: int = -1
-    """-1 for RocksDB's default (`dbStorage_rocksDB_numLevels`)."""
-    format_version: int = 5
-    """The format version of table files, 2 to 5 (`dbStorage_rocksDB_format_version`)."""
-    checksum: str = "kxxHash"
-    """The checksum of blocks, one of `CHECKSUMS` (`dbStorage_rocksDB_checksum_type`)."""
-    log_directory: str | None = None
-    """The directory of RocksDB's own log; None: beside the data (`dbStorage_rocksDB_logPath`)."""
-    background_jobs: int = 4
-    """Flushes and compactions at a time. The reference uses 32; a pod has few cores."""
-
-
-LEDGERS_DB = RocksOptions(
-    block_size=4 * KIB,
-    block_cache_size=8 * MIB,
-    bloom_bits_per_key=0,
-    compression=Compression.SNAPPY,
-    write_buffers=2,
-    background_jobs=2,
-)
-"""Options of the `ledgers` database."""
-
-_COMPRESSION: dict[Compression, Callable[[], DBCompressionType]] = {
-    Compression.NONE: DBCompressionType.none,
-    Compression.SNAPPY: DBCompressionType.snappy,
-    Compression.LZ4: DBCompressionType.lz4,
+_LEDGERS_DB: Final[Mapping[str, Any]] = {
+    "block_size_bytes": 4 * KIB,
+    "block_cache_size_bytes": 8 * MIB,
+    "bloom_filter_bits_per_key": 0,
+    "write_buffer_size_bytes": 64 * MIB,
+    "sst_size_bytes": 64 * MIB,
+    "files_in_level0": 4,
+    "max_size_in_level1_bytes": 256 * MIB,
+    "num_levels": -1,
+    "format_version": 5,
 }
+"""The options of the `ledgers` database, whose rows are few. The keys are about `locations`."""
+_WRITE_BUFFERS: Final = {StoreKind.LOCATIONS: 4, StoreKind.LEDGERS: 2}
+"""Memory tables at most."""
+_BACKGROUND_JOBS: Final = {StoreKind.LOCATIONS: 4, StoreKind.LEDGERS: 2}
+"""Flushes and compactions at a time. Apache's bookie has 32; a pod has few cores."""
+_MAX_WAL_BYTES: Final = 512 * MIB
+"""Bytes of write-ahead log that force a flush of a memory table."""
 
 
-def build_options(options: RocksOptions) -> Options:
-    """The binding's options: ours, and what never changes because the reference reads the files."""
+def build_options(config: RocksDbConfig, kind: StoreKind) -> Options:
+    """The binding's options of a database: what is configured, and what never changes because Apache's bookie reads the
+    files."""
     table = BlockBasedOptions()
-    table.set_format_version(options.format_version)
-    table.set_checksum_type(CHECKSUMS[options.checksum]())
-    table.set_block_size(options.block_size)
-    if options.block_cache_size > 0:
-        table.set_block_cache(Cache(options.block_cache_size))
+    table.set_format_version(config.format_version)
+    table.set_checksum_type(CHECKSUMS[config.checksum_type]())
+    table.set_block_size(config.block_size_bytes)
+    if config.block_cache_size_bytes > 0:
+        table.set_block_cache(Cache(config.block_cache_size_bytes))
         table.set_cache_index_and_filter_blocks(True)
     else:
         table.disable_cache()
-    if options.bloom_bits_per_key > 0:
-        table.set_bloom_filter(options.bloom_bits_per_key, False)
+    if config.bloom_filter_bits_per_key > 0:
+        table.set_bloom_filter(config.bloom_filter_bits_per_key, False)
     built = common_options()
     built.set_block_based_table_factory(table)
-    built.set_compression_type(_COMPRESSION[options.compression]())
-    built.set_write_buffer_size(options.write_buffer_size)
-    built.set_max_write_buffer_number(options.write_buffers)
-    built.set_target_file_size_base(options.sst_size)
-    built.set_level_zero_file_num_compaction_trigger(options.level0_files)
-    built.set_max_bytes_for_level_base(options.level1_size)
+    built.set_compression_type(_compression(config, kind))
+    built.set_write_buffer_size(config.write_buffer_size_bytes)
+    built.set_max_write_buffer_number(_WRITE_BUFFERS[kind])
+    built.set_target_file_size_base(config.sst_size_bytes)
+    built.set_level_zero_file_num_compaction_trigger(config.files_in_level0)
+    built.set_max_bytes_for_level_base(config.max_size_in_level1_bytes)
     built.set_level_compaction_dynamic_level_bytes(True)
-    built.set_max_total_wal_size(options.max_wal_size)
-    built.set_max_background_jobs(options.background_jobs)
+    built.set_max_total_wal_size(_MAX_WAL_BYTES)
+    built.set_max_background_jobs(_BACKGROUND_JOBS[kind])
     built.set_max_open_files(-1)
-    if options.num_levels > 0:
-        built.set_num_levels(options.num_levels)
-    if options.log_directory is not None:
-        built.set_db_log_dir(options.log_directory)
+    if config.num_levels > 0:
+        built.set_num_levels(config.num_levels)
+    if config.log_path is not None:
+        built.set_db_log_dir(config.log_path)
     built.set_keep_log_file_num(30)
     built.set_log_file_time_to_roll(24 * 60 * 60)
     return built
+
+
+def _compression(config: RocksDbConfig, kind: StoreKind) -> DBCompressionType:
+    if kind is StoreKind.LEDGERS:
+        return DBCompressionType.snappy()
+    return DBCompressionType.lz4() if config.lz4_compression else DBCompressionType.none()
 
 
 class RocksBatch:
@@ -216,14 +182,18 @@ class RocksStore:
     def __init__(
         self,
         path: str,
-        options: RocksOptions | None = None,
+        config: RocksDbConfig | None = None,
         usable: Callable[[], int] = lambda: 1 << 62,
         read_identity: Callable[[], bytes] = lambda: b"",
+        *,
+        kind: StoreKind = StoreKind.LOCATIONS,
     ) -> None:
         """`usable` gives the bytes that may still be written to the disk of `path`, `read_identity` the content of the
         file that RocksDB makes with a new database; asked once it is open."""
         self._path = path
-        self._options = options or RocksOptions()
+        config = config or RocksDbConfig()
+        self._config = replace(config, **_LEDGERS_DB) if kind is StoreKind.LEDGERS else config
+        self._kind = kind
         self._usable = usable
         self._db: Rdict | None = self._open()
         try:
@@ -249,7 +219,7 @@ class RocksStore:
 
     def _open(self) -> Rdict:
         try:
-            return Rdict(self._path, build_options(self._options))
+            return Rdict(self._path, build_options(self._config, self._kind))
         except Exception as error:  # the binding raises bare Exception for every RocksDB status
             raise self._fault("open", error) from error
 
@@ -326,7 +296,7 @@ class RocksStore:
             self._buffered = 0
         self._buffered += size
         in_use = db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
-        if in_use + 4 * size > self._options.write_buffer_size * 3 // 4:
+        if in_use + 4 * size > self._config.write_buffer_size_bytes * 3 // 4:
             db.flush(False)
         if not db.property_int_value("rocksdb.num-entries-active-mem-table"):
             self._begin_table(db)
@@ -367,7 +337,7 @@ class RocksStore:
             usable = self._usable()
         except OSError as error:
             raise self._fault(what, error) from error
-        if usable < 2 * self._options.write_buffer_size:
+        if usable < 2 * self._config.write_buffer_size_bytes:
             raise self._fault(what, "an earlier write failed, and the disk has no room to recover; free some")
         with self._reopening:
             db, self._db = self._db, None
@@ -448,9 +418,9 @@ def _read_chunk(db: Rdict, begin: bytes, end: bytes | None) -> list[tuple[bytes,
 class RocksStores:
     """`StoreFactory` of RocksDB databases."""
 
-    def __init__(self, files: Files, locations: RocksOptions | None = None, ledgers: RocksOptions = LEDGERS_DB) -> None:
+    def __init__(self, files: Files, config: RocksDbConfig | None = None) -> None:
         self._files = files
-        self._options = {StoreKind.LOCATIONS: locations or RocksOptions(), StoreKind.LEDGERS: ledgers}
+        self._config = config
 
     def exists(self, path: str) -> bool:
         return self._files.exists(f"{path}/CURRENT")
@@ -459,7 +429,8 @@ class RocksStores:
         parent = path.rpartition("/")[0]
         return RocksStore(
             path,
-            self._options[kind],
+            self._config,
             lambda: self._files.usage(parent).usable,
             lambda: self._files.read_bytes(f"{path}/{IDENTITY_FILE}"),
+            kind=kind,
         )

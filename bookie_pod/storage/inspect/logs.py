@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.directories import LedgerDirStates
 from bookie_pod.storage.entry_log.format import (
@@ -25,7 +26,6 @@ from bookie_pod.storage.entry_log.format import (
 )
 from bookie_pod.storage.entry_log.interface import EntryLogStats
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, read_ledgers_map, synced_end
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES, LedgersMap, LogScan, ScanEnd
 from bookie_pod.storage.files import File, Files, storage_fault
@@ -42,11 +42,11 @@ _CLIENT_HEAD: Final = 32
 class StoredLogs:
     """The logs in some ledger folders (`current`) with one space of ids. `StorageFault` if one cannot be listed."""
 
-    def __init__(self, files: Files, folders: Sequence[str], options: EntryLogOptions | None = None) -> None:
+    def __init__(self, files: Files, folders: Sequence[str], config: BookieConfig | None = None) -> None:
         self._files = files
-        self._options = options or EntryLogOptions()
+        self._config = config or BookieConfig()
         self._catalog = LogCatalog(files, LedgerDirStates(folders))
-        self._reader = EntryReader(files, self._catalog, {}, self._options, EntryLogStats())
+        self._reader = EntryReader(files, self._catalog, {}, self._config, EntryLogStats())
         self.folders = tuple(folders)
 
     def log_ids(self) -> list[int]:
@@ -81,11 +81,11 @@ class StoredLogs:
 
     def scan(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[bytes]:
         """See `EntryLogger.scan`."""
-        return scan_log(self._files, self.path(log_id), log_id, self._options, ledgers=ledgers)
+        return scan_log(self._files, self.path(log_id), log_id, self._config, ledgers=ledgers)
 
     def scan_sizes(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[int]:
         """See `EntryLogger.scan_sizes`."""
-        return scan_log(self._files, self.path(log_id), log_id, self._options, ledgers=ledgers, bodies=False)
+        return scan_log(self._files, self.path(log_id), log_id, self._config, ledgers=ledgers, bodies=False)
 
     def make_durable(self, log_id: int) -> None:
         """See `EntryLogger.make_durable`."""
@@ -138,7 +138,7 @@ def scan_log(
     files: Files,
     path: str,
     log_id: int,
-    options: EntryLogOptions | None = None,
+    config: BookieConfig | None = None,
     *,
     ledgers: Container[int] | None = None,
     bodies: bool = True,
@@ -150,7 +150,7 @@ def scan_log(
         path,
         log_id,
         limit=None,
-        max_entry_bytes=(options or EntryLogOptions()).max_entry_bytes,
+        max_entry_bytes=(config or BookieConfig()).network.max_frame_size_bytes,
         ledgers=ledgers,
         bodies=bodies,
         start=start,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.store import StoreFactory, StoreKind
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
@@ -57,7 +57,7 @@ class StoredSpaces:
     """All spaces of a bookie; a context manager that closes them."""
 
     def __init__(
-        self, files: Files, stores: StoreFactory, layout: DiskLayout, options: EntryLogOptions | None = None
+        self, files: Files, stores: StoreFactory, layout: DiskLayout, config: BookieConfig | None = None
     ) -> None:
         """`StorageFault`, `WrongStorageEngine` if there is no index, or two; nothing stays open then."""
         self._open = ExitStack()
@@ -72,9 +72,9 @@ class StoredSpaces:
         try:
             if kind is IndexKind.DATABASES:
                 for folders in pairs(layout):
-                    self._add(_open_databases(files, stores, *folders, options))
+                    self._add(_open_databases(files, stores, *folders, config))
             else:
-                logs = StoredLogs(files, layout.ledgers, options)
+                logs = StoredLogs(files, layout.ledgers, config)
                 self._add(StoredSpace(logs, FileIndex(files, layout.index_folders), layout.index_folders))
         except BaseException:
             self._open.close()
@@ -108,10 +108,10 @@ def pairs(layout: DiskLayout) -> list[tuple[str, str]]:
 
 
 def _open_databases(
-    files: Files, stores: StoreFactory, ledger_folder: str, index_folder: str, options: EntryLogOptions | None
+    files: Files, stores: StoreFactory, ledger_folder: str, index_folder: str, config: BookieConfig | None
 ) -> StoredSpace:
     with ExitStack() as undo:
-        logs = StoredLogs(files, [ledger_folder], options)
+        logs = StoredLogs(files, [ledger_folder], config)
         undo.callback(logs.close)
         databases = []
         for kind in (StoreKind.LEDGERS, StoreKind.LOCATIONS):

@@ -1,5 +1,5 @@
 """The index of InterleavedLedgerStorage and SortedLedgerStorage: one file of slots per ledger, cached in pages."""
 
-from bookie_pod.storage.index.ledger_cache.cache import LedgerCache, LedgerCacheOptions
+from bookie_pod.storage.index.ledger_cache.cache import LedgerCache
 
-__all__ = ["LedgerCache", "LedgerCacheOptions"]
+__all__ = ["LedgerCache"]

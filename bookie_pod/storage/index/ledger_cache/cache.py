@@ -23,17 +23,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, groupby
 
 import structlog
 
-from bookie_pod.config.keys import MIB
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.files import Files, storage_fault
-from bookie_pod.storage.index.index_file import CURRENT_VERSION, HEADER_BYTES, SLOT_BYTES, slot_offset
+from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, slot_offset
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs, max_entry_id
 from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
@@ -41,49 +40,9 @@ from bookie_pod.storage.index.ledger_cache.page_table import PageTable, entries_
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
 from bookie_pod.storage.index.ledger_data import Life
-from bookie_protocol.errors import InvalidConfiguration, NoLedgerIndex, StorageFault
+from bookie_protocol.errors import NoLedgerIndex, StorageFault
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerCacheOptions:
-    """Every field names its configuration key, its unit and its default (reference bookie behaviour, section 1.7)."""
-
-    page_bytes: int = 8192
-    """`pageSize`, bytes, default 8192: 1024 slots."""
-
-    page_limit: int = 32_768
-    """`pageLimit`, pages; the key's default -1, and 0, stand for a third of the memory budget
-    (`default_page_limit`)."""
-
-    open_files: int = 20_000
-    """`openFileLimit`, files, default 20 000: index files kept open; those in use come on top."""
-
-    idle_seconds: float = 0
-    """`fileInfoMaxIdleTime`, seconds, default 0: close files that were not used for this long; 0 never does."""
-
-    version: int = CURRENT_VERSION
-    """`fileInfoFormatVersionToWrite`, default 1: version of new files."""
-
-    min_usable_bytes: int = 100 * MIB
-    """`minUsableSizeForIndexFileCreation`, bytes, default 100 MiB: free space that a directory which is not writable
-    any more must have to take a new index file all the same."""
-
-    def __post_init__(self) -> None:
-        if self.page_bytes < SLOT_BYTES or self.page_bytes % SLOT_BYTES:
-            raise InvalidConfiguration(f"pageSize={self.page_bytes} must be a multiple of {SLOT_BYTES}")
-        if self.page_limit < 1:
-            raise InvalidConfiguration(f"pageLimit={self.page_limit} must be at least 1; 0 and -1 are derived before")
-        if self.open_files < 1:
-            raise InvalidConfiguration(f"openFileLimit={self.open_files} must be at least 1")
-        if not 0 <= self.version <= CURRENT_VERSION:
-            raise InvalidConfiguration(f"fileInfoFormatVersionToWrite={self.version} must be 0 or {CURRENT_VERSION}")
-
-
-def default_page_limit(memory_budget: int, page_bytes: int) -> int:
-    """Pages that a third of the memory budget (bytes) holds, at least one."""
-    return max(1, memory_budget // 3 // page_bytes)
 
 
 class LedgerCache:
@@ -93,26 +52,29 @@ class LedgerCache:
         self,
         files: Files,
         dirs: WritableDirs,
-        options: LedgerCacheOptions,
+        config: BookieConfig,
         sync_logs: Callable[[], None],
         metrics: LedgerCacheMetrics | None = None,
     ) -> None:
         """`StorageFault` if the directories or a header cannot be read."""
         self._files = files
         self._metrics = metrics or LedgerCacheMetrics(Registry())
-        self._page_bytes = options.page_bytes
-        self._slots = options.page_bytes // SLOT_BYTES
-        self._directories = IndexDirectories(files, dirs, options.min_usable_bytes)
-        self.max_entry_id = max_entry_id(files, dirs.all(), options.page_bytes)
+        index = config.sorted_storage
+        self._page_bytes = index.page_size_bytes
+        self._slots = self._page_bytes // SLOT_BYTES
+        self._directories = IndexDirectories(files, dirs, config.disks.min_usable_for_index_file_bytes)
+        self.max_entry_id = max_entry_id(files, dirs.all(), self._page_bytes)
         """The highest entry id that has a slot on these disks."""
-        self._seal = IndexFilesSeal(files, dirs.all(), options.page_bytes)
+        self._seal = IndexFilesSeal(files, dirs.all(), self._page_bytes)
         self.records = IndexRecords(files, self._directories, self._seal.check)
         self._directories.unsettled = set(self._seal.unsealed)
-        self.handles = IndexHandles(files, self._directories, options.open_files, options.idle_seconds, self._metrics)
-        self._flusher = IndexFlusher(
-            files, self._directories, self.handles, self.records, options.version, sync_logs, self._seal
+        self.handles = IndexHandles(
+            files, self._directories, index.open_file_limit, index.file_info_max_idle_seconds, self._metrics
         )
-        self.pages = PageTable(options.page_limit, self._load, self._flusher.flush, self._metrics)
+        self._flusher = IndexFlusher(
+            files, self._directories, self.handles, self.records, index.file_info_format_version, sync_logs, self._seal
+        )
+        self.pages = PageTable(config.index_page_limit, self._load, self._flusher.flush, self._metrics)
         self._flusher.table = self.pages
         self._headers_due: set[int] = set()
 

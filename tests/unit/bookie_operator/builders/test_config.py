@@ -98,7 +98,7 @@ def test_directories_lie_on_their_volumes(tmp_path: Path) -> None:
 def test_caches_are_sized_by_the_containers_memory(resources: Any, budget: int, tmp_path: Path) -> None:
     loaded = started({**MINIMAL, "pod": {"resources": resources}}, tmp_path)
     assert loaded.memory.budget_mb == budget
-    assert loaded.db_storage.write_cache_max_size_mb == budget // 4
+    assert loaded.db_storage.write_cache_max_bytes == budget // 4 * 1024 * 1024
 
 
 def test_without_limits_the_bookie_looks_for_itself() -> None:

@@ -20,7 +20,7 @@ def load(**settings: str) -> BookieConfig:
 
 def test_shares_of_the_memory_budget() -> None:
     config = load(memoryBudgetMb="400", ledgerDirectories="/a,/b")
-    assert config.db_storage.write_cache_max_size_mb == config.db_storage.read_cache_max_size_mb == 100
+    assert config.db_storage.write_cache_max_bytes == config.db_storage.read_cache_max_bytes == 100 * MIB
     assert config.journal.max_memory_bytes == 20 << 20
     assert config.rocksdb.block_cache_size_bytes == 20 * MIB
     assert config.db_storage.direct_io_write_buffer_mb == 50

@@ -106,7 +106,7 @@ def test_a_number_set_to_nothing_is_not_set(tmp_path: Path) -> None:
     path = tmp_path / "bk.conf"
     path.write_text("dbStorage_writeCacheMaxSizeMb=\ngcWaitTime=5000\nmemoryBudgetMb=80\nledgerStorageClass= \n")
     config = load_config(str(path), {"BK_gcWaitTime": ""})
-    assert (config.db_storage.write_cache_max_size_mb, config.gc.wait_time_ms) == (20, 5000)
+    assert (config.db_storage.write_cache_max_bytes, config.gc.wait_time_ms) == (20 * 1024 * 1024, 5000)
     assert "dbStorage_writeCacheMaxSizeMb" not in config.set_keys
 
 

@@ -8,10 +8,11 @@ from bookie_pod.metrics.memtable_storage import MemTableMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.engines.detection import SORTED_LEDGER_STORAGE
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
-from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_protocol.errors import NoSuchEntry
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import memtable_options
+from tests.support.production import changed
 from tests.support.storage_engine import call_directly, entry, put
 
 SUMMARIES = (
@@ -46,9 +47,11 @@ def read(registry: Registry) -> dict[str, str]:
 def test_names_and_what_they_count() -> None:
     registry = Registry()
     metrics = MemTableMetrics(registry)
-    options = memtable_options(memtable_bytes=2000, page_bytes=64, page_limit=2)
-    parts = StorageParts(MemoryFiles(), call_directly, memtable_metrics=lambda: metrics)
-    storage = open_storage(StorageSettings(["/a"], engine=SORTED_LEDGER_STORAGE, memtable=options), parts)
+    config = changed(
+        memtable_options(memtable_bytes=2000, page_bytes=64, page_limit=2), storage_class=SORTED_LEDGER_STORAGE
+    )
+    parts = StorageParts(MemoryFiles(), call_directly, ["/a"], memtable_metrics=lambda: metrics)
+    storage = open_storage(config, parts)
     assert isinstance(storage, MemTableStorage)
     memtable = storage.memtable
     metrics.bind_gauges(

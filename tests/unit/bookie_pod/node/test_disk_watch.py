@@ -15,7 +15,6 @@ from bookie_pod.config.load import load_config
 from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node import options
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import StorageSide, open_storage_side
@@ -291,8 +290,9 @@ def _watched(
     for folder in ("/j/current", *FOLDERS):
         files.makedirs(folder)
     states = {folder: LedgerDirStates([folder]) for folder in FOLDERS}
-    parts = StorageParts(files, call_directly, MemoryStores(files.faults), states.__getitem__)
-    side = StorageSide(open_storage(options.storage_settings(config), parts), states, {})
+    stores = MemoryStores(files.faults)
+    parts = StorageParts(files, call_directly, FOLDERS, stores=stores, ledger_dirs=states.__getitem__)
+    side = StorageSide(open_storage(config, parts), states, {})
     mode: Any = SimpleNamespace(on_disks=lambda verdict: None)
     monitor = start_disk_watch(
         config,

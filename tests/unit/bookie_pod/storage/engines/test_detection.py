@@ -16,25 +16,20 @@ from bookie_pod.storage.engines.detection import (
     find_log_with_entries,
 )
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.engines.registry import (
-    MIN_HALF_BYTES,
-    DbStorageOptions,
-    StorageParts,
-    StorageSettings,
-    open_storage,
-)
+from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 from bookie_protocol.errors import InvalidConfiguration, WrongStorageEngine
 from tests.support.memtable_engine import MemTableBookie
+from tests.support.production import changed, production
 from tests.support.storage_engine import call_directly, entry, put, small_options
 
 GOLDEN = Path(__file__).parents[4] / "golden"
 
 
 def _open(ledgers: Path, index: Path | None = None, engine: str = DB_LEDGER_STORAGE) -> LedgerStorage:
-    settings = StorageSettings([str(ledgers)], [str(index)] if index else [], engine, small_options())
-    return open_storage(settings, StorageParts(PosixFiles(), call_directly))
+    parts = StorageParts(PosixFiles(), call_directly, [str(ledgers)], [str(index)] if index else [])
+    return open_storage(changed(small_options(), storage_class=engine), parts)
 
 
 def _written(ledgers: Path, index: Path | None = None) -> None:
@@ -170,49 +165,25 @@ def test_what_counts_as_an_entry_in_a_log(tmp_path: Path) -> None:
 
 
 def test_counts_of_directories_must_match(tmp_path: Path) -> None:
-    settings = StorageSettings([str(tmp_path / "a"), str(tmp_path / "b")], [str(tmp_path / "i")])
-    with pytest.raises(InvalidConfiguration, match="indexDirectories has 1 and ledgerDirectories 2"):
-        open_storage(settings, StorageParts(PosixFiles(), call_directly))
-    with pytest.raises(InvalidConfiguration, match="ledgerDirectories is empty"):
-        open_storage(StorageSettings([]), StorageParts(PosixFiles(), call_directly))
+    for ledgers, indexes in (([str(tmp_path / "a"), str(tmp_path / "b")], [str(tmp_path / "i")]), ([], [])):
+        with pytest.raises(InvalidConfiguration):
+            open_storage(production(), StorageParts(PosixFiles(), call_directly, ledgers, indexes))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_when_one_directory_fails_the_others_are_closed_again(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
     holder = RocksStore(_made(paths[1]) + "/locations")
-    settings = StorageSettings([str(path) for path in paths], db=small_options(directories=2))
+    config, parts = small_options(directories=2), StorageParts(PosixFiles(), call_directly, list(map(str, paths)))
     with pytest.raises(Exception, match="open failed"):
-        open_storage(settings, StorageParts(PosixFiles(), call_directly))
+        open_storage(config, parts)
     holder.close()
-    open_storage(settings, StorageParts(PosixFiles(), call_directly)).close()
+    open_storage(config, parts).close()
 
 
 def _made(path: Path) -> str:
     path.mkdir()
     return str(path)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"write_cache_bytes": 0},
-        {"read_cache_bytes": -1},
-        {"read_ahead_entries": -1},
-        {"max_rows_per_batch": 0},
-    ],
-)
-def test_options_out_of_range_are_refused_by_their_key(wrong: dict[str, int]) -> None:
-    with pytest.raises(InvalidConfiguration, match=r"dbStorage_|maxOperationNumbersInSingleRocksdbWriteBatch"):
-        DbStorageOptions(**wrong)  # type: ignore[arg-type]
-
-
-def test_options_at_the_ends_of_their_ranges_are_taken() -> None:
-    DbStorageOptions(
-        write_cache_bytes=2 * MIN_HALF_BYTES, read_cache_bytes=0, read_ahead_entries=0, max_rows_per_batch=1
-    )
-    with pytest.raises(InvalidConfiguration, match="need at least 1 MB"):
-        DbStorageOptions(write_cache_bytes=2 * MIN_HALF_BYTES - 1)
 
 
 @pytest.mark.parametrize("engine", ["sorted", "interleaved"])

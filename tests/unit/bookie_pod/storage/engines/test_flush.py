@@ -18,6 +18,7 @@ from bookie_pod.storage.index.locations import NEGATIVE
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import Checkpoints
+from tests.support.production import changed
 from tests.support.storage_engine import KEY, MemoryBookie, entry, put, small_options
 
 
@@ -356,7 +357,7 @@ def test_a_deletion_takes_dicts_back_only_if_one_was_handed_out() -> None:
 def test_a_flush_begins_at_the_threshold_and_nobody_waits() -> None:
     """Long before a half is full its entries go to the log; the half is never reported full."""
     swapped = threading.Event()
-    options = replace(small_options(half_bytes=1 << 20), flush_bytes=16 << 10)
+    options = changed(small_options(half_bytes=1 << 20), flush_threshold_bytes=16 << 10)
     bookie = MemoryBookie(options=options)
     storage = bookie.open()
     storage.start(Checkpoints())

@@ -20,12 +20,10 @@ from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.engines import memtable_flush
 from bookie_pod.storage.engines.memtable_flush import BackgroundFlush
 from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage, MemTableStorage
-from bookie_pod.storage.engines.registry import MemTableOptions
 from bookie_pod.storage.entry_log import DiskState, split_location
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.errors import (
-    InvalidConfiguration,
     LedgerStateUnknown,
     NoWritableDirectory,
     StorageFailed,
@@ -465,12 +463,6 @@ def test_closing_leaves_no_file_open(engine: str, fails: bool) -> None:
     with pytest.raises(StorageFault) if fails else nullcontext():
         storage.close()
     assert bookie.files.open_files == 0
-
-
-@pytest.mark.parametrize("size", [0, 1 << 30])
-def test_a_memtable_beyond_the_reference_s_limit_is_refused(size: int) -> None:
-    with pytest.raises(InvalidConfiguration, match="skipListSizeLimit"):
-        MemTableOptions(memtable_bytes=size)
 
 
 def test_closing_waits_for_a_retry_that_has_just_begun(monkeypatch: pytest.MonkeyPatch) -> None:

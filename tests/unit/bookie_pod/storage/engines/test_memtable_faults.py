@@ -16,13 +16,12 @@ from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import (
     DirectoryFault,
     EntryDamaged,
-    InvalidConfiguration,
     LedgerStateUnknown,
     NoWritableDirectory,
     StorageFailed,
     StorageFault,
 )
-from tests.support.memtable_engine import ENGINES, Checkpoints, MemTableBookie, memtable_options
+from tests.support.memtable_engine import ENGINES, Checkpoints, MemTableBookie
 from tests.support.storage_engine import entry, put
 from tests.support.until import until_true
 
@@ -323,10 +322,3 @@ def test_a_start_that_fails_leaves_no_file_open(
         bookie.open()
     assert bookie.files.open_files == 0
     bookie.faults.clear()
-
-
-def test_threads_of_a_flush_are_one_at_least() -> None:
-    options = memtable_options()
-    assert type(options)(flush_threads=1).flush_threads == 1
-    with pytest.raises(InvalidConfiguration, match="numOfMemtableFlushThreads=0"):
-        type(options)(flush_threads=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -17,6 +16,7 @@ from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.index.locations import KEY, VALUE, LocationRun
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NotThere, StorageFault
+from tests.support.production import changed
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 
@@ -193,7 +193,7 @@ def test_misses_cost_one_look_up_and_no_log_read() -> None:
 
 def test_what_is_read_ahead_has_a_limit_in_bytes_of_its_own() -> None:
     bookie = _flushed(100)
-    bookie.options = replace(bookie.options, read_ahead_bytes=3 * 40)
+    bookie.options = changed(bookie.options, read_ahead_batch_bytes=3 * 40)
     storage = bookie.open()
     assert [storage.read(1, n) for n in range(2)] == [entry(1, n) for n in range(2)]
     assert bookie.metrics.read_ahead_entries == [3]

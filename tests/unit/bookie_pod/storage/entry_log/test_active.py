@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.storage.entry_log import EntryLogger, EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.entry_log import EntryLogger, LedgerDirStates
 from tests.support.clock import Clock
-from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
+from tests.support.entry_logs import FOLDER, PER_LEDGER, entry, make_folders, open_logger, run
 from tests.support.memory_files import MemoryFiles
+from tests.support.production import production
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def files() -> MemoryFiles:
 
 def _logger(files: MemoryFiles, clock: Clock, **options: int) -> EntryLogger:
     make_folders(files)
-    settings = EntryLogOptions(preallocate=False, per_ledger=True, **options)  # type: ignore[arg-type]
+    settings = production(entry_log_preallocation=False, **PER_LEDGER, **options)
     return EntryLogger(files, LedgerDirStates([FOLDER]), settings, clock=clock)
 
 
@@ -39,7 +40,7 @@ def test_each_ledger_has_its_own_log(files: MemoryFiles) -> None:
 
 
 def test_rotation_concerns_one_ledger_only(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(0.0), log_size_limit=1024 + 104 * 2)
+    logger = _logger(files, Clock(0.0), log_size_limit_bytes=1024 + 104 * 2)
     _add(logger, 8)
     ids, entries = run(7, 5)
     assert [location >> 32 for location in logger.append_run(7, ids, entries)] == [1, 1, 2, 2, 3]
@@ -48,7 +49,7 @@ def test_rotation_concerns_one_ledger_only(files: MemoryFiles) -> None:
 
 
 def test_the_least_recently_used_log_is_rotated_beyond_the_maximum(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(0.0), max_active_logs=3)
+    logger = _logger(files, Clock(0.0), max_active_entry_logs=3)
     for ledger_id in (1, 2, 3, 1, 4):
         _add(logger, ledger_id)
     assert [logger.current_log_id(ledger) is not None for ledger in (1, 2, 3, 4)] == [True, False, True, True]
@@ -60,7 +61,7 @@ def test_the_least_recently_used_log_is_rotated_beyond_the_maximum(files: Memory
 
 def test_idle_logs_are_rotated_at_the_next_flush(files: MemoryFiles) -> None:
     clock = Clock(0.0)
-    logger = _logger(files, clock, active_log_idle_seconds=300)
+    logger = _logger(files, clock, entry_log_map_expiry_seconds=300)
     _add(logger, 1)
     clock.now = 200
     _add(logger, 2)
@@ -74,7 +75,7 @@ def test_idle_logs_are_rotated_at_the_next_flush(files: MemoryFiles) -> None:
 
 
 def test_a_checkpoint_syncs_active_and_rotated_logs(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(0.0), max_active_logs=2)
+    logger = _logger(files, Clock(0.0), max_active_entry_logs=2)
     for ledger_id in (1, 2, 3):
         _add(logger, ledger_id)
     operations = files.faults.record()
@@ -85,7 +86,7 @@ def test_a_checkpoint_syncs_active_and_rotated_logs(files: MemoryFiles) -> None:
 
 
 def test_new_logs_go_where_the_fewest_are_active(files: MemoryFiles) -> None:
-    logger = open_logger(files, "/a", "/b", "/c", per_ledger=True)
+    logger = open_logger(files, "/a", "/b", "/c", **PER_LEDGER)
     for ledger_id in range(30):
         _add(logger, ledger_id)
     assert [len(files.listdir(folder)) - 1 for folder in ("/a", "/b", "/c")] == [10, 10, 10]
@@ -93,14 +94,14 @@ def test_new_logs_go_where_the_fewest_are_active(files: MemoryFiles) -> None:
 
 
 def test_a_log_that_was_replaced_is_not_active(files: MemoryFiles) -> None:
-    logger = open_logger(files, "/a", "/b", per_ledger=True, log_size_limit=1024 + 104)
+    logger = open_logger(files, "/a", "/b", **PER_LEDGER, log_size_limit_bytes=1024 + 104)
     paths = [logger.path(_add(logger, 7, entry_id) >> 32)[:2] for entry_id in range(20)]
     assert paths in (["/a", "/b"] * 10, ["/b", "/a"] * 10)
     logger.close()
 
 
 def test_a_memtable_flush_rotates_full_logs_but_asks_for_no_checkpoint(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(0.0), log_size_limit=1024 + 104 * 2)
+    logger = _logger(files, Clock(0.0), log_size_limit_bytes=1024 + 104 * 2)
     logger.prepare_memtable_flush()
     for ledger_id, count in ((7, 5), (8, 1)):
         ids, entries = run(ledger_id, count)

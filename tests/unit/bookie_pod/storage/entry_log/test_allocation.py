@@ -14,6 +14,7 @@ from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger
 from tests.support.memory_files import MemoryFiles
+from tests.support.production import production
 
 A, B, C = "/a/current", "/b/current", "/c/current"
 
@@ -168,7 +169,7 @@ def test_the_same_log_in_two_directories_is_refused(files: MemoryFiles) -> None:
 def test_a_directory_that_cannot_be_listed_is_a_fault(files: MemoryFiles) -> None:
     make_folders(files, A)
     with pytest.raises(StorageFault, match="cannot list the entry logs in /missing"):
-        EntryLogger(files, LedgerDirStates([A, "/missing"]))
+        EntryLogger(files, LedgerDirStates([A, "/missing"]), production())
 
 
 def test_other_files_are_no_logs(files: MemoryFiles) -> None:
@@ -184,7 +185,7 @@ def test_other_files_are_no_logs(files: MemoryFiles) -> None:
 
 
 def test_the_next_log_is_made_ahead_as_an_empty_file(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     assert _next_log(logger) == 0
     assert _next_log(logger) == 1
     logger.force_close()
@@ -192,7 +193,7 @@ def test_the_next_log_is_made_ahead_as_an_empty_file(files: MemoryFiles) -> None
 
 
 def test_a_crash_leaves_the_empty_file_and_its_id_is_not_used_again(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     _next_log(logger)
     logger.sync()
     logger._allocator._next.result()  # type: ignore[union-attr]
@@ -208,7 +209,7 @@ def test_a_crash_leaves_the_empty_file_and_its_id_is_not_used_again(files: Memor
 
 
 def test_closing_removes_the_log_made_ahead(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     _next_log(logger)
     assert [thread for thread in threading.enumerate() if thread.name.startswith("entry-log-allocator")]
     logger.close()
@@ -218,7 +219,7 @@ def test_closing_removes_the_log_made_ahead(files: MemoryFiles) -> None:
 
 
 def test_a_log_made_ahead_that_cannot_be_removed_is_no_reason_not_to_close(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     _next_log(logger)
     files.faults.fail("unlink")
     logger.close()
@@ -227,7 +228,7 @@ def test_a_log_made_ahead_that_cannot_be_removed_is_no_reason_not_to_close(files
 
 
 def test_a_failed_preallocation_is_tried_again(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     files.faults.fail("create", after=1, times=1)
     _next_log(logger)
     assert _next_log(logger) == 2
@@ -238,7 +239,7 @@ def test_a_log_made_ahead_on_a_disk_that_became_full_is_not_used(files: MemoryFi
     make_folders(files, A, B)
     dirs = LedgerDirStates([A, B])
     dirs.report(B, DiskState.FULL)
-    logger = open_logger(files, A, B, dirs=dirs, preallocate=True)
+    logger = open_logger(files, A, B, dirs=dirs, entry_log_preallocation=True)
     _next_log(logger)
     logger._allocator._next.result()  # type: ignore[union-attr]
     dirs.report(B, DiskState.WRITABLE)
@@ -294,7 +295,7 @@ def test_a_log_on_a_disk_that_got_worse_is_rotated_at_the_next_append(files: Mem
 def test_a_log_in_which_nothing_is_stays_where_it_is(files: MemoryFiles) -> None:
     """Rotated it would be a file of nothing but a header."""
     dirs = LedgerDirStates([FOLDER])
-    logger = open_logger(files, dirs=dirs, write_buffer_bytes=1)
+    logger = open_logger(files, dirs=dirs, write_buffer_size_bytes=1)
     files.faults.fail("pwrite", times=1)
     with pytest.raises(StorageFault):
         logger.append_run(7, [0], [entry(7, 0)])
@@ -321,7 +322,7 @@ def test_repeated_reports_of_the_same_state_do_not_rotate_again(files: MemoryFil
 def test_no_writable_directory_and_too_little_space() -> None:
     files = MemoryFiles(volumes={"/a": 1 << 20})
     dirs = LedgerDirStates([A])
-    logger = open_logger(files, A, dirs=dirs, log_size_limit=1 << 21)
+    logger = open_logger(files, A, dirs=dirs, log_size_limit_bytes=1 << 21)
     dirs.report(A, DiskState.FULL)
     with pytest.raises(NoWritableDirectory, match="minUsableSizeForEntryLogCreation"):
         _next_log(logger)
@@ -333,7 +334,7 @@ def test_no_writable_directory_and_too_little_space() -> None:
 def test_no_writable_directory_but_enough_space() -> None:
     files = MemoryFiles(volumes={"/a": 1 << 20, "/b": 1 << 30})
     dirs = LedgerDirStates([A, B])
-    logger = open_logger(files, A, B, dirs=dirs, log_size_limit=1 << 21)
+    logger = open_logger(files, A, B, dirs=dirs, log_size_limit_bytes=1 << 21)
     dirs.report(A, DiskState.FULL)
     dirs.report(B, DiskState.FULL)
     for _ in range(5):
@@ -346,7 +347,7 @@ def test_no_writable_directory_but_enough_space() -> None:
 
 def test_a_directory_whose_disk_failed_gets_nothing_any_more(files: MemoryFiles) -> None:
     """Neither its open logs nor what is rotated and not synced; reads go on, from file and buffer."""
-    logger = open_logger(files, A, B, write_buffer_bytes=150)
+    logger = open_logger(files, A, B, write_buffer_size_bytes=150)
     where: dict[str, list[tuple[int, int]]] = {A: [], B: []}
     entry_id = 0
     while not all(where.values()) or logger.path(logger.current_log_id() or 0).startswith(B):
@@ -375,7 +376,7 @@ def test_a_failed_directory_takes_no_log_even_if_no_other_is_writable() -> None:
     files = MemoryFiles(volumes={"/a": 1 << 30, "/b": 1 << 30})
     make_folders(files, A, B)
     dirs = LedgerDirStates([A, B])
-    logger = open_logger(files, A, B, dirs=dirs, log_size_limit=1 << 21)
+    logger = open_logger(files, A, B, dirs=dirs, log_size_limit_bytes=1 << 21)
     logger.give_up(A)
     dirs.report(B, DiskState.FULL)
     for _ in range(5):
@@ -406,11 +407,11 @@ def test_logs_suit_the_smallest_of_the_disks() -> None:
     files = MemoryFiles(volumes={"/a": 1 << 30, "/b": 1 << 26, "/c": 1 << 29})
     make_folders(files, A, B, C)
     with capture_logs() as logs:
-        assert open_logger(files, A, B, C, full_share=0.75).log_size_limit == 1 << 23
+        assert open_logger(files, A, B, C, usage_threshold=0.75).log_size_limit == 1 << 23
     assert [line["bytes"] for line in logs] == [1 << 23]
-    assert open_logger(files, A, full_share=0.75, log_size_limit=1 << 27).log_size_limit == 1 << 27
+    assert open_logger(files, A, usage_threshold=0.75, log_size_limit_bytes=1 << 27).log_size_limit == 1 << 27
     files.faults.fail("usage", path="/b")
-    assert open_logger(files, A, B, full_share=0.75).log_size_limit == 1 << 30
+    assert open_logger(files, A, B, usage_threshold=0.75).log_size_limit == 1 << 30
 
 
 def test_an_unknown_directory_cannot_be_reported() -> None:

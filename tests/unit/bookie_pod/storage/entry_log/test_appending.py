@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import appender, make_location, split_location
-from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE
+from bookie_pod.storage.entry_log.format import HARD_LOG_SIZE
 from bookie_pod.storage.entry_log.writer import SLICE_ENTRIES
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.errors import StorageFault
-from tests.support.entry_logs import FOLDER, entry, open_logger, run
+from tests.support.entry_logs import FOLDER, PER_LEDGER, entry, open_logger, run
 from tests.support.memory_files import MemoryFiles
 
 
@@ -21,7 +21,7 @@ def files() -> MemoryFiles:
 
 
 def test_no_log_before_the_first_append(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     assert logger.current_log_id() is None
     assert files.listdir(FOLDER) == []
     logger.append_run(1, [0], [entry(1, 0)])
@@ -64,7 +64,7 @@ def test_entries_of_many_ledgers_share_a_log(files: MemoryFiles) -> None:
 
 
 def test_bytes_stay_in_the_buffer_until_it_is_full(files: MemoryFiles) -> None:
-    logger = open_logger(files, write_buffer_bytes=4096)
+    logger = open_logger(files, write_buffer_size_bytes=4096)
     logger.append_run(7, [0], [entry(7, 0, 1000)])
     assert files.size(f"{FOLDER}/0.log") == 0
     logger.append_run(7, [1, 2], [entry(7, 1, 1000), entry(7, 2, 1100)])
@@ -78,7 +78,7 @@ def test_bytes_stay_in_the_buffer_until_it_is_full(files: MemoryFiles) -> None:
 
 @pytest.mark.parametrize(("slack", "logs"), [(0, [0]), (-1, [0, 1])])
 def test_a_log_is_filled_to_the_limit_exactly(files: MemoryFiles, slack: int, logs: list[int]) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 10 * 104 + slack)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 10 * 104 + slack)
     ids, entries = run(7, 10)
     locations = logger.append_run(7, ids, entries)
     assert logger.log_ids() == logs
@@ -89,7 +89,7 @@ def test_a_log_is_filled_to_the_limit_exactly(files: MemoryFiles, slack: int, lo
 
 
 def test_a_run_is_cut_at_each_rotation_and_no_entry_is_split(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 10 * 104 + 50)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 10 * 104 + 50)
     ids, entries = run(7, 35)
     locations = logger.append_run(7, ids, entries)
     assert [split_location(location) for location in locations] == [(i // 10, 1028 + 104 * (i % 10)) for i in range(35)]
@@ -100,7 +100,7 @@ def test_a_run_is_cut_at_each_rotation_and_no_entry_is_split(files: MemoryFiles)
 
 
 def test_an_entry_larger_than_the_limit_gets_a_log_of_its_own(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=2000)
+    logger = open_logger(files, log_size_limit_bytes=2000)
     sizes = [100, 5000, 6000, 100]
     entries = [entry(7, i, size) for i, size in enumerate(sizes)]
     locations = logger.append_run(7, range(4), entries)
@@ -112,7 +112,7 @@ def test_an_entry_larger_than_the_limit_gets_a_log_of_its_own(files: MemoryFiles
 
 def test_an_entry_that_fits_in_no_log_is_refused(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "HARD_LOG_SIZE", 5000)
-    logger = open_logger(files, log_size_limit=2000)
+    logger = open_logger(files, log_size_limit_bytes=2000)
     largest = 5000 - 1024 - 4
     for first in (True, False):
         with pytest.raises(StorageFault, match=f"entry of {largest + 1} bytes of ledger 7 fits in no entry log"):
@@ -125,7 +125,7 @@ def test_an_entry_that_fits_in_no_log_is_refused(files: MemoryFiles, monkeypatch
 
 def test_an_empty_log_does_not_stay(files: MemoryFiles) -> None:
     """It was begun for an entry that could not be written."""
-    logger = open_logger(files, write_buffer_bytes=1)
+    logger = open_logger(files, write_buffer_size_bytes=1)
     files.faults.fail("pwrite")
     with pytest.raises(StorageFault):
         logger.append_run(7, [0], [entry(7, 0)])
@@ -148,7 +148,7 @@ def test_sizes_of_current_logs(files: MemoryFiles) -> None:
 
 
 def test_only_the_logs_named_are_rotated(files: MemoryFiles) -> None:
-    logger = open_logger(files, per_ledger=True)
+    logger = open_logger(files, **PER_LEDGER)
     for ledger_id in (7, 8, 9):
         logger.append_run(ledger_id, [0], [entry(ledger_id, 0)])
     logger.rotate({1, 5})
@@ -161,7 +161,7 @@ def test_only_the_logs_named_are_rotated(files: MemoryFiles) -> None:
 
 
 def test_without_rolling_only_the_hard_limit_counts(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=3000)
+    logger = open_logger(files, log_size_limit_bytes=3000)
     logger.prepare_memtable_flush()
     ids, entries = run(7, 100)
     locations = logger.append_run(7, ids, entries, roll=False)
@@ -230,7 +230,7 @@ def test_ledger_sizes_in_the_map_include_the_size_word(files: MemoryFiles) -> No
 
 
 def test_stats_count_what_was_appended(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104 * 4)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104 * 4)
     ids, entries = run(7, 10)
     logger.append_run(7, ids, entries)
     logger.sync()
@@ -248,7 +248,7 @@ def test_stats_count_what_was_appended(files: MemoryFiles) -> None:
 )
 def test_what_was_appended_reads_back(runs: list[tuple[int, list[int]]], limit: int, buffer: int) -> None:
     files = MemoryFiles()
-    logger = open_logger(files, log_size_limit=limit, write_buffer_bytes=buffer)
+    logger = open_logger(files, log_size_limit_bytes=limit, write_buffer_size_bytes=buffer)
     expected: dict[int, tuple[int, int, bytes]] = {}
     next_id = dict.fromkeys(range(6), 0)
     for ledger_id, sizes in runs:

@@ -162,7 +162,9 @@ def test_a_compaction_log_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compaction_goes_where_what_lives_has_room() -> None:
     files = MemoryFiles(volumes={"/a": 1 << 20, "/b": 1 << 22})
     dirs = LedgerDirStates(["/a", "/b"])
-    logger = open_logger(files, "/a", "/b", dirs=dirs, usable_bytes_after_compaction=1 << 20)
+    logger = open_logger(
+        files, "/a", "/b", dirs=dirs, log_size_limit_bytes=1 << 20, min_usable_after_compaction_bytes=1 << 20
+    )
     for directory in ("/a", "/b"):
         dirs.report(directory, DiskState.FULL)
     usable = files.usage("/b").usable

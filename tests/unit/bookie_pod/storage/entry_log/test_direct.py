@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 
 from bookie_pod.storage.entry_log import split_location
 from bookie_pod.storage.entry_log.direct import DirectLogWriter, DirectWriterFactory
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.errors import StorageFault
@@ -23,7 +22,7 @@ from tests.support.largest_file import largest_file
 from tests.support.memory_files import MemoryFiles
 
 LOG = f"{FOLDER}/0.log"
-DIRECT = {"direct_io": True, "direct_write_buffer_bytes": 8192, "log_size_limit": 1 << 20}
+DIRECT = {"direct_io_entry_logger": True, "direct_buffer_bytes": 8192, "log_size_limit_bytes": 1 << 20}
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_a_closed_log_has_its_true_size_a_map_and_a_header(files: MemoryFiles) -
 @given(runs=st.lists(st.lists(st.integers(16, 9000), min_size=1, max_size=8), min_size=1, max_size=6))
 def test_round_trip_through_either_logger(runs: list[list[int]]) -> None:
     files = MemoryFiles()
-    logger = open_logger(files, direct_io=True, direct_write_buffer_bytes=8192, log_size_limit=50_000)
+    logger = open_logger(files, direct_io_entry_logger=True, direct_buffer_bytes=8192, log_size_limit_bytes=50_000)
     expected = {}
     for ledger_id, sizes in enumerate(runs):
         entries = [entry(ledger_id, i, size) for i, size in enumerate(sizes)]
@@ -186,6 +185,6 @@ def test_no_file_is_made_without_memory_to_write_it_from(files: MemoryFiles, mon
     error = OSError(errno.ENOMEM, "no memory")
     monkeypatch.setattr("bookie_pod.storage.entry_log.direct.mmap.mmap", Mock(side_effect=error))
     with pytest.raises(OSError):
-        DirectWriterFactory()(files, 0, FOLDER, EntryLogOptions(direct_io=True))
+        DirectWriterFactory()(files, 0, FOLDER, 65_536)
     assert files.open_files == 0
     assert files.listdir(FOLDER) == []

@@ -26,7 +26,7 @@ def _surviving(files: MemoryFiles) -> list[MemoryFiles]:
 
 
 def test_synced_entries_survive_every_crash(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=3000)
+    logger = open_logger(files, log_size_limit_bytes=3000)
     ids, entries = run(7, 40)
     locations = logger.append_run(7, ids, entries)
     logger.sync()
@@ -62,7 +62,7 @@ def test_a_log_whose_name_cannot_be_made_durable_is_none(files: MemoryFiles) -> 
 
 
 def test_checkpoint_syncs_rotated_logs_only(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104 * 10)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104 * 10)
     ids, entries = run(7, 25)
     logger.append_run(7, ids, entries)
     operations = files.faults.record()
@@ -87,7 +87,7 @@ def test_sync_syncs_the_current_log_once(files: MemoryFiles) -> None:
 
 
 def test_rotated_files_are_closed_after_their_sync(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104)
     ids, entries = run(7, 30)
     logger.append_run(7, ids, entries)
     assert files.open_files == 30
@@ -98,7 +98,7 @@ def test_rotated_files_are_closed_after_their_sync(files: MemoryFiles) -> None:
 
 
 def test_flush_entrylog_bytes_forces_as_the_log_grows(files: MemoryFiles) -> None:
-    logger = open_logger(files, flush_interval_bytes=10_000)
+    logger = open_logger(files, flush_entry_log_bytes=10_000)
     for i in range(300):
         logger.append_run(7, [i], [entry(7, i)])
     assert files.faults.counts["datasync"] == 3
@@ -128,7 +128,7 @@ def test_logs_of_an_earlier_process_count_as_flushed(files: MemoryFiles) -> None
 
 
 def test_preallocated_logs_are_not_flushed(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     logger.append_run(7, [0], [entry(7, 0)])
     logger.rotate()
     logger.append_run(7, [1], [entry(7, 1)])
@@ -138,7 +138,7 @@ def test_preallocated_logs_are_not_flushed(files: MemoryFiles) -> None:
 
 @pytest.mark.parametrize("buffer", [1, 65536])
 def test_a_failed_write_is_repeated_and_nothing_is_lost(files: MemoryFiles, buffer: int) -> None:
-    logger = open_logger(files, write_buffer_bytes=buffer)
+    logger = open_logger(files, write_buffer_size_bytes=buffer)
     first = logger.append_run(7, [0], [entry(7, 0)])
     files.faults.fail("pwrite", errno=errno.ENOSPC)
     ids, entries = run(7, 1000, first=1)
@@ -189,7 +189,7 @@ def test_after_a_failed_sync_nothing_goes_on_until_it_is_abandoned(files: Memory
 @pytest.mark.parametrize("direct_io", [False, True])
 def test_what_is_appended_again_is_taken_back_in_every_log(files: MemoryFiles, direct_io: bool) -> None:
     """Of several logs the last one fails: those before it are synced, and hold what comes again all the same."""
-    logger = open_logger(files, log_size_limit=10_000, direct_io=direct_io)
+    logger = open_logger(files, log_size_limit_bytes=10_000, direct_io_entry_logger=direct_io)
     kept = logger.append_run(7, [0], [entry(7, 0)])
     logger.sync()
     ids, entries = run(7, 250, first=1)
@@ -205,7 +205,7 @@ def test_what_is_appended_again_is_taken_back_in_every_log(files: MemoryFiles, d
     again = logger.append_run(7, ids, entries)
     logger.sync()
     for after in _surviving(files):
-        reopened = open_logger(after, direct_io=direct_io)
+        reopened = open_logger(after, direct_io_entry_logger=direct_io)
         assert min(reopened.log_ids()[1:]) == last + 1
         assert reopened.read(kept[0], 7, 0) == entry(7, 0)
         assert [reopened.read(at, 7, i) for at, i in zip(again, ids, strict=True)] == entries
@@ -261,7 +261,7 @@ def test_abandoning_without_a_failure_gives_nothing_up(files: MemoryFiles) -> No
 
 
 def test_abandoning_after_a_failed_write_leaves_a_log_that_scans_clean(files: MemoryFiles) -> None:
-    logger = open_logger(files, write_buffer_bytes=1)
+    logger = open_logger(files, write_buffer_size_bytes=1)
     kept = logger.append_run(7, [0], [entry(7, 0)])
     logger.sync()
     files.faults.fail("pwrite", errno=errno.ENOSPC, times=1)
@@ -278,7 +278,7 @@ def test_abandoning_after_a_failed_write_leaves_a_log_that_scans_clean(files: Me
 
 
 def test_a_write_that_succeeded_when_repeated_is_no_failure(files: MemoryFiles) -> None:
-    logger = open_logger(files, write_buffer_bytes=1)
+    logger = open_logger(files, write_buffer_size_bytes=1)
     files.faults.fail("pwrite", errno=errno.ENOSPC, times=1)
     with pytest.raises(StorageFault):
         logger.append_run(7, [0], [entry(7, 0)])
@@ -329,7 +329,7 @@ def test_a_header_that_cannot_be_written_costs_the_map_not_the_entries(files: Me
 @pytest.mark.parametrize("seed", range(20))
 def test_a_power_cut_leaves_no_log_that_seems_closed_and_lacks_bytes(seed: int, direct: bool) -> None:
     files = MemoryFiles()
-    logger = open_logger(files, direct_io=direct, direct_write_buffer_bytes=8192)
+    logger = open_logger(files, direct_io_entry_logger=direct, direct_buffer_bytes=8192)
     logger.append_run(7, *run(7, 100, size=300))
     logger.rotate()
     logger.force_close()
@@ -351,7 +351,7 @@ def test_a_log_that_cannot_be_cut_or_closed_goes_on_to_be_collected(files: Memor
 
 
 def test_a_failed_rotation_leaves_the_current_log_in_use(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104)
     logger.append_run(7, [0], [entry(7, 0)])
     files.faults.fail("create", errno=errno.ENOSPC)
     with pytest.raises(StorageFault, match="cannot create an entry log"):
@@ -365,7 +365,7 @@ def test_a_failed_rotation_leaves_the_current_log_in_use(files: MemoryFiles) -> 
 
 
 def test_appends_go_on_while_a_checkpoint_syncs(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104)
     logger.append_run(7, [0, 1], [entry(7, 0), entry(7, 1)])
     gate = files.faults.hold("datasync", path="0.log")
     checkpoint = threading.Thread(target=logger.checkpoint)
@@ -413,7 +413,7 @@ def test_a_failing_close_of_a_synced_file_is_only_logged(files: MemoryFiles) -> 
 
 
 def test_force_close_writes_nothing(files: MemoryFiles) -> None:
-    logger = open_logger(files, preallocate=True)
+    logger = open_logger(files, entry_log_preallocation=True)
     logger.append_run(7, [0], [entry(7, 0)])
     logger.force_close()
     assert files.size(f"{FOLDER}/0.log") == 0

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import format as fmt
-from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.log_ids import MAX_LOG_ID
-from bookie_protocol.errors import InvalidConfiguration
 
 
 def test_header_of_a_log_being_written() -> None:
@@ -82,28 +80,6 @@ def test_direct_header_covers_a_block() -> None:
 
 def test_next_block() -> None:
     assert [fmt.next_block(p) for p in (0, 1, 4095, 4096, 4097)] == [4096, 4096, 4096, 8192, 8192]
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"log_size_limit": (1 << 30) + 1}, "logSizeLimit"),
-        ({"log_size_limit": -1}, "logSizeLimit"),
-        ({"write_buffer_bytes": 0}, "writeBufferSizeBytes"),
-        ({"read_buffer_bytes": 0}, "readBufferSizeBytes"),
-        ({"flush_interval_bytes": -1}, "flushEntrylogBytes"),
-        ({"max_active_logs": 0}, "maximumNumberOfActiveEntryLogs"),
-        ({"direct_write_buffer_bytes": 5000}, "4096"),
-    ],
-)
-def test_bad_settings_name_their_key(settings: dict[str, int], named: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=named):
-        EntryLogOptions(**settings)  # type: ignore[arg-type]
-
-
-def test_space_asked_of_a_full_directory() -> None:
-    assert EntryLogOptions().usable_bytes_for_new_log == 1 << 30
-    assert EntryLogOptions(min_usable_bytes=5).usable_bytes_for_new_log == 5
 
 
 def test_the_check_sum_of_a_map_lies_in_the_28_bytes_that_a_log_begins_with() -> None:

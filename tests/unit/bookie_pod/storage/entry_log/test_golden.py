@@ -115,7 +115,7 @@ def test_our_log_of_the_same_entries_has_the_same_bytes(disk: str, files: Memory
     reader = open_logger(files)
     golden = golden_logs(disk)["0.log"]
     mine = MemoryFiles()
-    writer = open_logger(mine, log_size_limit=1 << 30)
+    writer = open_logger(mine, log_size_limit_bytes=1 << 30)
     for _, ledger_id, entry_id, body in reader.scan(0):
         writer.append_run(ledger_id, [entry_id], [body])
     described = golden_description(disk)["entryLogs"]["0.log"]
@@ -147,7 +147,7 @@ def test_rotation_happens_where_the_reference_rotated() -> None:
         _write(files, f"{FOLDER}/{name}", data)
     reader = open_logger(files)
     mine = MemoryFiles()
-    writer = open_logger(mine, log_size_limit=30_000)
+    writer = open_logger(mine, log_size_limit_bytes=30_000)
     for log_id in (0, 1):
         for _, ledger_id, entry_id, body in reader.scan(log_id):
             writer.append_run(ledger_id, [entry_id], [body])

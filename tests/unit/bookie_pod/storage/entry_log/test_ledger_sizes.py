@@ -180,7 +180,7 @@ def test_a_map_that_breaks_off(length: int) -> None:
 @pytest.mark.parametrize("direct_io", [False, True])
 def test_every_flipped_bit_of_a_map_or_of_what_points_to_it_is_noticed(direct_io: bool) -> None:
     files = MemoryFiles()
-    logger = open_logger(files, direct_io=direct_io)
+    logger = open_logger(files, direct_io_entry_logger=direct_io)
     for ledger_id in range(3):
         logger.append_run(ledger_id, [0], [entry(ledger_id, 0, 36)])
     logger.close()

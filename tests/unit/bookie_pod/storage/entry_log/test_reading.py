@@ -47,7 +47,7 @@ def test_reads_from_the_buffer_before_anything_was_written(files: MemoryFiles) -
 
 
 def test_reads_from_the_buffer_whatever_the_size(files: MemoryFiles) -> None:
-    logger = open_logger(files, write_buffer_bytes=1 << 22)
+    logger = open_logger(files, write_buffer_size_bytes=1 << 22)
     sizes = [100, 40_000, 100, CHUNK_LIMIT + 5000, 100]
     entries = [entry(7, i, size) for i, size in enumerate(sizes)]
     locations = logger.append_run(7, range(5), entries)
@@ -140,7 +140,7 @@ def test_a_failing_disk_is_a_fault(files: MemoryFiles) -> None:
 
 
 def test_an_oversized_entry_is_read_all_the_same(files: MemoryFiles) -> None:
-    logger = open_logger(files, max_entry_bytes=50)
+    logger = open_logger(files, max_frame_size_bytes=50)
     locations = logger.append_run(7, [0], [entry(7, 0)])
     assert logger.read(locations[0], 7, 0) == entry(7, 0)
     logger.close()
@@ -304,7 +304,7 @@ def test_a_run_ends_at_what_is_neither_its_own_nor_padding(files: MemoryFiles, b
 )
 def test_a_run_agrees_with_single_reads(sizes: list[int], start: int, more: int, max_bytes: int, buffer: int) -> None:
     files = MemoryFiles()
-    logger = open_logger(files, write_buffer_bytes=buffer)
+    logger = open_logger(files, write_buffer_size_bytes=buffer)
     start %= len(sizes)
     entries = [entry(7, i, size) for i, size in enumerate(sizes)]
     locations = [logger.append_run(7, [i], [body])[0] for i, body in enumerate(entries)]
@@ -322,7 +322,7 @@ def test_a_run_agrees_with_single_reads(sizes: list[int], start: int, more: int,
 
 
 def test_open_files_are_bounded(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104, max_open_files=4)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104, max_open_files=4)
     ids, entries = run(7, 20)
     locations = logger.append_run(7, ids, entries)
     logger.sync()
@@ -334,7 +334,7 @@ def test_open_files_are_bounded(files: MemoryFiles) -> None:
 
 
 def test_the_least_recently_read_log_is_closed_first(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104, max_open_files=2)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104, max_open_files=2)
     ids, entries = run(7, 4)
     locations = logger.append_run(7, ids, entries)
     logger.sync()
@@ -349,7 +349,7 @@ def test_the_least_recently_read_log_is_closed_first(files: MemoryFiles) -> None
 
 
 def test_many_readers_at_once(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104 * 5, max_open_files=3)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104 * 5, max_open_files=3)
     ids, entries = run(7, 100)
     locations = logger.append_run(7, ids, entries)
     logger.sync()
@@ -364,7 +364,7 @@ def test_many_readers_at_once(files: MemoryFiles) -> None:
 
 
 def test_readers_beside_an_appender_see_every_location_at_once(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=20_000, write_buffer_bytes=1500)
+    logger = open_logger(files, log_size_limit_bytes=20_000, write_buffer_size_bytes=1500)
     published: list[int] = []
     done = threading.Event()
 
@@ -391,7 +391,7 @@ def test_readers_beside_an_appender_see_every_location_at_once(files: MemoryFile
 
 
 def test_deleting_a_flushed_log(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104)
     locations = logger.append_run(7, [0, 1], [entry(7, 0), entry(7, 1)])
     logger.sync()
     logger.read(locations[0], 7, 0)
@@ -409,7 +409,7 @@ def test_deleting_a_flushed_log(files: MemoryFiles) -> None:
 
 
 def test_logs_that_are_not_flushed_cannot_be_deleted(files: MemoryFiles) -> None:
-    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger = open_logger(files, log_size_limit_bytes=1024 + 104)
     logger.append_run(7, [0, 1], [entry(7, 0), entry(7, 1)])
     for log_id in (0, 1):
         with pytest.raises(StorageFault, match="not rotated and synced"):

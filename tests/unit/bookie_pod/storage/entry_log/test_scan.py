@@ -112,7 +112,7 @@ def test_entries_across_chunks(size: int) -> None:
 
 
 def test_the_buffer_of_the_current_log_is_not_scanned() -> None:
-    logger = open_logger(MemoryFiles(), write_buffer_bytes=10_000)
+    logger = open_logger(MemoryFiles(), write_buffer_size_bytes=10_000)
     ids, entries = run(7, 3)
     logger.append_run(7, ids, entries)
     scan = logger.scan(0)
@@ -199,7 +199,7 @@ def test_zeros_that_go_during_a_scan_are_no_damage() -> None:
 
 def test_what_a_failed_write_left_behind_a_current_log_is_not_scanned() -> None:
     files = MemoryFiles()
-    logger = open_logger(files, write_buffer_bytes=1)
+    logger = open_logger(files, write_buffer_size_bytes=1)
     logger.append_run(7, [0], [entry(7, 0)])
     files.faults.fail("pwrite", times=1)
     with pytest.raises(StorageFault):

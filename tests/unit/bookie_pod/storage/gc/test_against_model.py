@@ -22,10 +22,7 @@ def _make(engine: str, *, transactional: bool, per_ledger: bool = False) -> GcRi
         FAST, transactional_compaction=transactional, overreplicated_wait_time_ms=1, compaction_max_outstanding=7
     )
     if engine == "db":
-        small = small_options(log_size=3000, read_cache_bytes=4000)
-        if per_ledger:
-            small = replace(small, entry_log=replace(small.entry_log, per_ledger=True))
-        return GcRig(options, MemoryBookie(options=small))
+        return GcRig(options, MemoryBookie(options=small_options(log_size=3000, read_cache_bytes=4000)))
     small_pages = memtable_options(log_size=3000, page_bytes=64, page_limit=4, open_files=3, per_ledger=per_ledger)
     return GcRig(options, MemTableBookie(engine, options=small_pages))
 

@@ -446,8 +446,7 @@ def test_plain_compaction_beside_a_flush_whose_sync_fails() -> None:
 
 
 def test_padding_of_logs_written_past_the_page_cache_is_stepped_over() -> None:
-    options = small_options()
-    rig = GcRig(bookie=MemoryBookie(options=replace(options, entry_log=replace(options.entry_log, direct_io=True))))
+    rig = GcRig(bookie=MemoryBookie(options=small_options(direct_io=True)))
     for first in (0, 3, 6):
         for ledger_id in (1, 2):
             put(rig.storage, *(entry(ledger_id, each, 100) for each in range(first, first + 3)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,29 +12,25 @@ from bookie_pod.storage.gc.schedule import Force
 from tests.support.gc_rig import FAST, MAJOR, MINOR, GcRig
 from tests.support.memory_faults import MUTATING
 from tests.support.memtable_engine import MemTableBookie, memtable_options
-from tests.support.storage_engine import MemoryBookie, entry, put, small_options
+from tests.support.storage_engine import MemoryBookie, entry, put
+
+KINDS = [("db", False), *((engine, per_ledger) for engine in ("sorted", "interleaved") for per_ledger in (False, True))]
+"""Engines, without and with a log for each ledger, which DbLedgerStorage does not have."""
 
 
-def _db(per_ledger: bool) -> MemoryBookie:
-    options = small_options()
-    return MemoryBookie(options=replace(options, entry_log=replace(options.entry_log, per_ledger=per_ledger)))
+@pytest.fixture(params=KINDS, ids=str)
+def kind(request: pytest.FixtureRequest) -> tuple[str, bool]:
+    engine, per_ledger = request.param
+    return engine, per_ledger
 
 
-def _memtable(engine: str) -> Callable[[bool], MemTableBookie]:
-    return lambda per_ledger: MemTableBookie(engine, options=memtable_options(per_ledger=per_ledger))
-
-
-ENGINES = {"db": _db, "sorted": _memtable("sorted"), "interleaved": _memtable("interleaved")}
-
-
-@pytest.fixture(params=[False, True], ids=["one log", "a log per ledger"])
-def per_ledger(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-@pytest.fixture(params=list(ENGINES))
-def rig(request: pytest.FixtureRequest, per_ledger: bool) -> GcRig:
-    rig = GcRig(replace(FAST, transactional_compaction=not per_ledger), ENGINES[request.param](per_ledger))
+@pytest.fixture
+def rig(kind: tuple[str, bool]) -> GcRig:
+    engine, per_ledger = kind
+    bookie = (
+        MemoryBookie() if engine == "db" else MemTableBookie(engine, options=memtable_options(per_ledger=per_ledger))
+    )
+    rig = GcRig(replace(FAST, transactional_compaction=not per_ledger), bookie)
     rig.metadata.ledgers[99] = ("other:3181",)
     return rig
 
@@ -100,12 +95,12 @@ def test_one_in_which_nothing_lives_goes_with_the_pass_that_finds_it(rig: GcRig)
     assert len(rig.readable(3)) == 5
 
 
-def test_one_in_which_something_lives_stays_as_it_is(rig: GcRig, per_ledger: bool) -> None:
+def test_one_in_which_something_lives_stays_as_it_is(rig: GcRig, kind: tuple[str, bool]) -> None:
     for ledger_id in (1, 2):
         write(rig, ledger_id, 20)
     rig.delete(1)
     result = rig.gc.run_pass()
-    assert (result.errors, result.logs_deleted) == ([], int(per_ledger))
+    assert (result.errors, result.logs_deleted) == ([], int(kind[1]))
     assert [each.ledgers for each in rig.gc.current_usages()] == [1]
     (log_id,) = rig.logs.log_ids()
     write(rig, 2, 5, first=20)
@@ -113,7 +108,7 @@ def test_one_in_which_something_lives_stays_as_it_is(rig: GcRig, per_ledger: boo
     assert len(rig.readable(2)) == 25
 
 
-@pytest.mark.parametrize("per_ledger", [False], indirect=True, ids=["one log"])
+@pytest.mark.parametrize("kind", [each for each in KINDS if not each[1]], indirect=True, ids=str)
 def test_a_compaction_takes_it_like_any_other(rig: GcRig) -> None:
     write(rig, 1, 60)
     write(rig, 2, 40)
@@ -142,7 +137,7 @@ def test_what_cannot_be_closed_is_told_and_goes_next_time(rig: GcRig) -> None:
 
 def test_one_whose_sync_fails_is_told_and_does_not_keep_the_others() -> None:
     """What became of it nobody can tell until a restart has replayed the journal."""
-    rig = GcRig(bookie=_db(False))
+    rig = GcRig(bookie=MemoryBookie())
     rig.metadata.ledgers[99] = ("other:3181",)
     other = rig.write([1], 20)
     write(rig, 2, 20)

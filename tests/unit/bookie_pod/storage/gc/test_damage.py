@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.engines.registry import DbStorageOptions
-from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_protocol.errors import EntryDamaged, StorageFault
 from tests.support.gc_rig import FAST, MAJOR, GcRig
 from tests.support.memtable_engine import ENGINES
+from tests.support.production import production
 from tests.support.storage_engine import MemoryBookie, entry, put
 
 SIZE = 104
@@ -281,7 +280,7 @@ def test_a_row_of_another_log_that_points_here_by_mistake_keeps_both() -> None:
 
 def test_a_header_that_points_nowhere_and_a_torn_end_are_no_damage_to_keep_a_log_for() -> None:
     """What a power cut leaves of a log that was written: the index knows nothing behind it, so its space comes back."""
-    bookie = MemoryBookie(options=DbStorageOptions(entry_log=EntryLogOptions(preallocate=False)))
+    bookie = MemoryBookie(options=production(entry_log_preallocation=False, direct_io_entry_logger=False))
     rig = GcRig(bookie=bookie)
     log_id = rig.write([1, 2], 10)
     path = rig.path(log_id)

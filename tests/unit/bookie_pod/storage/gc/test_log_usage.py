@@ -20,6 +20,7 @@ from bookie_pod.storage.gc.storage import collected
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import ENGINES
+from tests.support.production import changed
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 
@@ -212,9 +213,8 @@ def test_a_report_names_no_owners_of_a_log_that_cannot_be_looked_at_now(monkeypa
 
 def test_a_full_disk_gives_dead_logs_back_although_nothing_can_be_flushed() -> None:
     """Otherwise it would stay full: entries wait in memory for a log that no directory takes."""
-    options = small_options()
-    entry_log = replace(options.entry_log, min_usable_bytes=1 << 50, usable_bytes_after_compaction=1 << 50)
-    rig = GcRig(bookie=MemoryBookie(options=replace(options, entry_log=entry_log)))
+    much = {"min_usable_for_entry_log_bytes": 1 << 50, "min_usable_after_compaction_bytes": 1 << 50}
+    rig = GcRig(bookie=MemoryBookie(options=changed(small_options(), **much)))
     dead = rig.write([1], 10)
     mixed = rig.write([1, 2], 10, first=10)
     rig.gc.run_pass()

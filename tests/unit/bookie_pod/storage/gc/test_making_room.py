@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
 from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirStates
+from bookie_pod.storage.entry_log.fitting import LEAST_FITTED_LOG_SIZE, fitted
 from bookie_pod.storage.entry_log.logger import EntryLogger
-from bookie_pod.storage.entry_log.options import LEAST_FITTED_LOG_SIZE, EntryLogOptions
 from bookie_pod.storage.gc.schedule import Compaction
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_files import MemoryFiles
+from tests.support.production import changed, production
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options
 
 KEPT = 8_000
@@ -25,10 +25,7 @@ class FullDisk:
 
     def __init__(self, live: Mapping[str, tuple[int, int]]) -> None:
         """Name of a log -> its entries that live, and all of them."""
-        options = small_options()
-        options = replace(
-            options, entry_log=replace(options.entry_log, usable_bytes_after_compaction=KEPT, preallocate=False)
-        )
+        options = changed(small_options(), min_usable_after_compaction_bytes=KEPT)
         self.files = MemoryFiles()
         self.bookie = MemoryBookie(options=options, files=self.files)
         self.rig = GcRig(FAST, self.bookie)
@@ -160,9 +157,7 @@ def test_with_room_again_the_intervals_count() -> None:
 # --- how large logs are -------------------------------------------------------------------------------------
 
 GIB = 1 << 30
-OPTIONS = EntryLogOptions(
-    log_size_limit=GIB, min_usable_bytes=GIB * 6 // 5, usable_bytes_after_compaction=GIB // 10, full_share=0.95
-)
+PRODUCTION = production()
 
 
 @pytest.mark.parametrize(
@@ -170,17 +165,16 @@ OPTIONS = EntryLogOptions(
     [(1000 * GIB, GIB), (41 * GIB, GIB), (10 * GIB, GIB // 4), (GIB, GIB // 40), (1 << 20, LEAST_FITTED_LOG_SIZE)],
 )
 def test_logs_of_a_small_disk_fit_into_what_it_keeps_free(disk: int, limit: int) -> None:
-    fitted = OPTIONS.fitted(disk)
-    assert fitted.log_size_limit == pytest.approx(limit, rel=1e-6)
-    assert fitted.usable_bytes_for_new_log == pytest.approx(limit * 1.2, rel=1e-5)
-    assert fitted.usable_bytes_after_compaction == pytest.approx(limit / 10, rel=1e-5)
-    assert (fitted is OPTIONS) == (limit == GIB)
+    config = fitted(PRODUCTION, disk)
+    assert config.ledger_storage.log_size_limit_bytes == pytest.approx(limit, rel=1e-6)
+    assert config.disks.min_usable_for_entry_log_bytes == pytest.approx(limit * 1.2, rel=1e-5)
+    assert config.disks.min_usable_after_compaction_bytes == pytest.approx(limit / 10, rel=1e-5)
+    assert (config is PRODUCTION) == (limit == GIB)
 
 
 def test_what_is_configured_smaller_stays() -> None:
-    small = replace(OPTIONS, log_size_limit=LEAST_FITTED_LOG_SIZE // 2)
-    assert small.fitted(GIB) is small
-    assert replace(OPTIONS, full_share=1.0).fitted(GIB).log_size_limit == GIB
+    small = production(log_size_limit_bytes=LEAST_FITTED_LOG_SIZE // 2)
+    assert fitted(small, GIB) is small
 
 
 def test_a_logger_looks_at_the_smallest_of_its_disks() -> None:
@@ -188,6 +182,6 @@ def test_a_logger_looks_at_the_smallest_of_its_disks() -> None:
     files = MemoryFiles(volumes=dict(zip(folders, (300 << 20, 100 << 20, 200 << 20), strict=True)))
     for folder in folders:
         files.makedirs(folder)
-    logger = EntryLogger(files, LedgerDirStates(folders), replace(OPTIONS, preallocate=False))
+    logger = EntryLogger(files, LedgerDirStates(folders), production(entry_log_preallocation=False))
     assert logger.log_size_limit == int((100 << 20) * 0.05) // 2
     logger.close()

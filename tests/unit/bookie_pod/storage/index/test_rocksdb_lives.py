@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.config.sections.ledger_storage import RocksDbConfig
 from bookie_pod.storage.index import rocksdb_store
-from bookie_pod.storage.index.rocksdb_store import RocksOptions, RocksStore
+from bookie_pod.storage.index.rocksdb_store import RocksStore
 from bookie_protocol.errors import StorageFault
 
 
@@ -99,7 +100,7 @@ def test_a_database_is_opened_anew_only_once_there_is_room_and_the_disk_answers(
             raise found
         return found
 
-    store = RocksStore(str(tmp_path / "locations"), RocksOptions(write_buffer_size=4096), left)
+    store = RocksStore(str(tmp_path / "locations"), RocksDbConfig(write_buffer_size_bytes=4096), left)
     _fill(store, range(3))
     store._write_failed = True
     with pytest.raises(StorageFault, match="Input/output error"):

@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 from rocksdict import Rdict
 
+from bookie_pod.config.sections.ledger_storage import RocksDbConfig
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index import rocksdb_store
 from bookie_pod.storage.index.locations import NEGATIVE
 from bookie_pod.storage.index.rocksdb_store import (
     CHECKSUMS,
     SCAN_CHUNK,
-    Compression,
-    RocksOptions,
     RocksStore,
     RocksStores,
 )
@@ -161,7 +160,7 @@ def test_damage_in_the_middle_of_the_log_is_no_silent_loss(tmp_path: Path) -> No
 
 
 def test_a_damaged_table_is_a_fault_for_every_kind_of_look_up(tmp_path: Path) -> None:
-    options = RocksOptions(bloom_bits_per_key=0, block_size=4096)
+    options = RocksDbConfig(bloom_filter_bits_per_key=0, block_size_bytes=4096)
     store = RocksStore(str(tmp_path / "db"), options)
     _fill(store, range(20_000))
     store.close()
@@ -227,7 +226,7 @@ def test_a_sync_lets_other_threads_run(tmp_path: Path) -> None:
 
 def test_a_writer_seeks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A seek reads from the disk under the interpreter lock."""
-    store = RocksStore(str(tmp_path / "db"), RocksOptions(write_buffer_size=1 << 16))
+    store = RocksStore(str(tmp_path / "db"), RocksDbConfig(write_buffer_size_bytes=1 << 16))
     sought, floor = [], rocksdb_store._floor
     monkeypatch.setattr(rocksdb_store, "_floor", lambda db, key: sought.append(key) or floor(db, key))
     for number in range(0, 20_000, 500):
@@ -237,7 +236,7 @@ def test_a_writer_seeks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(sought) == 1
     assert store.has_all_tables()
     store.close()
-    again = RocksStore(str(tmp_path / "db"), RocksOptions(write_buffer_size=1 << 16))
+    again = RocksStore(str(tmp_path / "db"), RocksDbConfig(write_buffer_size_bytes=1 << 16))
     _fill(again, range(1))
     assert again.has_all_tables()
     again.close()
@@ -257,7 +256,7 @@ class _FullDisk:
 
 def test_after_a_full_disk_the_store_recovers_once_there_is_room(tmp_path: Path) -> None:
     usable = 0
-    store = RocksStore(str(tmp_path / "db"), RocksOptions(write_buffer_size=1 << 20), lambda: usable)
+    store = RocksStore(str(tmp_path / "db"), RocksDbConfig(write_buffer_size_bytes=1 << 20), lambda: usable)
     _fill(store, range(3))
     store._db = _FullDisk(store._db)  # type: ignore[assignment]
     with pytest.raises(StorageFault, match="No space left"):
@@ -382,24 +381,24 @@ def test_the_files_carry_what_the_reference_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checksum", sorted(CHECKSUMS))
-@pytest.mark.parametrize("compression", Compression)
-def test_other_options_open_the_same_data(checksum: str, compression: Compression, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "lz4"), [("locations", True), ("locations", False), ("ledgers", True)])
+def test_other_options_open_the_same_data(checksum: str, kind: str, lz4: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "db")
-    unusual = RocksOptions(
-        block_cache_size=0,
-        bloom_bits_per_key=0,
-        checksum=checksum,
-        compression=compression,
+    unusual = RocksDbConfig(
+        block_cache_size_bytes=0,
+        bloom_filter_bits_per_key=0,
+        checksum_type=checksum,
+        lz4_compression=lz4,
         format_version=4,
         num_levels=5,
-        log_directory=str(tmp_path / "log"),
+        log_path=str(tmp_path / "log"),
     )
-    store = RocksStore(path, unusual)
+    store = RocksStore(path, unusual, kind=StoreKind(kind))
     _fill(store, range(100))
     store.compact()
     store.close()
     assert list((tmp_path / "log").iterdir())
-    store = RocksStore(path, replace(unusual, checksum="kxxHash", compression=Compression.LZ4, format_version=5))
+    store = RocksStore(path, replace(unusual, checksum_type="kxxHash", lz4_compression=True, format_version=5))
     assert len(list(store.scan(end=NEGATIVE))) == 100
     store.close()
 
@@ -417,7 +416,7 @@ def test_too_few_descriptors_are_no_damage(tmp_path: Path) -> None:
 def test_each_table_begins_with_its_number_and_one_that_the_manifest_lost_is_missed(tmp_path: Path) -> None:
     """No table is missed in sound ones: not behind a failed write, a compaction, or a start."""
     path = tmp_path / "db"
-    options = RocksOptions(level0_files=100)  # no compaction, of which RocksDB itself would tell
+    options = RocksDbConfig(files_in_level0=100)  # no compaction, of which RocksDB itself would tell
     store = RocksStore(str(path), options)
     assert store.has_all_tables(), "nothing was written"
     (manifest,) = path.glob("MANIFEST-*")

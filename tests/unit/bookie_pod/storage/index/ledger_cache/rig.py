@@ -5,8 +5,9 @@ from __future__ import annotations
 from bookie_pod.metrics.memtable_storage import LedgerCacheMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.entry_log import LedgerDirStates
-from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
+from bookie_pod.storage.index.ledger_cache import LedgerCache
 from tests.support.memory_files import MemoryFiles
+from tests.support.production import production
 
 KEY = bytes(range(20))
 
@@ -44,7 +45,7 @@ class Rig:
         self.states = LedgerDirStates(["/a", "/b"])
         self.counts = Counts()
         self.syncs = 0
-        self.options = LedgerCacheOptions(**{"page_bytes": 64, "min_usable_bytes": 0, **options})
+        self.options = production(**{"page_size_bytes": 64, "min_usable_for_index_file_bytes": 0, **options})
         self.cache = self._open()
 
     def _open(self) -> LedgerCache:

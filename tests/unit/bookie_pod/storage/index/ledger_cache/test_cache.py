@@ -14,14 +14,14 @@ from bookie_pod.storage.entry_log import DiskState, LedgerDirStates
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
-from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions
-from bookie_pod.storage.index.ledger_cache.cache import default_page_limit
+from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 from bookie_pod.storage.index.ledger_cache.flusher import TOGETHER
 from bookie_pod.storage.index.ledger_cache.page_table import IndexPage
 from bookie_pod.storage.index.ledger_cache.records import IndexRecords
 from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord
-from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
+from bookie_protocol.errors import BadRequest, NoLedgerIndex, StorageFault
+from tests.support.production import changed, production
 from tests.unit.bookie_pod.storage.index.ledger_cache.rig import KEY, Rig
 
 GOLDEN = Path(__file__).parents[5] / "golden"
@@ -29,7 +29,7 @@ GOLDEN = Path(__file__).parents[5] / "golden"
 
 def _golden(name: str, folder: Path, files: Files | None = None) -> LedgerCache:
     shutil.copytree(GOLDEN / name, folder / name)
-    return LedgerCache(files or PosixFiles(), LedgerDirStates([str(folder / name)]), LedgerCacheOptions(), lambda: None)
+    return LedgerCache(files or PosixFiles(), LedgerDirStates([str(folder / name)]), production(), lambda: None)
 
 
 def _without_check(path: Path) -> bytes:
@@ -43,7 +43,7 @@ def test_files_of_the_reference_are_read_and_written_byte_for_byte(name: str, tm
     cache = _golden(name, tmp_path)
     rebuilt = tmp_path / "rebuilt"
     rebuilt.mkdir()
-    ours = LedgerCache(PosixFiles(), LedgerDirStates([str(rebuilt)]), LedgerCacheOptions(), lambda: None)
+    ours = LedgerCache(PosixFiles(), LedgerDirStates([str(rebuilt)]), production(), lambda: None)
     assert sorted(cache.records.ledger_ids()) == [0, 1, 7, 8, 9, 10, 17, 27]
     for ledger_id in cache.records.ledger_ids():
         record = cache.records.get(ledger_id)
@@ -64,7 +64,7 @@ def test_files_of_the_reference_are_read_and_written_byte_for_byte(name: str, tm
 
 
 def test_a23_entry_5000_is_slot_904_of_the_page_that_begins_at_4096() -> None:
-    rig = Rig(page_bytes=8192)
+    rig = Rig(page_size_bytes=8192)
     rig.add(1)
     rig.cache.put(1, [5000], [0x5_0000_0404])
     page = rig.cache.pages.peek(1, 4096)
@@ -189,7 +189,7 @@ def _record(rig: Rig, ledger_id: int):  # type: ignore[no-untyped-def]
 
 
 def test_open_files_are_bounded_and_those_in_use_stay() -> None:
-    rig = Rig(open_files=2)
+    rig = Rig(open_file_limit=2)
     rig.add(*range(6))
     for ledger_id in range(6):
         rig.cache.put(ledger_id, [0], [ledger_id + 1])
@@ -383,10 +383,10 @@ def test_who_lost_pages_keeps_what_his_header_says_and_who_is_gone_says_nothing(
 
 
 def test_a_file_of_version_0_keeps_it() -> None:
-    rig = Rig(version=0)
+    rig = Rig(file_info_format_version=0)
     rig.add(1)
     rig.flush()
-    rig.options = replace(rig.options, version=1)
+    rig.options = changed(rig.options, file_info_format_version=1)
     rig.reopen()
     rig.cache.records.put(1, replace(_record(rig, 1), fenced=True, explicit_lac=bytes(20)))
     rig.add(2)
@@ -422,17 +422,6 @@ def test_keys_that_no_header_holds_are_refused() -> None:
     with pytest.raises(BadRequest, match="600 bytes"):
         rig.cache.records.set_master_key(1, b"k" * 600)
     assert rig.cache.records.get(1) is None
-
-
-@pytest.mark.parametrize("options", [{"page_bytes": 12}, {"page_limit": 0}, {"open_files": 0}, {"version": 2}])
-def test_impossible_options_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(InvalidConfiguration):
-        LedgerCacheOptions(**options)
-
-
-def test_the_default_page_limit_is_a_third_of_the_memory() -> None:
-    assert default_page_limit(3 << 20, 8192) == 128
-    assert default_page_limit(1, 8192) == 1
 
 
 def test_idle_files_are_closed() -> None:
@@ -558,7 +547,7 @@ def test_what_was_lost_in_the_middle_of_a_look_is_not_denied(entry_id: int, monk
 
 
 def test_files_in_use_beyond_the_limit_are_closed_when_they_are_let_go() -> None:
-    rig = Rig(open_files=1)
+    rig = Rig(open_file_limit=1)
     rig.add(1, 2, 3)
     for ledger_id in (1, 2, 3):
         rig.cache.put(ledger_id, [0], [7])

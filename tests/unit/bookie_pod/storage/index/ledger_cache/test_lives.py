@@ -15,7 +15,7 @@ from tests.unit.bookie_pod.storage.index.ledger_cache.rig import Rig
 
 def _with_a_file() -> Rig:
     """Ledger 1 has a file with the locations of entries 0 to 4, and nothing of it is in memory."""
-    rig = Rig(open_files=1)
+    rig = Rig(open_file_limit=1)
     rig.add(1)
     rig.cache.put(1, range(5), range(100, 105))
     rig.flush()
