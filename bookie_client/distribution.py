@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_protocol.errors import BadRequest
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 MAX_ENSEMBLE: Final = 200
 
@@ -73,6 +74,12 @@ class Quorums:
         object.__setattr__(
             self, "_write_sets", tuple(map(schedule.__getitem__, range(self.ensemble))) if short else schedule
         )
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata) -> Quorums:
+        """Return a ledger's quorums. An ack quorum of 0, which Java allows, counts as 1: its writers are told of an
+        entry when the first bookie has it."""
+        return cls(metadata.ensemble_size, metadata.write_quorum_size, max(1, metadata.ack_quorum_size))
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """Positions that hold the entry, in the order in which they are asked."""

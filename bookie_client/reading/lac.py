@@ -32,12 +32,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from bookie_client.connection.request import EntryAnswer, LacAnswer
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.patience import heard
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import LAST_ENTRY, NO_LAC, read_header
 from bookie_protocol.errors import (
@@ -231,11 +233,6 @@ def _answer(task: asyncio.Task[T]) -> T | PodkeeperError:
     return fresh(error) if isinstance(error, PodkeeperError) else task.result()
 
 
-def quorums_of(metadata: LedgerMetadata) -> Quorums:
-    """A ledger's quorums, for the arithmetic of write sets."""
-    return Quorums(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
-
-
 def least_lac(metadata: LedgerMetadata) -> int:
     """Return the last entry that the metadata alone confirm: the one before the last segment, or the end of a
     closed ledger."""
@@ -245,12 +242,13 @@ def least_lac(metadata: LedgerMetadata) -> int:
 async def read_last_confirmed(
     context: ClientContext, metadata: LedgerMetadata, digest: DigestManager, *, hears_all: bool = False
 ) -> int:
-    """The LAC that the current ensemble knows. `hears_all`: the highest of all bookies that answer.
+    """The LAC that the current ensemble knows. `hears_all`: the highest of all bookies that answer; one that is busy
+    is asked again.
 
     Raises `Unauthorized` at once; else, when too few bookies answered, the last error, naming all of them.
     """
-    vote = LacVote(quorums_of(metadata), hears_all=hears_all)
-    async with Ballot(_requests(context, metadata)) as ballot:
+    vote = LacVote(Quorums.of(metadata), hears_all=hears_all)
+    async with Ballot(_requests(context, metadata, hears_all=hears_all)) as ballot:
         async for position, answer in ballot:
             _count(vote, position, answer, metadata.ledger_id, digest)
             if vote.outcome is not VoteOutcome.OPEN:
@@ -267,7 +265,7 @@ async def try_read_last_confirmed(
 
     Raises `Unauthorized` at once; else the last error, when no bookie answered.
     """
-    vote = LacVote(quorums_of(metadata))
+    vote = LacVote(Quorums.of(metadata))
     best = max(known, least_lac(metadata))
     answered = False
     async with Ballot(_requests(context, metadata)) as ballot:
@@ -309,11 +307,11 @@ def vote_failure(metadata: LedgerMetadata, vote: LacVote, what: str) -> Podkeepe
 # --- inside ---------------------------------------------------------------------------------------------------
 
 
-def _requests(context: ClientContext, metadata: LedgerMetadata) -> dict[int, Coroutine[Any, Any, Answer]]:
-    return {
-        position: _request(context, bookie, metadata.ledger_id)
-        for position, bookie in enumerate(metadata.last_ensemble)
-    }
+def _requests(
+    context: ClientContext, metadata: LedgerMetadata, *, hears_all: bool = False
+) -> dict[int, Coroutine[Any, Any, Answer]]:
+    asks = [partial(_request, context, bookie, metadata.ledger_id) for bookie in metadata.last_ensemble]
+    return {position: heard(ask) if hears_all else ask() for position, ask in enumerate(asks)}
 
 
 async def _request(context: ClientContext, bookie: str, ledger_id: int) -> Answer:

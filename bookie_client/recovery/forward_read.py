@@ -12,7 +12,8 @@ Invariants
   Then fewer than Qa copies can exist, now and ever: it was never acknowledged. A time-out, a lost connection, a fault,
   a damaged copy or a ledger in limbo is never such a word.
 - Where the recovery `hears_all` (healing's do), the others of the write set have answered too, or failed: a copy on any
-  of them wins over those that deny it, who may have lost theirs without a trace.
+  of them wins over those that deny it, who may have lost theirs without a trace. A bookie that is busy, or whose
+  connection broke, has not failed yet: it is asked again.
 - Unknown: all replicas answered, and neither holds. The recovery fails, and another one may know more.
 - The verdict, once it is not `OPEN`, never changes. Once it is reached, no request of the read is under way any more.
 
@@ -26,12 +27,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
+from bookie_client.connection.request import EntryAnswer
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.patience import heard
 from bookie_client.reading.entry_read import read_failure
-from bookie_client.reading.lac import is_negative, quorums_of
+from bookie_client.reading.lac import is_negative
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import read_header
@@ -55,7 +59,7 @@ class RecoveryParts:
     quorums: Quorums = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "quorums", quorums_of(self.metadata))
+        object.__setattr__(self, "quorums", Quorums.of(self.metadata))
 
     def weighed(self, bookie: str, error: PodkeeperError) -> PodkeeperError:
         """Return the error to count for a bookie's answer: the "no" of a distrusted bookie is not a promise."""
@@ -64,6 +68,18 @@ class RecoveryParts:
                 f"bookie {bookie} may have lost entries of ledger {self.ledger_id}: its no counts for nothing"
             )
         return error
+
+    async def read(self, bookie: str, entry_id: int) -> EntryAnswer:
+        """Read an entry of one bookie behind its fence. Raise what the bookie answers."""
+        ask = partial(
+            self.context.operations.read_entry,
+            bookie,
+            self.ledger_id,
+            entry_id,
+            fence_key=self.master_key,
+            high_priority=True,
+        )
+        return await (heard(ask) if self.hears_all else ask())
 
     @property
     def ledger_id(self) -> int:
@@ -147,9 +163,7 @@ class _ForwardRead:
 
     async def _ask(self, bookie: str) -> FoundEntry:
         parts = self._parts
-        answer = await parts.context.operations.read_entry(
-            bookie, parts.ledger_id, self._entry_id, fence_key=parts.master_key, high_priority=True
-        )
+        answer = await parts.read(bookie, self._entry_id)
         payload = parts.digest.verify(answer.entry, parts.ledger_id, self._entry_id)
         return FoundEntry(self._entry_id, read_header(answer.entry).length, payload)
 

@@ -39,7 +39,6 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from bookie_client.access import LedgerAccess
-from bookie_client.connection.request import EntryAnswer
 from bookie_client.context import ClientContext
 from bookie_client.metadata_update import read_same, update_metadata
 from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, least_lac, vote_failure
@@ -227,20 +226,14 @@ class Fencing:
     async def _fence(self, bookie: str) -> LastEntry:
         """The bookie's last entry. `_LastEntryUnreadable`: the bookie is fenced, and cannot read that entry."""
         try:
-            answer = await self._read_behind_the_fence(bookie, LAST_ENTRY)
+            answer = await self._parts.read(bookie, LAST_ENTRY)
         except StorageFault as error:
             # One answer stands for two facts: the fence, and the entry read behind it. An entry that no ledger has is
             # denied from the index alone, so this second answer tells of the fence whatever the disk says of the entry.
             with suppress(NotThere):
-                await self._read_behind_the_fence(bookie, NO_ENTRY)
+                await self._parts.read(bookie, NO_ENTRY)
             raise _LastEntryUnreadable(str(error)) from error
         return LastEntry.of(self._parts.digest, self._parts.ledger_id, answer.entry)
-
-    async def _read_behind_the_fence(self, bookie: str, entry_id: int) -> EntryAnswer:
-        parts = self._parts
-        return await parts.context.operations.read_entry(
-            bookie, parts.ledger_id, entry_id, fence_key=parts.master_key, high_priority=True
-        )
 
 
 class _Rewrites(AddState):

@@ -39,6 +39,7 @@ from typing import Final
 from bookie_client.access import LedgerAccess, replica_access
 from bookie_client.bookies import Registration, Registrations
 from bookie_client.client import Client
+from bookie_client.patience import Patience
 from bookie_client.reading.lac import least_lac, read_last_confirmed
 from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
 from bookie_client.replication.lists import YIELD_EVERY, Lists, first_missing
@@ -51,7 +52,6 @@ from bookie_client.replication.replica_reads import (
     Look,
     ReplicaReads,
 )
-from bookie_client.replication.source_reads import Patience
 from bookie_client.replication.tail import Tail, find_tail
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestManager, DigestType

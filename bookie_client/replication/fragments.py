@@ -99,18 +99,13 @@ class Fragment:
         return self.quorums.write_set(entry_id)
 
 
-def quorums_of(metadata: LedgerMetadata) -> Quorums:
-    """A ledger's quorums. Old ledgers may name an ack quorum of 0: they count as having one of 1."""
-    return Quorums(metadata.ensemble_size, metadata.write_quorum_size, max(1, metadata.ack_quorum_size))
-
-
 def fragments(ledger_id: int, metadata: LedgerMetadata, lac: int) -> tuple[Fragment, ...]:
     """All fragments of a ledger, one for each segment, in order.
 
     `lac`: the last add confirmed of a ledger that is not closed, or -1 if it is unknown: then everything in front of
     the last segment is known, and the last segment counts as empty. Of a closed ledger it is not looked at.
     """
-    quorums = quorums_of(metadata)
+    quorums = Quorums.of(metadata)
     starts = metadata.first_entry_ids
     end = metadata.last_entry_id if metadata.is_closed else lac
     # Segments may begin behind the last entry of a closed ledger (apache/bookkeeper#3917): nothing is stored there.

@@ -15,10 +15,11 @@ from typing import Final
 
 from bookie_client.access import LedgerAccess
 from bookie_client.context import ClientContext
+from bookie_client.patience import Patience
 from bookie_client.reading.lac import LastEntry
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.lists import Lists
-from bookie_client.replication.source_reads import FAULTY_ANSWERS, Outcome, Patience, SourceReads
+from bookie_client.replication.source_reads import FAULTY_ANSWERS, Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
 from bookie_protocol.entry import LAST_ENTRY, NO_LAC, read_header

@@ -27,6 +27,7 @@ from bookie_client.access import LedgerAccess
 from bookie_client.connection.request import Request
 from bookie_client.context import ClientContext
 from bookie_client.distribution import columns_of
+from bookie_client.patience import Patience
 from bookie_client.replication.fragments import Fragment
 from bookie_protocol.entry import ENTRY_HEADER_SIZE, ENTRY_IDS
 from bookie_protocol.errors import (
@@ -47,24 +48,6 @@ _TOLD: Final = 3
 """Entries of which a message says what each bookie answered."""
 BUSY_TRIES: Final = 9
 BUSY_SECONDS: Final = 0.05
-
-
-@dataclass(slots=True)
-class Patience:
-    """Retries while a bookie is busy or away: the number of tries, and pauses that double, the first of `pause`
-    seconds."""
-
-    tries: int
-    pause: float
-
-    async def again(self) -> bool:
-        """Pause before another try; False, at once, behind the last one."""
-        self.tries -= 1
-        if self.tries <= 0:
-            return False
-        await asyncio.sleep(self.pause)
-        self.pause *= 2
-        return True
 
 
 def _no_errors() -> dict[int, dict[str, PodkeeperError]]:

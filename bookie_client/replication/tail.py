@@ -26,9 +26,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from bookie_client.access import LedgerAccess
+from bookie_client.patience import Patience
 from bookie_client.replication.fragments import Fragment, StripedEntries
 from bookie_client.replication.replica_reads import CHUNK_SINGLES, Look, ReplicaReads
-from bookie_client.replication.source_reads import FAULTY_ANSWERS, Patience
+from bookie_client.replication.source_reads import FAULTY_ANSWERS
 from bookie_protocol.errors import NoSuchEntry, NotThere, PodkeeperError, TooManyRequests
 from bookie_protocol.metadata_service.findings import Finding, distrusted, entries_to_read
 from bookie_protocol.wire.availability import Availability

@@ -18,6 +18,7 @@ from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.connection.request import EntryAnswer
+from bookie_client.distribution import Quorums
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.streams.model import APPLICATION, AT_ONCE, STREAM_KEY, WRITER_KEY, StreamSettings
 from bookie_client.streams.publishing import WITH_CUSTOM_METADATA, check_stays
@@ -102,12 +103,12 @@ class StreamLedgers:
     async def _is_kept(self, metadata: LedgerMetadata, entry_id: int) -> bool:
         """Return whether an ack quorum has the entry. Raises `CouldNotTell`."""
         read = partial(self.client.operations.read_entry, ledger_id=metadata.ledger_id, entry_id=entry_id)
-        bookies = metadata.bookies_for(entry_id)
+        bookies, needed = metadata.bookies_for(entry_id), Quorums.of(metadata).ack
         found = await asyncio.gather(*map(read, bookies), return_exceptions=True)
-        if sum(isinstance(each, EntryAnswer) for each in found) >= metadata.ack_quorum_size:
+        if sum(isinstance(each, EntryAnswer) for each in found) >= needed:
             return True
         absent = sum(isinstance(each, NotThere) for each in found)
-        if len(bookies) - absent < metadata.ack_quorum_size:
+        if len(bookies) - absent < needed:
             return False
         error = next(each for each in found if isinstance(each, BaseException) and not isinstance(each, NotThere))
         raise fresh(error) if isinstance(error, PodkeeperError) else error

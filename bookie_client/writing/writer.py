@@ -77,7 +77,7 @@ class WriteHandle:
         self.ledger_id = value.ledger_id
         self._context = context
         self._metadata = metadata
-        quorums = Quorums(value.ensemble_size, value.write_quorum_size, value.ack_quorum_size)
+        quorums = Quorums.of(value)
         self._state = make_add_state(
             context, value.ledger_id, quorums, value.last_ensemble, deferred_sync=deferred_sync
         )

@@ -18,7 +18,6 @@ import structlog
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, ClusterView, PlacementPolicy, ReplacementRequest
-from bookie_client.replication.fragments import quorums_of
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.marking import Marked, Marker
 from bookie_pod.autorecovery.auditor.schedule import MS
@@ -73,7 +72,7 @@ class PlacementCheck:
             return Look({"ledgers": 1, "could_not_tell": 1})
         if not metadata.is_closed:
             return Look({"open": 1})
-        quorums = quorums_of(metadata)
+        quorums = Quorums.of(metadata)
         view = await self._cluster()
         reports = {e: self._policy.check(e, quorums, view).adherence for e in _with_entries(metadata)}
         failing = [ensemble for ensemble, adherence in reports.items() if adherence is Adherence.FAIL]

@@ -20,9 +20,10 @@ from typing import Final
 
 from bookie_client.access import replica_access
 from bookie_client.client import Client
+from bookie_client.patience import Patience
 from bookie_client.replication.check import verdict_of
 from bookie_client.replication.fragments import Fragment, fragments
-from bookie_client.replication.source_reads import Outcome, Patience, SourceReads
+from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError, TooManyRequests
 from pyspark_bookie.jobs.replicas.coverage import runs_of_entries

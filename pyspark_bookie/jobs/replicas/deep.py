@@ -32,8 +32,9 @@ import numpy as np
 
 from bookie_client.access import LedgerAccess
 from bookie_client.client import Client
+from bookie_client.patience import Patience
 from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.source_reads import Outcome, Patience, SourceReads
+from bookie_client.replication.source_reads import Outcome, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle, piece_bytes
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager, DigestType

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from bookie_client.client import Client
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, ClusterView, ReplacementRequest
-from bookie_client.replication.fragments import Fragment, fragments, quorums_of
+from bookie_client.replication.fragments import Fragment, fragments
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
@@ -70,7 +70,7 @@ class PlacementCheck:
         """One for each segment with entries whose ensemble fails; none of a ledger that is not closed."""
         if not metadata.is_closed:
             return
-        quorums = quorums_of(metadata)
+        quorums = Quorums.of(metadata)
         for fragment in fragments(metadata.ledger_id, metadata, -1):
             if not fragment.count:
                 continue

@@ -2,19 +2,21 @@
 
 import pytest
 
+from bookie_client import patience
 from bookie_client.access import access_to
 from bookie_client.recovery.recovery import recover_ledger
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import RecoveryFailed
+from bookie_protocol.entry import LAST_ENTRY
+from bookie_protocol.errors import RecoveryFailed, TooManyRequests
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.unit.bookie_client.recovery.crashed import LEDGER
 from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
 
 
-async def recover(client, *distrusted):
+async def recover(client, *distrusted, **options):
     stored = await client.stored_metadata(LEDGER)
     access = access_to(stored.value, None, DigestType.CRC32C)
-    return (await recover_ledger(client.context, stored, access, frozenset(distrusted))).value
+    return (await recover_ledger(client.context, stored, access, frozenset(distrusted), **options)).value
 
 
 async def emptied(cluster, *bookies):
@@ -64,3 +66,46 @@ async def test_without_enough_others_nobody_can_tell_the_end(cluster):
         with pytest.raises(RecoveryFailed, match="lost entries of ledger"):
             await recover(client, "b1", "b2")
         assert ledger.stored.state is LedgerState.IN_RECOVERY
+
+
+@pytest.fixture
+def refuses(cluster, monkeypatch):
+    """Let a bookie refuse the first read of each of some entries, as one that is busy or hangs up."""
+    monkeypatch.setattr(patience, "HEARD_SECONDS", 0.001)
+
+    def once(name, entry_ids, hangs_up):
+        server, left = cluster.servers[name], set(entry_ids)
+        read = server.bookie.read
+
+        def refusing(ledger_id, entry_id, fence_key=None):
+            if entry_id in left:
+                left.discard(entry_id)
+                if hangs_up:
+                    for connection in list(server.connections):
+                        connection.abort()
+                raise TooManyRequests("not now")
+            return read(ledger_id, entry_id, fence_key)
+
+        monkeypatch.setattr(server.bookie, "read", refusing)
+        return left
+
+    return once
+
+
+@pytest.mark.parametrize("hangs_up", [False, True], ids=["busy", "hangs up"])
+async def test_a_bookie_that_refuses_once_is_heard(cluster, refuses, hangs_up):
+    """Only the third bookie can tell of the last entry, which it acknowledged with the first one, empty by now."""
+    ledger, _ = await acknowledged_by_two(cluster)
+    left = refuses(ledger.metadata.bookies_for(5)[2], [5, LAST_ENTRY], hangs_up)
+    async with cluster.client(reconnect_delay=1e-6) as client:  # else a connection that ends so young counts as down
+        assert (await recover(client, hears_all=True)).last_entry_id == 5
+    assert not left
+
+
+async def test_a_bookie_that_stays_busy_is_not_waited_for_without_end(cluster, monkeypatch):
+    monkeypatch.setattr(patience, "HEARD_SECONDS", 0.001)
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(5))
+    cluster.bookie("b1").fail_reads = TooManyRequests
+    async with cluster.client() as client:
+        assert (await recover(client, hears_all=True)).last_entry_id == 4

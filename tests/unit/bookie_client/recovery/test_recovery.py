@@ -50,6 +50,16 @@ async def test_a_dead_writers_ledger_is_closed_behind_its_last_entry(cluster, ve
     assert all(ledger.fenced(bookie) for bookie in ABC)
 
 
+async def test_an_ack_quorum_of_zero_counts_as_one(cluster):
+    """Java allows it: such a writer is told of an entry when one bookie has it."""
+    ledger = await crashed(cluster, quorums=(3, 3, 0))
+    ledger.put_all(*range(5))
+    ledger.put(5, "b2")
+    async with cluster.client() as client:
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(5)
+
+
 async def test_headers_lag_by_one_and_recovery_finds_the_entry_behind(cluster, version):
     for name in ABC:
         await cluster.add_bookie(name)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_client import patience
 from bookie_client.access import replica_access
 from bookie_client.replication import check, lists, replica_reads
 from bookie_client.replication.check import (
@@ -37,7 +38,14 @@ from bookie_protocol.errors import (
 from bookie_protocol.metadata_service.findings import Finding, Reason, absences, all_of
 from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, noted_pauses, written
+from tests.unit.bookie_client.replication.cluster import (
+    PASSWORD,
+    CountingThrottle,
+    noted_pauses,
+    payload,
+    stored,
+    written,
+)
 
 ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, PodkeeperError)]
 
@@ -141,6 +149,30 @@ async def test_a_busy_bookie_is_asked_again_a_few_times(models, monkeypatch, ref
         model.fail_reads = busy
         assert verdicts(await LedgerChecker(client).check(ledger_id)) == {"a": "GOOD", "b": verdict, "c": "GOOD"}
         assert (len(asked), slept) == (refusals, pauses)
+
+
+async def test_the_end_is_not_known_before_a_busy_bookie_was_heard(models, monkeypatch):
+    """The others answer, and one of them knows of no entry."""
+    slept = noted_pauses(monkeypatch, patience, "HEARD_SECONDS")
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        for i in range(10):
+            await ledger.append(payload(i))
+        for bookie, last in zip("abc", (9, -1, 4), strict=True):
+            await stored(client, bookie, ledger.ledger_id, 9)
+            entries = models.model(bookie).ledgers[ledger.ledger_id].entries
+            for entry_id in range(last + 1, 10):
+                del entries[entry_id]
+        model, read_lac = models.model("a"), models.model("a").read_lac
+
+        def busy(ledger_id):
+            model.read_lac = read_lac
+            raise errors.TooManyRequests("not now")
+
+        model.read_lac = busy
+        assert (await LedgerChecker(client).check(ledger.ledger_id)).lac == 8
+        assert slept == [1]
 
 
 async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, version):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from bookie_client import patience
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.closing import close_checked
@@ -17,7 +18,7 @@ from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.findings import Finding, Reason
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, stored
+from tests.unit.bookie_client.replication.cluster import PASSWORD, noted_pauses, payload, stored
 
 
 async def worker(client, ledger_id):
@@ -130,8 +131,9 @@ async def test_one_empty_bookie_ends_no_ledger_because_it_answers_first(models, 
 
 
 @MARKS
-async def test_a_look_that_saw_nothing_closes_nothing(models, mark):
+async def test_a_look_that_saw_nothing_closes_nothing(models, monkeypatch, mark):
     """No bookie told the last add confirmed, so the look could not see that the second one lost its disk."""
+    noted_pauses(monkeypatch, patience, "HEARD_SECONDS")
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id, ensemble = await half_acknowledged(models, client)
@@ -150,7 +152,8 @@ async def test_a_look_that_saw_nothing_closes_nothing(models, mark):
         assert closed.last_entry_id == 10
 
 
-async def test_a_look_that_saw_nothing_is_no_error_if_the_ledger_is_closed_meanwhile(models):
+async def test_a_look_that_saw_nothing_is_no_error_if_the_ledger_is_closed_meanwhile(models, monkeypatch):
+    noted_pauses(monkeypatch, patience, "HEARD_SECONDS")
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id, ensemble = await half_acknowledged(models, client)
