@@ -15,6 +15,7 @@ import pytest
 
 from bookie_pod.storage.engines.detection import SWAP_FILE
 from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.index.index_file import relative_folder
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.convert import conversion
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
@@ -120,6 +121,7 @@ def _rebuild_index_files(disk: MemoryToolStores) -> None:
 
 CASES = {
     "db-to-sorted": ("db", "sorted", _convert(IndexKind.FILES)),
+    "db-begun-as-sorted-to-sorted": ("db", "sorted", _convert(IndexKind.FILES)),
     "interleaved-to-db": ("interleaved", "db", _convert(IndexKind.DATABASES)),
     "rebuild-locations": ("db", "db", _rebuild(StoreKind.LOCATIONS)),
     "rebuild-ledgers": ("db", "db", _rebuild(StoreKind.LEDGERS)),
@@ -145,6 +147,8 @@ def _serving(disk: MemoryToolStores, source: str, target: str) -> Contents:
 def test_a_death_at_any_operation_loses_nothing(case: str) -> None:
     source, target, run = CASES[case]
     disk = _written(source)
+    if "begun-as" in case:
+        disk.files.makedirs(f"{FOLDER}/{relative_folder(0)}")  # the stamp of the engine that the bookie began with
     expected = _contents(disk, source)
     assert [len(entries) for _, entries in (expected[ledger_id] for ledger_id in LEDGERS)] == list(LEDGERS.values())
     whole = disk.copy()

@@ -22,7 +22,10 @@ class MemoryToolStores:
         self.stores = stores
 
     def exists(self, path: str) -> bool:
-        return path in self.stores.stores or self.files.exists(path)
+        return self.stores.exists(path)
+
+    def is_there(self, path: str) -> bool:
+        return self.stores.exists(path) or self.files.exists(path)
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
         return self.stores.open(path, kind)

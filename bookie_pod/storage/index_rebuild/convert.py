@@ -47,7 +47,7 @@ from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
 from bookie_pod.storage.index.locations import KEY, LocationRun
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.index_rebuild.swap import Move, ToolStores, free_backup_suffix, remove_tree, swap
+from bookie_pod.storage.index_rebuild.swap import Move, ToolStores, free_backup_suffix, remove_empty, remove_tree, swap
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX, DiskLayout, IndexKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
@@ -302,7 +302,7 @@ class ToDatabases(Conversion):
 
     def commit(self) -> None:
         self.close()
-        self.report.backup = FILES_FOLDER + free_backup_suffix(self._files, self._folder)
+        self.report.backup = FILES_FOLDER + free_backup_suffix(self._stores, self._folder, [FILES_FOLDER])
         trees = _top_folders(self._files, self._folder)
         moves: list[Move] = [
             (f"converted{BUILDING_SUFFIX}/{kind.value}", kind.value)
@@ -311,7 +311,7 @@ class ToDatabases(Conversion):
         moves += [(tree, f"{self.report.backup}/{tree}") for tree in trees]
         self._files.makedirs(f"{self._folder}/{self.report.backup}")
         swap(self._files, self._stores, self._folder, "convert to DbLedgerStorage", moves)
-        remove_tree(self._files, f"{self._folder}/converted{BUILDING_SUFFIX}")
+        remove_empty(self._files, f"{self._folder}/converted{BUILDING_SUFFIX}")
 
     def close(self) -> None:
         target, self._target = self._target, None
@@ -356,17 +356,16 @@ class ToIndexFiles(Conversion):
         if self._new_flags != self._flags.read():
             self._flags.write(self._new_flags)
         self._source.close()
-        suffix = free_backup_suffix(self._files, self._folder)
+        suffix = free_backup_suffix(self._stores, self._folder, [kind.value for kind in StoreKind])
         self.report.backup = f"{StoreKind.LEDGERS.value}{suffix} and {StoreKind.LOCATIONS.value}{suffix}"
-        for tree in _top_folders(self._files, self._folder):
-            remove_tree(self._files, f"{self._folder}/{tree}")  # empty, or this would not have been opened
+        trees = _top_folders(self._files, self._tree())
+        for tree in sorted({*_top_folders(self._files, self._folder), *trees}):
+            remove_empty(self._files, f"{self._folder}/{tree}")  # such as the stamp of an engine that was begun with
         drop_seals(self._files, [self._folder])
-        moves: list[Move] = [
-            (f"{FILES_FOLDER}{BUILDING_SUFFIX}/{tree}", tree) for tree in _top_folders(self._files, self._tree())
-        ]
+        moves: list[Move] = [(f"{FILES_FOLDER}{BUILDING_SUFFIX}/{tree}", tree) for tree in trees]
         moves += [(kind.value, kind.value + suffix) for kind in (StoreKind.LEDGERS, StoreKind.LOCATIONS)]
         swap(self._files, self._stores, self._folder, "convert to index files", moves)
-        remove_tree(self._files, self._tree())
+        remove_empty(self._files, self._tree())
 
     def close(self) -> None:
         """Do nothing: it keeps nothing of its own open."""

@@ -90,8 +90,11 @@ class OfflineRebuild:
     def _old(self, kind: StoreKind) -> OrderedStore | None:
         """An old database; None if there is none, or it does not open."""
         path = f"{self._folder}/{kind.value}"
-        if not self._readers.exists(path):
-            return None
+        try:
+            if not self._readers.exists(path):
+                return None
+        except OSError as error:
+            raise storage_fault(f"cannot look into {path}", error) from error
         try:
             store = self._readers.open(path, kind)
         except ResourcesShort:
@@ -118,8 +121,8 @@ class OfflineRebuild:
         self.close()
         name = self.kind.value
         moves = [(f"{BUILD_FOLDER}/{name}", name)]
-        if self._stores.exists(f"{self._folder}/{name}") or self._files.exists(f"{self._folder}/{name}"):
-            self.backup = name + free_backup_suffix(self._files, self._folder)
+        if self._stores.is_there(f"{self._folder}/{name}"):
+            self.backup = name + free_backup_suffix(self._stores, self._folder, [name])
             moves.insert(0, (name, self.backup))
         swap(self._files, self._stores, self._folder, f"rebuild of {name}", moves)
         self._remove_build_folder()

@@ -9,7 +9,8 @@ running bookie's are finished by the next start of the bookie: what they were de
 
 Invariants
 - Before the file is there nothing of the old index was touched. After it, every rename is done, in order, each durable
-  before the next; one whose target exists was done before the crash.
+  before the next. One was done before a crash if its target is there and its source is gone, or is what a later rename
+  has put there. Where both are there otherwise, nothing is moved and nothing removed: neither may be thrown away.
 - The old index stays, under its backup name.
 - The contents of the folder in which a database is built do not count: any process that finds it may remove it, unless
   `index-swap.json` names it.
@@ -30,7 +31,7 @@ from typing import Final, Protocol
 import structlog
 
 from bookie_pod.storage.engines.detection import SWAP_FILE
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX
@@ -52,7 +53,10 @@ OPEN_PAUSE_S: Final = 0.02
 class IndexFolders(Protocol):
     """Folders and databases below an index folder, as whole things."""
 
-    def exists(self, path: str) -> bool: ...
+    def is_there(self, path: str) -> bool:
+        """Return whether anything is at `path`, a database that does not open included. `OSError`."""
+        ...
+
     def move(self, source: str, target: str) -> None:
         """Rename, durable on return. `OSError`."""
         ...
@@ -74,10 +78,9 @@ class DiskStores:
         self._stores = stores or RocksStores(files)
 
     def exists(self, path: str) -> bool:
-        """Return whether a database, or any other folder, is at `path`."""
-        kinds = {kind.value for kind in StoreKind}
-        if posixpath.basename(path) in kinds:
-            return self._stores.exists(path)
+        return self._stores.exists(path)
+
+    def is_there(self, path: str) -> bool:
         return self._files.exists(path)
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
@@ -102,20 +105,37 @@ def remove_tree(files: Files, path: str) -> None:
         files.unlink(path)
 
 
+def remove_empty(files: Files, path: str) -> None:
+    """Remove a folder in which there are only folders; no error if it is not there. `StorageFault`: it holds files."""
+    try:
+        if files.exists(path):
+            for name in files.listdir(path):
+                if not files.is_dir(f"{path}/{name}"):
+                    raise StorageFault(f"{path}/{name} is in the way of the new index: move it away")
+                remove_empty(files, f"{path}/{name}")
+            files.rmdir(path)
+    except OSError as error:
+        raise storage_fault(f"cannot remove {path}", error) from error
+
+
 def backup_suffix(now: float | None = None) -> str:
     """`.BACKUP-<UTC date and time>`, as the reference's tools name what they put aside."""
     return time.strftime(".BACKUP-%Y%m%d-%H%M%S", time.gmtime(now))
 
 
-def free_backup_suffix(files: Files, index_folder: str, now: float | None = None) -> str:
-    """A backup suffix that no name in the folder has yet: a swap takes a target that exists for done."""
-    suffix, names = backup_suffix(now), files.listdir(index_folder)
-    candidates = (suffix, *(f"{suffix}-{at}" for at in range(2, len(names) + 3)))
-    return next(found for found in candidates if not any(name.endswith(found) for name in names))
+def free_backup_suffix(folders: IndexFolders, index_folder: str, names: Sequence[str], now: float | None = None) -> str:
+    """A backup suffix with which none of these names is in the folder yet: a swap replaces nothing. `OSError`."""
+    suffix = found = backup_suffix(now)
+    at = 1
+    while any(folders.is_there(f"{index_folder}/{name}{found}") for name in names):
+        at += 1
+        found = f"{suffix}-{at}"
+    return found
 
 
 def swap(files: Files, folders: IndexFolders, index_folder: str, purpose: str, moves: Sequence[Move]) -> None:
-    """Write the moves down, then do them. `StorageFault`: `finish` them later."""
+    """Write the moves down, then do them. `StorageFault`: `finish` them later, if they were written down."""
+    _check_possible(folders, index_folder, moves)
     content = {"version": VERSION, "purpose": purpose, "moves": [list(move) for move in moves]}
     try:
         files.write_bytes_atomic(f"{index_folder}/{SWAP_FILE}", json.dumps(content, indent=1).encode())
@@ -157,14 +177,43 @@ def _written_down(files: Files, index_folder: str) -> tuple[str, list[Move]] | N
         ) from error
 
 
-def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Sequence[Move]) -> None:
+def _check_possible(folders: IndexFolders, index_folder: str, moves: Sequence[Move]) -> None:
+    """Raise `StorageFault` for moves that could be begun, but not ended."""
+    moved: dict[str, bool] = {}
     try:
         for source, target in moves:
-            if folders.exists(f"{index_folder}/{target}"):
-                continue  # done before a crash
-            if not folders.exists(f"{index_folder}/{source}"):
-                raise StorageFault(f"{index_folder}: neither {source} nor {target} is there; nothing more was changed")
-            folders.move(f"{index_folder}/{source}", f"{index_folder}/{target}")
+            if not moved.get(source, folders.is_there(f"{index_folder}/{source}")):
+                raise StorageFault(f"{index_folder}: {source} is not there; nothing was changed")
+            if moved.get(target, folders.is_there(f"{index_folder}/{target}")):
+                raise _both(index_folder, source, target)
+            moved[source], moved[target] = False, True
+    except OSError as error:
+        raise storage_fault(f"cannot look into {index_folder}", error) from error
+
+
+def _both(index_folder: str, source: str, target: str) -> StorageFault:
+    return StorageFault(
+        f"{index_folder}: {source} belongs in the place of {target}, and both are there; nothing more was changed: move"
+        f" {target} away, if it is not wanted"
+    )
+
+
+def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Sequence[Move]) -> None:
+    def is_there(name: str) -> bool:
+        return folders.is_there(f"{index_folder}/{name}")
+
+    try:
+        for at, (source, target) in enumerate(moves):
+            if not is_there(target):
+                if not is_there(source):
+                    raise StorageFault(
+                        f"{index_folder}: neither {source} nor {target} is there; nothing more was changed"
+                    )
+                folders.move(f"{index_folder}/{source}", f"{index_folder}/{target}")
+            elif is_there(source) and not any(
+                source == later and not is_there(origin) for origin, later in moves[at + 1 :]
+            ):
+                raise _both(index_folder, source, target)
         files.unlink(f"{index_folder}/{SWAP_FILE}")
         files.sync_directory(index_folder)
     except OSError as error:
@@ -225,7 +274,7 @@ class NewDatabase:
         path = f"{self._folder}/{name}"
         self._open(path).close()  # the old one has let go of it
         try:
-            backup = name + free_backup_suffix(self._files, self._folder)
+            backup = name + free_backup_suffix(self._stores, self._folder, [name])
             moves = [(name, backup), (f"{BUILD_FOLDER}/{name}", name)]
             swap(self._files, self._stores, self._folder, f"{PURPOSE} {name}", moves)
         except (StorageFault, OSError) as error:

@@ -101,6 +101,33 @@ def test_an_index_without_ledgers_is_converted_too(tmp_path: Path) -> None:
     assert contents(layout, "sorted") == {}
 
 
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+@pytest.mark.parametrize("empty", ["0", "0/0", "1", "1/2c"])
+def test_empty_folders_in_the_place_of_the_new_files_are_replaced(engine: str, empty: str, tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 3, 2: 3, 300: 3})
+    before = contents(layout, "db")
+    (Path(layout.ledgers[0]) / empty).mkdir(parents=True)
+    _convert(layout, IndexKind.FILES)
+    assert contents(layout, engine) == before
+    assert not list(Path(layout.ledgers[0]).glob("*.building"))
+
+
+@pytest.mark.parametrize("path", ["0/mine", "0/0/mine", "1/2c/mine"])
+def test_a_foreign_file_in_the_place_of_the_new_files_is_not_thrown_away(path: str, tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 3, 2: 3, 300: 3})
+    before = contents(layout, "db")
+    foreign = Path(layout.ledgers[0]) / path
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"mine")
+    with pytest.raises(StorageFault):
+        _convert(layout, IndexKind.FILES)
+    assert foreign.read_bytes() == b"mine"
+    assert contents(layout, "db") == before
+    foreign.unlink()
+    _convert(layout, IndexKind.FILES)
+    assert contents(layout, "sorted") == before
+
+
 def test_flags_of_the_storage_go_along(tmp_path: Path) -> None:
     layout = write_disk("sorted", tmp_path, {1: 2})
     storage = open_engine_on(layout, "sorted")

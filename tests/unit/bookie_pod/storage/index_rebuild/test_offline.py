@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -404,26 +405,85 @@ def test_slots_behind_damage_are_kept_from_the_old_file(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", list(StoreKind))
+def test_a_database_that_has_lost_its_current_file_is_put_aside(kind: StoreKind, tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 3, 2: 3})
+    (_current(layout) / kind.value / "CURRENT").unlink()
+    if kind is StoreKind.LOCATIONS:
+        _rebuild_locations(layout)
+    else:
+        _rebuild_ledgers(layout)
+    (backup,) = _current(layout).glob(f"{kind.value}.BACKUP-*")
+    assert not (backup / "CURRENT").exists()
+    served = contents(layout, "db")
+    assert {ledger_id: set(entries) for ledger_id, (_, entries) in served.items()} == {1: {0, 1, 2}, 2: {0, 1, 2}}
+
+
 # --- swaps ----------------------------------------------------------------------------------------------------
 
 
 def test_two_backups_of_one_second_get_different_names(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    first = free_backup_suffix(FILES, folder, 0)
+    folder, names = str(tmp_path), ["ledgers", "locations"]
+    first = free_backup_suffix(DiskStores(FILES), folder, names, 0)
     assert first == backup_suffix(0) == ".BACKUP-19700101-000000"
     (tmp_path / f"locations{first}").mkdir()
-    assert free_backup_suffix(FILES, folder, 0) == first + "-2"
+    assert free_backup_suffix(DiskStores(FILES), folder, names, 0) == first + "-2"
+
+
+def _write_down(folder: Path, *moves: tuple[str, str]) -> None:
+    content = {"version": 1, "purpose": "test", "moves": [list(each) for each in moves]}
+    (folder / "index-swap.json").write_text(json.dumps(content))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("present", [("a",), ("a", "b", "c"), ("a", "b", "x")])
+def test_a_swap_that_could_not_be_ended_is_not_begun(present: tuple[str, ...], tmp_path: Path) -> None:
+    for name in present:
+        (tmp_path / name).mkdir()
+    with pytest.raises(StorageFault):
+        swap(FILES, DiskStores(FILES), str(tmp_path), "test", [("a", "x"), ("b", "c")])
+    assert _names(tmp_path) == list(present)
 
 
 def test_a_swap_whose_parts_are_gone_changes_nothing_more(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
+    _write_down(tmp_path, ("a", "x"), ("b", "c"))
     with pytest.raises(StorageFault, match="neither b nor c"):
-        swap(FILES, DiskStores(FILES), str(tmp_path), "test", [("a", "x"), ("b", "c")])
+        finish(FILES, DiskStores(FILES), str(tmp_path))
     assert (tmp_path / "x").is_dir()
     (tmp_path / "b").mkdir()
     assert finish(FILES, DiskStores(FILES), str(tmp_path)) == "test"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "x"]
+    assert _names(tmp_path) == ["c", "x"]
     assert finish(FILES, DiskStores(FILES), str(tmp_path)) is None
+
+
+def test_a_swap_throws_nothing_away_where_both_are_there(tmp_path: Path) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+    _write_down(tmp_path, ("new", "old"))
+    with pytest.raises(StorageFault):
+        finish(FILES, DiskStores(FILES), str(tmp_path))
+    assert _names(tmp_path) == ["index-swap.json", "new", "old"]
+    (tmp_path / "old").rmdir()
+    assert finish(FILES, DiskStores(FILES), str(tmp_path)) == "test"
+    assert _names(tmp_path) == ["old"]
+
+
+@pytest.mark.parametrize("done", range(3))
+def test_a_swap_is_finished_from_wherever_it_was_left(done: int, tmp_path: Path) -> None:
+    moves = [("locations", "backup"), ("built", "locations")]
+    for name, what in (("locations", "old"), ("built", "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / what).touch()
+    for source, target in moves[:done]:
+        (tmp_path / source).rename(tmp_path / target)
+    _write_down(tmp_path, *moves)
+    assert finish(FILES, DiskStores(FILES), str(tmp_path)) == "test"
+    assert _names(tmp_path) == ["backup", "locations"]
+    assert (_names(tmp_path / "backup"), _names(tmp_path / "locations")) == (["old"], ["new"])
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "moves": [], "purpose": ""}', "[1]", "[" * 100_000])
