@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 
 from rocksdict import AccessType, Rdict
 
+from bookie_pod.storage.files import storage_fault
+from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, RocksStore, build_options
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort
 
 _CONFIG_FILE = "rocksdict-config.json"
 
@@ -24,19 +27,30 @@ class ReadOnlyRocksStore(RocksStore):
     """A `RocksStore` that refuses to write. Faults name the database's own folder."""
 
     def __init__(self, path: str, kind: StoreKind) -> None:
-        self._shadow = tempfile.mkdtemp(prefix="bookie-disk-")
         self._original = path
         try:
-            for name in os.listdir(path):
-                if name not in ("LOCK", _CONFIG_FILE):
-                    os.symlink(os.path.realpath(os.path.join(path, name)), os.path.join(self._shadow, name))
+            names = os.listdir(path)
+        except OSError as error:
+            raise storage_fault(f"RocksDB in {path}: open failed", error) from error
+        self._shadow = _new_folder()
+        try:
+            self._link(path, names)
             super().__init__(path, read_identity=self._read_identity, kind=kind)
         except OSError as error:
             self._remove_shadow()
-            raise StorageFault(f"RocksDB in {path}: open failed: {error}") from error
+            raise storage_fault(f"RocksDB in {path}: open failed", error) from error
         except BaseException:
             self._remove_shadow()
             raise
+
+    def _link(self, path: str, names: Sequence[str]) -> None:
+        targets = {name: os.path.realpath(os.path.join(path, name)) for name in names}
+        try:
+            for name, target in targets.items():
+                if name not in ("LOCK", _CONFIG_FILE):
+                    os.symlink(target, os.path.join(self._shadow, name))
+        except OSError as error:
+            raise _cannot_link(error) from error
 
     def _open(self) -> Rdict:
         try:
@@ -61,11 +75,26 @@ class ReadOnlyRocksStore(RocksStore):
         shutil.rmtree(self._shadow, ignore_errors=True)
 
 
+def _new_folder() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="bookie-disk-")
+    except OSError as error:
+        raise _cannot_link(error) from error
+
+
+def _cannot_link(error: OSError) -> ResourcesShort:
+    """Return the error for a temporary folder that takes no links, whatever the reason: no database is at fault."""
+    return ResourcesShort(
+        f"cannot make links in a temporary folder: {error}. Set TMPDIR to a folder with room, and try again"
+    )
+
+
 class ReadOnlyStores:
     """`StoreFactory` of databases that are only read."""
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(f"{path}/CURRENT")
+        """`OSError`: it is unknown."""
+        return PosixFiles().exists(f"{path}/CURRENT")
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
         return ReadOnlyRocksStore(path, kind)
