@@ -332,7 +332,8 @@ async def recover_ledger(
 
     `distrusted`: bookies that lost entries of this ledger, or may have. They are fenced like the others, but an entry
     that they deny may exist all the same, so the ledger is not closed below it on their word. `hears_all`: every bookie
-    is heard, or waited for within its time-outs, before an entry counts as not there; readers need not.
+    is heard, or waited for within its time-outs, before an entry counts as not there; and the ledger is not fenced if
+    its last segment is not the one in `stored`, for which `distrusted` was made. Readers need neither.
 
     Raises `RecoveryFailed` when too few bookies answer (the ledger stays IN_RECOVERY; try again once they are
     back), `Unauthorized`, `LedgerDeleted` (deleted meanwhile), `MetadataReplaced` (deleted, and a different ledger now
@@ -341,7 +342,7 @@ async def recover_ledger(
     """
     ledger_id = stored.value.ledger_id
     try:
-        marked = await _mark(context, stored)
+        marked = await _mark(context, stored, same_segment=hears_all)
         if marked.value.is_closed:
             return marked
         _log.info("recovery", ledger=ledger_id, ensemble=marked.value.last_ensemble)
@@ -358,17 +359,22 @@ async def recover_ledger(
     return closed
 
 
-async def _mark(context: ClientContext, stored: Stored) -> Stored:
-    return await update_metadata(
-        context.ledgers, stored, lambda metadata: metadata.state is LedgerState.OPEN, LedgerMetadata.in_recovery
-    )
+async def _mark(context: ClientContext, stored: Stored, *, same_segment: bool) -> Stored:
+    def needed(metadata: LedgerMetadata) -> bool:
+        if same_segment and not metadata.is_closed:
+            _check_same_segment(stored.value, metadata)
+        return metadata.state is LedgerState.OPEN
+
+    return await update_metadata(context.ledgers, stored, needed, LedgerMetadata.in_recovery)
 
 
 async def _close(context: ClientContext, marked: Stored, end: LedgerEnd) -> Stored:
     def needed(metadata: LedgerMetadata) -> bool:
         if metadata.is_closed:
             return False
-        _check_same_tail(marked.value, metadata)
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            raise _changed(metadata)
+        _check_same_segment(marked.value, metadata)
         return True
 
     return await update_metadata(context.ledgers, marked, needed, lambda metadata: _with_end(metadata, end))
@@ -380,13 +386,16 @@ def _with_end(metadata: LedgerMetadata, end: LedgerEnd) -> LedgerMetadata:
     return metadata.closed(end.last_entry_id, end.length)
 
 
-def _check_same_tail(before: LedgerMetadata, now: LedgerMetadata) -> None:
-    """Raise unless the metadata still have the ensemble that was fenced: the bookies' answers count for no other."""
-    tail = before.first_entry_ids[-1], before.last_ensemble
-    if now.state is not LedgerState.IN_RECOVERY or (now.first_entry_ids[-1], now.last_ensemble) != tail:
-        raise MetadataVersionConflict(
-            f"ledger {now.ledger_id}: another client changed its state or last ensemble during the recovery; try again"
-        )
+def _check_same_segment(before: LedgerMetadata, now: LedgerMetadata) -> None:
+    """Raise unless the metadata still have this last ensemble: what its bookies answered counts for no other."""
+    if (now.first_entry_ids[-1], now.last_ensemble) != (before.first_entry_ids[-1], before.last_ensemble):
+        raise _changed(now)
+
+
+def _changed(now: LedgerMetadata) -> MetadataVersionConflict:
+    return MetadataVersionConflict(
+        f"ledger {now.ledger_id}: another client changed its state or last ensemble during the recovery; try again"
+    )
 
 
 async def _adopt_or_fail(context: ClientContext, life: LedgerLife, error: PodkeeperError) -> Stored:

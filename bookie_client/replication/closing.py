@@ -1,7 +1,6 @@
-"""Closing a ledger whose writer is gone on behalf of healing, by what a check of it found.
+"""Closing a ledger whose writer is gone on behalf of healing, by what a look at it finds.
 
-    report = await LedgerChecker(client).check(ledger_id)
-    metadata = await close_checked(client, report)
+    metadata = await close_checked(client, LedgerChecker(client), ledger_id)
 
 A reader who recovers a ledger believes a bookie that says "no such entry". Healing has to be more careful: it runs
 because bookies were lost, and one that came back under its id with empty disks denies entries which were acknowledged.
@@ -9,11 +8,14 @@ With its word, and that of bookies which never got them, a ledger could be close
 
 - every bookie of an entry's write set is heard before the entry counts as not there, because any copy decides against
   that. A silent bookie is waited for within the time-outs, and then counts for nothing, as everywhere;
-- the ledger is checked first, and nothing is closed if the check could not see its end;
-- a bookie is not believed about any other entry if it denies confirmed entries, or returns them damaged; if the check
+- the ledger is looked at first, with all that its mark asks for, and nothing is closed if the look could not see its
+  end. What was seen counts for the last segment that was looked at and for no other: if the writer exchanged a bookie
+  meanwhile, nothing is fenced;
+- a bookie is not believed about any other entry if it denies confirmed entries, or returns them damaged; if the look
   did not see it; or if the ledger's mark says, or may say, that it lost entries: they may have been filled in since;
-- nor is one that the mark names because it was away, and that has nothing of the last segment now. What it denied is
-  added to the mark first: the recovery may give it entries, which would look like its own the next time.
+- nor is one that the mark names because it was away, and that has nothing of the last segment now, or does not tell;
+- who is not believed is named by the mark first. The recovery may give it entries, and fail; these would look like its
+  own the next time. (One that only the look did not see, and that no mark names, is asked again then like any other.)
 
 Then the recovery fails rather than cuts off, and the ledger stays IN_RECOVERY until a bookie that has the entries is
 back. Replication workers, decommissions, `recover`, the data integrity check and the Spark jobs close ledgers in this
@@ -27,58 +29,62 @@ Source: docs/internals/auto-recovery.md, sections 5 and 6.3.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from bookie_client.access import LedgerAccess, access_to
 from bookie_client.client import Client
+from bookie_client.patience import heard
 from bookie_client.reading.lac import LastEntry
 from bookie_client.recovery.recovery import recover_ledger
-from bookie_client.replication.check import FAULTS, LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import FAULTS, LedgerChecker, LedgerReport, ReplicaVerdict
 from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NotThere, PodkeeperError, RecoveryFailed
-from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
 
 
-async def close_checked(client: Client, report: LedgerReport, password: bytes | None = None) -> LedgerMetadata:
-    """Return the metadata of the closed ledger. `report`: of a check a moment ago; `password`: None: what the ledger
-    recorded.
+async def close_checked(
+    client: Client, checker: LedgerChecker, ledger_id: int, password: bytes | None = None
+) -> LedgerMetadata:
+    """Look at a ledger, close it, and return its final metadata. `password`: None: what the ledger recorded.
 
     Raises as `recover_ledger`; after `RecoveryFailed` it can be tried again, and the error names the way out if bookies
-    that lost entries are part of the reason. `MetadataError`: its mark cannot be read, or added to.
+    that lost entries are part of the reason. `MetadataVersionConflict`: its writer exchanged a bookie behind the look,
+    and was not fenced. `MetadataError`: its mark cannot be read, or added to.
     """
-    marks = client.metadata_service.under_replication
-    mark = await marks.read(report.ledger_id)
-    stored = await client.stored_metadata(report.ledger_id)
-    if stored.value.is_closed:
-        return stored.value
+    doubts, report = await _look(client, checker, ledger_id)
+    now = await client.metadata(ledger_id)  # the look may have taken long, and another client may have closed it
+    if now.is_closed:
+        return now
     if report.lac_error is not None:
         raise RecoveryFailed(
-            f"ledger {report.ledger_id} is not closed, because its bookies could not be checked first, try again when"
-            f" they answer: {report.lac_error}"
+            f"ledger {ledger_id} is not closed, because its bookies could not be checked first, try again when they"
+            f" answer: {report.lac_error}"
         ) from report.lac_error
-    access = access_to(stored.value, password, DigestType.CRC32C)
-    ensemble = stored.value.last_ensemble
-    doubts = () if mark is None else mark.doubts
-    lost = denying(report) | distrusted(doubts)
-    unproven = sorted(({each.bookie for each in doubts} - lost) & _with_verdicts(report, ReplicaVerdict.EMPTY))
+    access = access_to(report.metadata.value, password, DigestType.CRC32C)
+    ensemble, named = report.fragments[-1].fragment.ensemble, {each.bookie for each in doubts}
+    lost, unseen = denying(report) | distrusted(doubts), _unseen(report)
+    unproven = sorted((named - lost) & _with_verdicts(report, ReplicaVerdict.EMPTY))
     have_some = await asyncio.gather(*(_has_some(client, report, bookie, access) for bookie in unproven))
-    if bare := [bookie for bookie, has_some in zip(unproven, have_some, strict=True) if has_some is False]:
-        findings = [Finding(bookie, Reason.MISSING) for bookie in bare]
-        await marks.mark(report.ledger_id, ctime_ms=None, findings=findings)
+    lost |= {bookie for bookie, has_some in zip(unproven, have_some, strict=True) if has_some is False}
     silent = {bookie for bookie, has_some in zip(unproven, have_some, strict=True) if has_some is None}
-    lost |= set(bare)
-    doubted = lost | silent | _unseen(report, ensemble)
+    # The recovery stores entries on them, which would vouch for them at the next attempt.
+    unmarked = (lost | silent | (unseen & named)).intersection(ensemble) - distrusted(doubts)
+    if unmarked:
+        findings = [Finding(bookie, Reason.MISSING) for bookie in sorted(unmarked)]
+        await client.metadata_service.under_replication.mark(ledger_id, ctime_ms=None, findings=findings)
     try:
-        return (await recover_ledger(client.context, stored, access, doubted, hears_all=True)).value
+        doubted = lost | silent | unseen
+        return (await recover_ledger(client.context, report.metadata, access, doubted, hears_all=True)).value
     except RecoveryFailed as error:
         names = ", ".join(sorted(lost.intersection(ensemble)))
         if not names:
             raise
         raise RecoveryFailed(
-            f"ledger {report.ledger_id} lost entries on {names}, or may have, so only its other bookies can tell its"
-            " end: bring them back, or if they are gone for good, close it behind the last entry that is left by"
-            f" `bookie ledger recover {report.ledger_id}` ({error})"
+            f"ledger {ledger_id} lost entries on {names}, or may have, so only its other bookies can tell its end:"
+            " bring them back, or if they are gone for good, close it behind the last entry that is left by"
+            f" `bookie ledger recover {ledger_id}` ({error})"
         ) from error
 
 
@@ -92,10 +98,23 @@ def denying(report: LedgerReport) -> frozenset[str]:
 # --- inside -----------------------------------------------------------------------------------------------------
 
 
+async def _look(client: Client, checker: LedgerChecker, ledger_id: int) -> tuple[tuple[Finding, ...], LedgerReport]:
+    """Look at the ledger with all that its mark asks for, also with what was added to it during the look."""
+    marks, doubts = client.metadata_service.under_replication, tuple[Finding, ...]()
+    report: LedgerReport | None = None
+    while True:
+        mark = await marks.read(ledger_id)
+        more = tuple(each for each in mark.doubts if each not in doubts) if mark is not None else ()
+        if report is not None and not more:
+            return doubts, report
+        doubts += more
+        report = await checker.check(ledger_id, findings=doubts)
+
+
 async def _has_some(client: Client, report: LedgerReport, bookie: str, access: LedgerAccess) -> bool | None:
     """Return whether a bookie has any entry of the last segment, confirmed or not; None if it does not tell."""
     try:
-        answer = await client.operations.read_entry(bookie, report.ledger_id, LAST_ENTRY)
+        answer = await heard(partial(client.operations.read_entry, bookie, report.ledger_id, LAST_ENTRY))
         last = LastEntry.of(access.digest, report.ledger_id, answer.entry)
     except NotThere:
         return False
@@ -104,11 +123,10 @@ async def _has_some(client: Client, report: LedgerReport, bookie: str, access: L
     return last.entry_id >= report.fragments[-1].fragment.first_entry
 
 
-def _unseen(report: LedgerReport, ensemble: Ensemble) -> frozenset[str]:
-    """Bookies of this last ensemble that the check did not see; they may be back, without their entries."""
+def _unseen(report: LedgerReport) -> frozenset[str]:
+    """Bookies of the last ensemble that the look did not see; they may be back, without their entries."""
     silent = (verdict for verdict in ReplicaVerdict if verdict.is_unknown)
-    unseen = _with_verdicts(report, ReplicaVerdict.LOST, *silent)
-    return unseen | set(ensemble).difference(report.fragments[-1].fragment.ensemble)
+    return _with_verdicts(report, ReplicaVerdict.LOST, *silent)
 
 
 def _with_verdicts(report: LedgerReport, *verdicts: ReplicaVerdict) -> frozenset[str]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from bookie_client.client import Client
-from bookie_client.replication.check import CheckOptions, LedgerChecker, LedgerReport
+from bookie_client.replication.check import CheckOptions, LedgerChecker
 from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.throttle import ReplicationThrottle
@@ -123,9 +123,6 @@ def make_worker(
     reads = options.checker_reads_in_flight if options.checker_reads_in_flight > 0 else MANY_READS
     marks = metadata.under_replication
 
-    async def recover_ledger(report: LedgerReport) -> None:
-        await close_checked(client, report)
-
     async def mark_more(ledger_id: int, findings: Collection[Finding]) -> None:
         now = clock_ms() if options.store_mark_time else None
         await marks.mark(ledger_id, ctime_ms=now, findings=findings)
@@ -133,8 +130,13 @@ def make_worker(
     check_options = CheckOptions(
         verification_percentage=options.auditor_verification_percentage, max_reads=reads, throttle=throttle
     )
+    checker = LedgerChecker(client, check_options)
+
+    async def recover_ledger(ledger_id: int) -> None:
+        await close_checked(client, checker, ledger_id)
+
     parts = RepairParts(
-        checker=LedgerChecker(client, check_options),
+        checker=checker,
         replicator=FragmentReplicator(client, replication_options(options, throttle)),
         writable=client.writable_bookies,
         mark=marks.read,

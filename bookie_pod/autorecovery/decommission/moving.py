@@ -29,11 +29,11 @@ class ClientMover:
         self._checker = LedgerChecker(client, CheckOptions(throttle=self._replicator.options.throttle))
 
     async def recover(self, ledger_id: int) -> None:
-        report = await self._checker.check(ledger_id)
         try:
-            await close_checked(self._client, report)
+            await close_checked(self._client, self._checker, ledger_id)
         except RecoveryFailed as error:
-            ensemble, reachable = report.metadata.value.last_ensemble, self._client.context.pool.reachable
+            ensemble = (await self._client.metadata(ledger_id)).last_ensemble
+            reachable = self._client.context.pool.reachable
             await self._unless_they_answer(error, {each for each in ensemble if not await reachable(each)})
             raise
 

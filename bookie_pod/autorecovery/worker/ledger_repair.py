@@ -101,7 +101,7 @@ class RepairParts:
     """The parts that a repair needs.
 
     `writable`: bookies that take writes now. `mark`: a ledger's mark now; `mark_more`: adds findings to it. `recover`:
-    fences and closes an open ledger.
+    looks at an open ledger, fences and closes it.
     """
 
     checker: Checker
@@ -109,7 +109,7 @@ class RepairParts:
     writable: Callable[[], Awaitable[frozenset[str]]]
     mark: Callable[[int], Awaitable[UnderreplicatedLedger | None]]
     mark_more: Callable[[int, Collection[Finding]], Awaitable[None]]
-    recover: Callable[[LedgerReport], Awaitable[None]]
+    recover: Callable[[int], Awaitable[None]]
     progress: WorkerProgress
     metrics: ReplicationWorkerMetrics
 
@@ -191,7 +191,7 @@ class LedgerRepair:
             return result
         _log.warning("open ledger is fenced and recovered", ledger=ledger_id, reason=reason)
         self._progress.enter(note, Phase.RECOVERING, reason=reason)
-        await self._parts.recover(report)
+        await self._parts.recover(report.ledger_id)
         self._parts.metrics.recovered()
         self._progress.ledgers_recovered += 1
         self._progress.enter(note, Phase.CHECKING)

@@ -75,7 +75,7 @@ class Replicas:
 
         Raises RecoveryFailed, LedgerDeleted.
         """
-        return await close_checked(self._client, await LedgerChecker(self._client).check(ledger_id))
+        return await close_checked(self._client, LedgerChecker(self._client), ledger_id)
 
     async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
         """Yield each of these entries from whichever bookie has it, in order.

@@ -252,8 +252,8 @@ class LedgerRecovery:
         last = metadata.first_entry_ids[-1]
         if not metadata.is_closed and last in bad:
             if self._options.include_open:
-                report = await self._checker.check(work.ledger_id)
-                metadata = await close_checked(self._client, report, self._options.password)
+                password = self._options.password
+                metadata = await close_checked(self._client, self._checker, work.ledger_id, password)
                 bad = await self._lost_now(work, metadata)
             else:
                 del bad[last]

@@ -13,16 +13,37 @@ from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.node.integrity.replicas import Replicas
-from bookie_protocol.errors import RecoveryFailed, StorageFault, TooManyRequests
+from bookie_protocol.entry import LAST_ENTRY
+from bookie_protocol.errors import (
+    BookieTimeout,
+    MetadataVersionConflict,
+    RecoveryFailed,
+    StorageFault,
+    TooManyRequests,
+)
 from bookie_protocol.ledger_metadata.model import LedgerState
-from bookie_protocol.metadata_service.findings import Finding, Reason
+from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, noted_pauses, payload, stored
 
 
 async def worker(client, ledger_id):
-    await close_checked(client, await LedgerChecker(client).check(ledger_id))
+    await close_checked(client, LedgerChecker(client), ledger_id)
+
+
+class LookThen(LedgerChecker):
+    """Something happens behind the first look."""
+
+    def __init__(self, client, happens):
+        super().__init__(client)
+        self._happens = [happens]
+
+    async def check(self, *given, **options):
+        report = await super().check(*given, **options)
+        while self._happens:
+            await self._happens.pop()(report)
+        return report
 
 
 async def drain(client, ledger_id):
@@ -70,6 +91,28 @@ async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk
         with pytest.raises(RecoveryFailed, match=f"`bookie ledger recover {ledger.ledger_id}`"):
             await close(client, ledger.ledger_id)
         assert (await client.metadata(ledger.ledger_id)).state is LedgerState.IN_RECOVERY
+
+
+@pytest.mark.parametrize("close", [worker, drain, integrity_check, spark])
+async def test_the_look_compares_the_list_of_a_bookie_that_the_mark_names(models, close):
+    """The second bookie was away, and came back without one of its disks: it has the first and the last confirmed
+    entry. The first one, with which it acknowledged the last five entries, is away now."""
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        for i in range(10):
+            await ledger.append(payload(i))
+        await ledger.append_many(payload(i) for i in range(10, 15))
+        first, second, third = ledger.metadata.last_ensemble
+        for bookie, lost in ((second, {3, 4, *range(10, 15)}), (third, range(10, 15))):
+            await stored(client, bookie, ledger.ledger_id, 14)
+            for entry_id in lost:
+                del models.model(bookie).ledgers[ledger.ledger_id].entries[entry_id]
+        await marked(models, ledger.ledger_id, second, Reason.ABSENT)
+        await models.lose(client, first)
+        with pytest.raises(RecoveryFailed):
+            await close(client, ledger.ledger_id)
+        assert not (await client.metadata(ledger.ledger_id)).is_closed
 
 
 MARKS = pytest.mark.parametrize("mark", [None, Reason.ABSENT, Reason.UNTOLD])
@@ -125,9 +168,8 @@ async def test_one_empty_bookie_ends_no_ledger_because_it_answers_first(models, 
         await models.empty(client, first)
         await marked(models, ledger.ledger_id, first, mark)
         first_to_answer.add(first)
-        report = await LedgerChecker(client).check(ledger.ledger_id)
-        assert report.lac == 8
-        assert (await close_checked(client, report)).last_entry_id == 9
+        assert (await LedgerChecker(client).check(ledger.ledger_id)).lac == 8
+        assert (await close_checked(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 9
 
 
 @MARKS
@@ -141,14 +183,16 @@ async def test_a_look_that_saw_nothing_closes_nothing(models, monkeypatch, mark)
         await marked(models, ledger_id, ensemble[1], mark)
         for bookie in ensemble:
             models.model(bookie).fail_reads = TooManyRequests
-        report = await LedgerChecker(client).check(ledger_id)
-        for bookie in ensemble:
-            models.model(bookie).fail_reads = None
-        assert isinstance(report.lac_error, TooManyRequests)
+
+        async def have_time(report):
+            assert isinstance(report.lac_error, TooManyRequests)
+            for bookie in ensemble:
+                models.model(bookie).fail_reads = None
+
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, report)
+            await close_checked(client, LookThen(client, have_time), ledger_id)
         assert (await client.metadata(ledger_id)).state is LedgerState.OPEN
-        closed = await close_checked(client, await LedgerChecker(client).check(ledger_id))
+        closed = await close_checked(client, LedgerChecker(client), ledger_id)
         assert closed.last_entry_id == 10
 
 
@@ -159,11 +203,13 @@ async def test_a_look_that_saw_nothing_is_no_error_if_the_ledger_is_closed_meanw
         ledger_id, ensemble = await half_acknowledged(models, client)
         for bookie in ensemble:
             models.model(bookie).fail_reads = TooManyRequests
-        report = await LedgerChecker(client).check(ledger_id)
-        for bookie in ensemble:
-            models.model(bookie).fail_reads = None
-        await close_checked(client, await LedgerChecker(client).check(ledger_id))
-        assert (await close_checked(client, report)).last_entry_id == 10
+
+        async def close(report):
+            for bookie in ensemble:
+                models.model(bookie).fail_reads = None
+            await close_checked(client, LedgerChecker(client), ledger_id)
+
+        assert (await close_checked(client, LookThen(client, close), ledger_id)).last_entry_id == 10
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["the other answers", "the other is away"])
@@ -176,26 +222,30 @@ async def test_a_bookie_that_the_look_did_not_see_is_not_believed(models, how, i
         await marked(models, ledger_id, second, Reason.ABSENT)
         if how == "lost":
             await models.lose(client, second)
-            report = await LedgerChecker(client).check(ledger_id)
-            await models.add(second)
         else:
             models.bookies[second].silent = True
-            report = await LedgerChecker(client).check(ledger_id)
-            models.bookies[second].silent = False
-            models.model(second).ledgers.clear()
-        if not is_there:
-            await models.stop(first)
+
+        async def back(report):
+            if how == "lost":
+                await models.add(second)
+            else:
+                models.bookies[second].silent = False
+                models.model(second).ledgers.clear()
+            if not is_there:
+                await models.stop(first)
+
         async with models.client() as other:
+            closing = close_checked(other, LookThen(client, back), ledger_id)
             if is_there:
-                assert (await close_checked(other, report)).last_entry_id == 10
+                assert (await closing).last_entry_id == 10
                 return
             with pytest.raises(RecoveryFailed):
-                await close_checked(other, report)
+                await closing
 
 
-async def young_segment(models, client):
-    """The second bookie joined the ledger with its last segment, whose only entry, 10, it acknowledged with the first
-    one; it did not reach the third. Then it came back with an empty disk."""
+async def young_segment(models, client, count=1):
+    """The second bookie joined the ledger with its last segment, of so many entries from 10 on, which it acknowledged
+    with the first one; the last one did not reach the third. Then it came back with an empty disk."""
     ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
     for i in range(10):
         await ledger.append(payload(i))
@@ -203,34 +253,34 @@ async def young_segment(models, client):
     models.model(before[1]).fail_adds = StorageFault
     await ledger.append(payload(10))
     await until(lambda: not {*"abcd"}.difference(before).isdisjoint(ledger.metadata.last_ensemble))
+    for i in range(11, 10 + count):
+        await ledger.append(payload(i))
     first, second, third = (await client.metadata(ledger.ledger_id)).last_ensemble
     for bookie in (first, second, third):
-        await stored(client, bookie, ledger.ledger_id, 10)
-    del models.model(third).ledgers[ledger.ledger_id].entries[10]
+        await stored(client, bookie, ledger.ledger_id, 9 + count)
+    del models.model(third).ledgers[ledger.ledger_id].entries[9 + count]
     await models.empty(client, second)
-    return ledger.ledger_id, first, second
+    return ledger.ledger_id, first, second, third
 
 
 @MARKS
 async def test_any_copy_counts_where_nothing_vouches_for_those_that_deny_it(models, mark):
     await models.add(*"abcd")
     async with models.client() as client:
-        ledger_id, _, second = await young_segment(models, client)
+        ledger_id, _, second, _ = await young_segment(models, client)
         await marked(models, ledger_id, second, mark)
-        report = await LedgerChecker(client).check(ledger_id)
-        assert (await close_checked(client, report)).last_entry_id == 10
+        assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 10
 
 
 @pytest.mark.parametrize("mark", Reason)
 async def test_a_marked_bookie_is_not_believed_where_no_confirmed_entry_vouches_for_it(models, mark):
     await models.add(*"abcd")
     async with models.client() as client:
-        ledger_id, first, second = await young_segment(models, client)
+        ledger_id, first, second, _ = await young_segment(models, client)
         await marked(models, ledger_id, second, mark)
         await models.stop(first)
-        report = await LedgerChecker(client).check(ledger_id)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, report)
+            await close_checked(client, LedgerChecker(client), ledger_id)
 
 
 @pytest.mark.parametrize("confirmed", [0, 10])
@@ -250,7 +300,7 @@ async def test_one_bookie_that_never_answers_again_keeps_no_ledger_open(models, 
             await models.stop(first)
         else:
             await models.lose(client, first)
-        closed = await close_checked(client, await LedgerChecker(client).check(ledger.ledger_id))
+        closed = await close_checked(client, LedgerChecker(client), ledger.ledger_id)
         assert closed.last_entry_id == confirmed - 1
 
 
@@ -270,19 +320,101 @@ async def test_a_bookie_that_came_back_with_its_entries_is_believed_although_non
     async with models.client() as client:
         ledger_id, (first, *_) = await unconfirmed(models, client)
         await models.lose(client, first)
-        closed = await close_checked(client, await LedgerChecker(client).check(ledger_id))
+        closed = await close_checked(client, LedgerChecker(client), ledger_id)
         assert closed.last_entry_id == 2
 
 
-async def test_what_an_attempt_to_close_stored_again_vouches_for_no_bookie(models):
+@pytest.mark.parametrize("second_is", ["empty", "silent for a moment", "back behind the look"])
+async def test_what_an_attempt_to_close_stored_again_vouches_for_no_bookie(models, monkeypatch, second_is):
     """The first bookie, which is away, alone has the last entry: the second one, empty now, acknowledged it too."""
     await models.add(*"abc")
     async with models.client() as client:
         ledger_id, (first, second, third) = await unconfirmed(models, client)
         del models.model(third).ledgers[ledger_id].entries[2]
         models.model(second).ledgers.clear()
-        await models.lose(client, first)
-        for _ in range(2):
-            with pytest.raises(RecoveryFailed, match=f"`bookie ledger recover {ledger_id}`"):
-                await close_checked(client, await LedgerChecker(client).check(ledger_id))
+
+        async def behind_the_look(report):
+            if second_is == "back behind the look":
+                await models.add(second)
+                await until(lambda: second in client.bookies.known_writable)
+            await models.lose(client, first)
+
+        if second_is == "back behind the look":
+            await models.lose(client, second)
+        if second_is == "silent for a moment":
+            untold(monkeypatch, client, second)
+        for checker in (LookThen(client, behind_the_look), LedgerChecker(client)):
+            with pytest.raises(RecoveryFailed):
+                await close_checked(client, checker, ledger_id)
         assert models.held_at(second, ledger_id) == {0, 1}
+        mark = await models.service.under_replication.read(ledger_id)
+        assert second in distrusted(mark.doubts)
+
+
+def untold(monkeypatch, client, bookie):
+    """The bookie does not tell its last entry when it is asked for it first, without a fence."""
+    read, left = client.operations.read_entry, [bookie]
+
+    async def read_entry(asked, ledger_id, entry_id, **options):
+        if asked in left and entry_id == LAST_ENTRY and not options:
+            left.clear()
+            raise BookieTimeout(f"bookie {asked} does not answer")
+        return await read(asked, ledger_id, entry_id, **options)
+
+    monkeypatch.setattr(client.operations, "read_entry", read_entry)
+
+
+async def test_who_denied_a_confirmed_entry_is_not_believed_when_the_attempt_stored_it_again(models):
+    """Entries 10 and 11 of a segment that begins with 10 were acknowledged by the first two bookies. The second one is
+    empty now. The first one, which alone tells that 10 is confirmed, goes behind the look."""
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id, first, second, third = await young_segment(models, client, 2)
+        models.model(third).ledgers[ledger_id].lac = 9
+        await marked(models, ledger_id, second, Reason.ABSENT)
+
+        async def gone(report):
+            assert report.lac == 10
+            await models.lose(client, first)
+
+        for checker in (LookThen(client, gone), LedgerChecker(client)):
+            with pytest.raises(RecoveryFailed):
+                await close_checked(client, checker, ledger_id)
+        assert models.held_at(second, ledger_id) == {10}
+
+
+async def test_a_writer_that_exchanged_a_bookie_behind_the_look_is_not_fenced(models):
+    """The look did not see the new bookie, so nothing is known of what that one denies."""
+    await models.add(*"abcd")
+    async with models.client() as writer, models.client() as client:
+        ledger = await writer.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        for i in range(10):
+            await ledger.append(payload(i))
+        ensemble = ledger.metadata.last_ensemble
+
+        async def exchange(report):
+            models.model(ensemble[1]).fail_adds = StorageFault
+            await ledger.append(payload(10))
+            await until(lambda: ledger.metadata.last_ensemble != ensemble)
+
+        with pytest.raises(MetadataVersionConflict):
+            await close_checked(client, LookThen(client, exchange), ledger.ledger_id)
+        assert (await client.metadata(ledger.ledger_id)).state is LedgerState.OPEN
+        await ledger.append(payload(11))
+        assert (await close_checked(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 11
+
+
+async def test_what_a_mark_gets_during_the_look_is_looked_at_too(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id, (_, second, _) = await half_acknowledged(models, client)
+        asked = []
+
+        class Asked(LookThen):
+            async def check(self, *given, **options):
+                asked.append({each.bookie for each in options["findings"]})
+                return await super().check(*given, **options)
+
+        checker = Asked(client, lambda report: marked(models, ledger_id, second, Reason.ABSENT))
+        assert (await close_checked(client, checker, ledger_id)).last_entry_id == 10
+        assert asked == [set(), {second}]

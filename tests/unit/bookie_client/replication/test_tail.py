@@ -59,7 +59,7 @@ async def test_a_bookie_that_lost_entries_stays_doubted_while_it_lacks_some_behi
         assert not await settled(models, client, ledger_id)
         await models.lose(client, first)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, await LedgerChecker(client).check(ledger_id))
+            await close_checked(client, LedgerChecker(client), ledger_id)
 
 
 async def test_the_finding_is_answered_when_the_bookie_has_what_the_others_have(models, monkeypatch):
@@ -75,7 +75,7 @@ async def test_the_finding_is_answered_when_the_bookie_has_what_the_others_have(
         assert models.held_at(second, ledger_id) == set(range(15))
         assert await settled(models, client, ledger_id)
         await models.lose(client, first)
-        closed = await close_checked(client, await LedgerChecker(client).check(ledger_id))
+        closed = await close_checked(client, LedgerChecker(client), ledger_id)
         assert closed.last_entry_id == max(lost)
 
 
@@ -323,7 +323,7 @@ class TestEntriesThatNoBookieHas:
             marks = models.service.under_replication
             await marks.mark(ledger_id, ctime_ms=1, findings=[Finding(ensemble[2], Reason.MISSING, ((0, 0),))])
             assert await settled(models, client, ledger_id)
-            assert (await close_checked(client, await LedgerChecker(client).check(ledger_id))).last_entry_id == 9
+            assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 9
 
     @pytest.mark.parametrize("doubted", [(2,), (2, 1), (1, 2)])
     async def test_what_is_in_front_of_them_is_filled_in(self, models, monkeypatch, doubted):

@@ -203,7 +203,7 @@ class Cluster:
     async def holes(self, fragment: Fragment, positions: Collection[int]) -> tuple[int, ...]:
         return self.no_list_has
 
-    async def _recover(self, report: LedgerReport) -> None:
+    async def _recover(self, ledger_id: int) -> None:
         self.recoveries += 1
         self.phases.append(self.note.phase)
         self.on_recovery()
