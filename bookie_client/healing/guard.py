@@ -43,7 +43,7 @@ class Checks(Protocol):
     """`LedgerChecker`, as far as settling needs it."""
 
     async def check(self, ledger_id: int, *, findings: Collection[Finding] = ()) -> LedgerReport: ...
-    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None: ...
+    async def make_durable(self, report: LedgerReport, bookies: Collection[str]) -> str | None: ...
     async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail: ...
 
 
@@ -121,7 +121,7 @@ async def what_is_unsettled(report: LedgerReport, doubts: Collection[Finding], c
     if left is not None:
         return left
     members = {bookie for each in report.fragments for bookie in each.fragment.ensemble}
-    return await checker.make_durable(report.ledger_id, members.intersection(each.bookie for each in doubts))
+    return await checker.make_durable(report, members.intersection(each.bookie for each in doubts))
 
 
 async def while_session(session: Session, work: Coroutine[Any, Any, _T]) -> _T:

@@ -69,6 +69,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason, Runs, entries_to_read, joined_runs
 from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.together import bounded
 from bookie_protocol.wire.availability import Availability
 
 CHUNK_ENTRIES: Final = 1_000
@@ -223,14 +224,37 @@ class LedgerChecker:
             reports.append(FragmentReport(fragment, found))
         return LedgerReport(ledger_id, stored, lac, tuple(reports), lac_error)
 
-    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None:
-        """Have these bookies make durable what they have of a ledger; return why one has not, None if all have."""
+    async def make_durable(self, report: LedgerReport, bookies: Collection[str]) -> str | None:
+        """Have these bookies make durable what the report found there; return why one has not, None if all have.
+
+        A bookie that has restarted since the look may have lost what was not durable, so it is asked once more what it
+        has: for its list, or, if it gives none, for its last entry.
+        """
         for bookie in sorted(bookies):
             try:
-                await self._force(bookie, ledger_id)
+                await self._force(bookie, report.ledger_id)
+                lacks = await self._lacks(report, bookie)
             except PodkeeperError as error:
                 return f"{bookie} does not say that its copies are durable: {error}"
+            if lacks is not None:
+                return f"{bookie} has entry {lacks} no more: it restarted before its copies were durable"
         return None
+
+    async def _lacks(self, report: LedgerReport, bookie: str) -> int | None:
+        """Return the first entry that the bookie should have by the report, and says that it has not."""
+        held = [each.fragment.entries_of(at) for each in report.fragments for at in each.fragment.positions(bookie)]
+        held = [entries for entries in held if len(entries)]
+        if not held:
+            return None
+        listed = await self._reads.listed(bookie, report.ledger_id)
+        if listed is not None:
+            for entries in held:
+                if (missing := await first_missing(entries, listed)) is not None:
+                    return missing
+            return None
+        access = replica_access(report.metadata.value, self.options.digest, self.options.password)
+        highest = max(entries[-1] for entries in held)
+        return highest if await self._reads.last_entry(bookie, report.ledger_id, access) < highest else None
 
     async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail:
         """Look behind the end of an open ledger for what the bookies that these findings name may have lost there.
@@ -288,7 +312,7 @@ class LedgerChecker:
         This costs a request for each bookie and reads nothing. A bookie that gives no list may have everything.
         """
         ensemble = fragment.ensemble
-        lists = await asyncio.gather(*(self._held(bookie, fragment.ledger_id) for bookie in ensemble))
+        lists = await bounded(ensemble, lambda bookie: self._held(bookie, fragment.ledger_id))
         found: set[int] = set()
         for position in positions:
             for looked_at, entry_id in enumerate(fragment.entries_of(position), 1):
@@ -321,18 +345,18 @@ class LedgerChecker:
         if metadata.is_closed and metadata.last_entry_id >= 0:
             average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
         look = Look.at(self._client.context, fragment, access, average)
-        findings = await asyncio.gather(
-            *(
-                self._check_position(
-                    look, position, [each for each in doubts if each.bookie == fragment.ensemble[position]]
-                )
-                for position in positions
-            )
-        )
-        return tuple(findings)
 
-    async def _check_position(self, look: Look, position: int, doubts: Collection[Finding]) -> ReplicaFinding:
-        """`doubts`: the findings on this bookie."""
+        async def at(position: int) -> ReplicaFinding:
+            own = [each for each in doubts if each.bookie == fragment.ensemble[position]]
+            return await self._check_position(look, position, own)
+
+        # The first error ends them all: no look reads on when its lock is gone.
+        return tuple(await bounded(positions, at))
+
+    async def _check_position(
+        self, look: Look, position: int, doubts: Collection[Finding], *, whole: bool = False
+    ) -> ReplicaFinding:
+        """`doubts`: the findings on this bookie; `whole`: read every entry."""
         fragment, reads = look.fragment, look.reads
         bookie, entries = fragment.ensemble[position], fragment.entries_of(position)
         # If nothing is read, only this look-up finds out that the bookie has gone.
@@ -341,7 +365,7 @@ class LedgerChecker:
         if not len(entries):
             return ReplicaFinding(position, bookie, ReplicaVerdict.EMPTY)
         named, percentage, doubtful = entries_to_read(doubts), self.options.verification_percentage, None
-        if named is None:
+        if named is None or whole:
             percentage = 100
         elif doubts and percentage < 100:
             listed = await self._reads.listed(bookie, fragment.ledger_id)
@@ -369,6 +393,10 @@ class LedgerChecker:
                 doubt = doubt or finding
             if doubt is not None:
                 return doubt
+        if doubtful is not None:  # it came meanwhile, and what else the list lacked may not have come yet
+            listed = await self._reads.listed(bookie, fragment.ledger_id)
+            if listed is None or await first_missing(entries, listed) is not None:
+                return await self._check_position(look, position, doubts, whole=True)
         differing = await self._differing(look, position, doubts)
         return differing or ReplicaFinding(position, bookie, ReplicaVerdict.GOOD)
 

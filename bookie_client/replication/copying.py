@@ -130,7 +130,7 @@ class FragmentCopy:
             finally:
                 del failure  # its frames lead here
         if self._unreadable:
-            raise self._unreadable_error()
+            raise unreadable_error(self._fragment.ledger_id, self._unreadable)
 
     def wanted(self) -> Iterator[int]:
         """The entries that some target needs, ascending."""
@@ -222,16 +222,18 @@ class FragmentCopy:
     def _learn(self, seen: int) -> None:
         self._average = seen if self._average is None else (3 * self._average + seen) // 4
 
-    def _unreadable_error(self) -> EntriesUnreadable:
-        found = dict(sorted(self._unreadable.items())[:MAX_UNREADABLE])
-        told = explained(self._fragment.ledger_id, found)
-        error = EntriesUnreadable(f"no replica can give some entries, so nothing was exchanged: {told}")
-        error.entries = tuple(found)
-        said = [each for answers in found.values() for each in answers.items()]
-        error.untold = frozenset(bookie for bookie, why in said if isinstance(why, LedgerStateUnknown))
-        answers = (*FAULTY_ANSWERS, LedgerStateUnknown)
-        error.silent = frozenset(bookie for bookie, why in said if not isinstance(why, answers))
-        return error
+
+def unreadable_error(ledger_id: int, answers: Mapping[int, Mapping[str, PodkeeperError]]) -> EntriesUnreadable:
+    """The error about entries that no replica gives. `answers`: of each entry, what the bookies answered."""
+    found = dict(sorted(answers.items())[:MAX_UNREADABLE])
+    told = explained(ledger_id, found)
+    error = EntriesUnreadable(f"no replica can give some entries, so nothing was exchanged: {told}")
+    error.entries = tuple(found)
+    said = [each for answers in found.values() for each in answers.items()]
+    error.untold = frozenset(bookie for bookie, why in said if isinstance(why, LedgerStateUnknown))
+    heard = (*FAULTY_ANSWERS, LedgerStateUnknown)
+    error.silent = frozenset(bookie for bookie, why in said if not isinstance(why, heard))
+    return error
 
 
 class TargetFailed(Exception):

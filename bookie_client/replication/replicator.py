@@ -35,7 +35,7 @@ from typing import Final
 from bookie_client.access import LedgerAccess, replica_access
 from bookie_client.client import Client
 from bookie_client.metadata_update import read_same
-from bookie_client.replication.copying import CopyLimits, FragmentCopy, TargetFailed
+from bookie_client.replication.copying import CopyLimits, FragmentCopy, TargetFailed, unreadable_error
 from bookie_client.replication.exchange import NewCopies, exchange_bookies, stored_fragment
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.lists import Lists, first_missing
@@ -206,10 +206,11 @@ class FragmentReplicator:
         job = _Job(stored, fragment, {}, frozenset(bad or {}), session_id, progress)
         return await self._carry_out(job, choose, {})
 
-    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
-        """Which of these entries no replica gives at present: before a fragment is tried again as a whole.
+    async def ask_for(self, fragment: Fragment, entry_ids: Collection[int]) -> None:
+        """Ask for these entries before a fragment is tried as a whole.
 
-        Raises as `replicate` for a fragment that is not what it was.
+        Raises `EntriesUnreadable` if no replica gives some of them at present, and as `replicate` does for a fragment
+        that is not what it was.
         """
         stored, fragment = await self._now(fragment, may_grow=True)
         sources = self._sources(fragment, self._access(stored.value), frozenset())
@@ -218,7 +219,9 @@ class FragmentReplicator:
         await self.options.throttle.read(0, requests)
         outcome = await sources.read(inside, 0, self._client.context.options.batch_read_bytes)
         self.options.throttle.correct_read(outcome.nbytes, outcome.requests - requests)
-        return tuple(entry for entry in inside if entry not in outcome.found)
+        lost = {entry: outcome.errors.get(entry, {}) for entry in inside if entry not in outcome.found}
+        if lost:
+            raise unreadable_error(fragment.ledger_id, lost)
 
     # --- inside ---------------------------------------------------------------------------------------------
 

@@ -260,8 +260,7 @@ class _SafetyCheck:
                 return _Live.DOWN
         except MetadataUnavailable:
             return _Live.UNKNOWN
-        reachable = await self._client.context.pool.reachable(bookie)
-        return _Live.SERVES if reachable else _Live.UNKNOWN
+        return _Live.SERVES if await self._client.operations.answers(bookie) else _Live.UNKNOWN
 
 
 _GRAVITY: Final = {Risk.NO_COPY: 0, Risk.UNKNOWN: 1, Risk.BELOW_ACK_QUORUM: 2, Risk.NO_SLACK: 3}

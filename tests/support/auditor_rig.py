@@ -82,7 +82,7 @@ class SaidChecker:
         self.findings: dict[int, Collection[Finding]] = {}
         """What each check was to answer, by ledger."""
 
-    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None:
+    async def make_durable(self, report: LedgerReport, bookies: Collection[str]) -> str | None:
         return None
 
     async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail:

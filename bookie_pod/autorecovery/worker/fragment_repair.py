@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -37,8 +37,6 @@ from bookie_protocol.errors import (
     PodkeeperError,
 )
 from bookie_protocol.metadata_service.under_replication import LedgerLock
-
-SHOWN_ENTRIES: Final = 20
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +59,7 @@ class Replicator(Protocol):
         self, fragment: Fragment, *, session_id: int | None = None, progress: ProgressListener | None = None
     ) -> ReplicationResult: ...
 
-    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]: ...
+    async def ask_for(self, fragment: Fragment, entry_ids: Collection[int]) -> None: ...
 
 
 class _Copying(NamedTuple):
@@ -93,7 +91,8 @@ class FragmentRepair:
 
         Raises what `FragmentReplicator.replicate` raises; `NotEnoughBookies` also when some copies found a place.
         """
-        await self._ask_for(found.fragment, doubtful)
+        if doubtful:
+            await self._replicator.ask_for(found.fragment, doubtful)
         await self._restore(found, bad, _Copying(lock, self._listener(note)), writable)
 
     async def fill(self, fragment: Fragment, lacking: Mapping[int, str], note: LedgerNote, lock: LedgerLock) -> None:
@@ -173,15 +172,6 @@ class FragmentRepair:
         )
         self._metrics.written(done.entries, done.nbytes)
         return done
-
-    async def _ask_for(self, fragment: Fragment, doubtful: Collection[int]) -> None:
-        lost = await self._replicator.unreadable(fragment, doubtful) if doubtful else ()
-        if lost:
-            error = EntriesUnreadable(
-                f"no copy of entries {list(lost[:SHOWN_ENTRIES])} can be read: nothing was copied"
-            )
-            error.entries = lost
-            raise error
 
     def _listener(self, note: LedgerNote) -> ProgressListener:
         seen = [0, 0]

@@ -59,7 +59,7 @@ from bookie_client.healing.rule import (
 )
 from bookie_client.replication.check import FAULTS, FragmentReport, LedgerReport
 from bookie_client.replication.fragments import Fragment
-from bookie_pod.autorecovery.worker.fragment_repair import SHOWN_ENTRIES, FragmentRepair, Replicator
+from bookie_pod.autorecovery.worker.fragment_repair import FragmentRepair, Replicator
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
@@ -77,6 +77,7 @@ from bookie_protocol.shown import one_line
 
 _log = structlog.get_logger(__name__)
 
+SHOWN_ENTRIES: Final = 20
 FRESH_SECONDS: Final = 5.0
 """Seconds for which a finding is acted upon without a second look."""
 

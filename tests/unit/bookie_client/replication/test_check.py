@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bookie_client import patience
 from bookie_client.access import replica_access
+from bookie_client.bookies import Registration, Registrations
 from bookie_client.replication import check, lists, replica_reads
 from bookie_client.replication.check import (
     BUSY_TRIES,
@@ -30,6 +31,7 @@ from bookie_protocol.errors import (
     BadRequest,
     BookieTimeout,
     BookieUnavailable,
+    MetadataUnavailable,
     NoSuchLedger,
     NotThere,
     PodkeeperError,
@@ -563,9 +565,75 @@ async def test_a_force_that_failed_is_no_sign_of_an_older_bookie(models, monkeyp
 
     monkeypatch.setattr(check.Patience, "again", waited)
     async with models.client() as client:
-        reason = await LedgerChecker(client).make_durable(1, ["a"])
+        ledger_id = await written(client, 1, ensemble=1, write_quorum=1, ack_quorum=1)
+        checker = LedgerChecker(client)
+        reason = await checker.make_durable(await checker.check(ledger_id), ["a"])
     assert (model.forces, reason is None) == (forces, is_durable)
     assert pauses == [2**each for each in range(forces - 1)]
+
+
+@pytest.mark.parametrize("gives_lists", [True, False])
+async def test_a_bookie_that_restarted_before_the_force_has_not_made_durable_what_was_seen_there(models, gives_lists):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 20, ack_quorum=3)
+        checker = LedgerChecker(client)
+        report = await checker.check(ledger_id)
+        bookie = report.metadata.value.last_ensemble[1]
+        model = models.model(bookie)
+        model.lists = gives_lists
+        assert await checker.make_durable(report, [bookie]) is None
+        model.ledgers[ledger_id].unsynced.update(range(5, 20))  # seen by the look, and gone with the process
+        model.crash()
+        assert await checker.make_durable(report, [bookie]) is not None
+
+
+async def test_a_bookie_that_is_being_filled_is_read_whole(models, monkeypatch):
+    """Of what its list lacked, the first entry has come when it is read; others have not."""
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 100, ack_quorum=3)
+        bookie = (await client.metadata(ledger_id)).last_ensemble[1]
+        held = models.model(bookie).ledgers[ledger_id].entries
+        gone = {entry_id: held.pop(entry_id) for entry_id in range(10, 60)}
+        listed = lists.Lists.of
+
+        async def then_comes_a_piece(self, asked, ledger_id):
+            found = await listed(self, asked, ledger_id)
+            if asked == bookie:
+                held.update({entry_id: gone[entry_id] for entry_id in range(10, 14)})
+            return found
+
+        monkeypatch.setattr(lists.Lists, "of", then_comes_a_piece)
+        report = await LedgerChecker(client).check(ledger_id, findings=[Finding(bookie, Reason.MISSING, ((10, 10),))])
+        assert verdicts(report)[bookie] == "MISSING"
+
+
+async def test_a_look_that_fails_leaves_no_reads_behind(models, monkeypatch):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 30, ack_quorum=3)
+        gone = (await client.metadata(ledger_id)).last_ensemble[1]
+        reading, ends = asyncio.Event(), asyncio.Event()
+
+        async def read(self, look, bookie, ids):
+            reading.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ends.set()
+
+        async def registration(self, bookie, **options):
+            if bookie == gone:
+                await reading.wait()
+                raise MetadataUnavailable("a hiccup")
+            return Registration.WRITABLE
+
+        monkeypatch.setattr(replica_reads.ReplicaReads, "read", read)
+        monkeypatch.setattr(Registrations, "of", registration)
+        with pytest.raises(MetadataUnavailable):
+            await LedgerChecker(client).check(ledger_id)
+        assert ends.is_set()
 
 
 async def test_others_have_their_turns_while_long_lists_are_compared(monkeypatch):

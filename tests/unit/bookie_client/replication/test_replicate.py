@@ -181,11 +181,18 @@ async def test_entries_that_nobody_has_are_named_and_nothing_is_exchanged(models
         assert await client.stored_metadata(ledger_id) == before
         fragment = await fragment_of(client, ledger_id)
         replicator = FragmentReplicator(client)
-        assert await replicator.unreadable(fragment, [5, 18, 59, 1000]) == (18, 59)
+        with pytest.raises(EntriesUnreadable) as failure:
+            await replicator.ask_for(fragment, [5, 18, 59, 1000])
+        assert (failure.value.entries, failure.value.silent) == ((18, 59), frozenset())
+        models.bookies[fragment.ensemble[1]].silent = True
+        with pytest.raises(EntriesUnreadable) as failure:
+            await replicator.ask_for(fragment, [18])
+        assert failure.value.silent == {fragment.ensemble[1]}
+        models.bookies[fragment.ensemble[1]].silent = False
         keeper = models.model(fragment.ensemble[1]).ledgers[ledger_id].entries
         other = await written(client, 60)
         assert set(keeper).isdisjoint({17, 18, 59})
-        assert await replicator.unreadable(await fragment_of(client, other), [17, 18]) == ()
+        await replicator.ask_for(await fragment_of(client, other), [17, 18])
 
 
 async def test_what_is_read_to_see_whether_entries_are_there_counts_for_the_throttle(models):
@@ -195,7 +202,7 @@ async def test_what_is_read_to_see_whether_entries_are_there_counts_for_the_thro
         fragment, throttle = await fragment_of(client, ledger_id), CountingThrottle()
         replicator = FragmentReplicator(client, ReplicationOptions(throttle=throttle))
         before = models.requests()
-        assert await replicator.unreadable(fragment, [3, 4, 7]) == ()
+        await replicator.ask_for(fragment, [3, 4, 7])
         held = models.model("a").ledgers[ledger_id].entries
         assert throttle.bytes_read == sum(len(held[each]) for each in (3, 4, 7))
         assert throttle.requests == models.requests() - before

@@ -87,6 +87,10 @@ async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models, monke
         assert f"{two} is marked as missing" in report.listed[0].detail
         await models.service.under_replication.unmark(ledger_id)
         assert (await safety_check(client, [one])).is_safe
+        models.bookies[three].silent = True  # with its connection and its registration, as a process that was stopped
+        report = await safety_check(client, [one])
+        assert seen(report) == {ledger_id: (Risk.UNKNOWN, 1)}
+        models.bookies[three].silent = False
         await models.stop(three)
         report = await safety_check(client, [one])
         assert seen(report) == {ledger_id: (Risk.UNKNOWN, 1)}

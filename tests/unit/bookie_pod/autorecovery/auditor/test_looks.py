@@ -96,7 +96,7 @@ class Checker:
             raise self.report
         return self.report
 
-    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None:
+    async def make_durable(self, report: LedgerReport, bookies: Collection[str]) -> str | None:
         return None
 
     async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail:

@@ -42,9 +42,12 @@ class Replicator:
         error.entries = self.lost
         raise error
 
-    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
+    async def ask_for(self, fragment: Fragment, entry_ids: Collection[int]) -> None:
         self.asked.append(tuple(sorted(entry_ids)))
-        return tuple(each for each in entry_ids if each in self.lost)
+        if lost := tuple(each for each in entry_ids if each in self.lost):
+            error = EntriesUnreadable("no copy is left")
+            error.entries = lost
+            raise error
 
 
 class Rig:

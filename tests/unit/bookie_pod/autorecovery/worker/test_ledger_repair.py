@@ -69,6 +69,7 @@ class Cluster:
         """First entry, bad positions, and those filled in place, of each call."""
         self.asked: list[tuple[int, ...]] = []
         self.still_unreadable: tuple[int, ...] = ()
+        self.silent: frozenset[str] = frozenset()
         self.refuse: Callable[[Mapping[int, str], Collection[int]], None] = lambda bad, in_place: None
         self.read_only: frozenset[str] = frozenset()
         self.recoveries = 0
@@ -112,7 +113,7 @@ class Cluster:
         self.phases.append(self.note.phase)
         return report_of(self.metadata, self.verdicts, self.lac, self.lac_error, self.entries)
 
-    async def make_durable(self, ledger_id: int, bookies: Collection[str]) -> str | None:
+    async def make_durable(self, report: LedgerReport, bookies: Collection[str]) -> str | None:
         return None
 
     async def tail(self, report: LedgerReport, doubts: Collection[Finding]) -> Tail:
@@ -178,9 +179,12 @@ class Cluster:
         self._exchange(fragment.first_entry, ensemble)
         return ReplicationResult(ensemble, fragment.count, 10)
 
-    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
+    async def ask_for(self, fragment: Fragment, entry_ids: Collection[int]) -> None:
         self.asked.append(tuple(entry_ids))
-        return self.still_unreadable
+        if self.still_unreadable:
+            error = EntriesUnreadable("no replica can give some entries")
+            error.entries, error.silent = self.still_unreadable, self.silent
+            raise error
 
     def _exchange(self, first: int, ensemble: tuple[str, ...]) -> None:
         assert self.metadata is not None
@@ -586,6 +590,9 @@ class TestUnreadableEntries:
         assert (result.lost_entries, result.trouble) == ((4,), Trouble.NO_COPY)
         assert (cluster.copies, cluster.asked) == ([], [(3, 4)])
         assert (cluster.note.attempts, cluster.note.reason) == (3, "no copy")
+        cluster.silent = frozenset("c")
+        result = await cluster.run()
+        assert (result.lost_entries, result.trouble is Trouble.NO_COPY) == ((), False), "c may have it"
         cluster.still_unreadable, cluster.refuse = (), lambda bad, in_place: None
         assert (await cluster.run()).outcome is Outcome.REPAIRED
 
