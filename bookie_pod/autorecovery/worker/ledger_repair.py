@@ -29,9 +29,9 @@ Invariants
 - A fragment that is not closed keeps its bookies: those that are there are filled again with its confirmed entries,
   and those that the mark names also with what others have behind these (`bookie_client.replication.tail`).
 - The trouble of one fragment does not keep the others from being repaired.
-- A bookie that is filled in place is named by the mark first, with the reason. So every copy is looked for there before
-  a mark goes: the worker may die while it fills, and the first and the last entry do not tell. And the bookie is not
-  believed about other entries if the ledger is closed meanwhile.
+- A bookie that is filled in place is named by the mark first, as one that lost entries. So every copy is looked for
+  there before a mark goes: the worker may die while it fills, and the first and the last entry do not tell. And the
+  bookie is not believed about other entries if the ledger is closed meanwhile.
 
 Event loop only.
 
@@ -71,7 +71,7 @@ from bookie_protocol.errors import (
     PodkeeperError,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.findings import Finding, Trouble
+from bookie_protocol.metadata_service.findings import Finding, Reason, Trouble, distrusted
 from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
 from bookie_protocol.shown import one_line
 
@@ -279,6 +279,11 @@ class LedgerRepair:
         lacking = {position: bookie for position, bookie in tail.lacking.items() if bookie in writable}
         if lacking:
             self._progress.enter(turn.note, Phase.COPYING)
+            run = (tail.fragment.last_entry, tail.fragment.last_entry)
+            told = distrusted(turn.doubts)
+            more = [Finding(each, Reason.MISSING, (run,)) for each in sorted(lacking.values()) if each not in told]
+            if more:
+                await self._parts.mark_more(report.ledger_id, more)
             await self._fragments.fill(tail.fragment, lacking, turn.note, turn.lock)
         return bool(lacking)
 

@@ -650,6 +650,22 @@ class TestOpenLedgers:
         assert [copy[0] for copy in cluster.copies] == [0]
         assert cluster.recoveries == 0
 
+    @pytest.mark.parametrize(
+        ("reason", "marked"), [(Reason.ABSENT, ["a"]), (Reason.UNTOLD, ["a"]), (Reason.MISSING, []), (None, [])]
+    )
+    async def test_a_bookie_whose_tail_is_filled_is_marked_as_one_that_lost_entries_before(
+        self, reason: Reason | None, marked: list[str]
+    ) -> None:
+        """If the worker dies in between, what the bookie got would vouch for it."""
+        cluster = Cluster(metadata_of({0: "abc"}, None), {})
+        findings = (Finding("a", reason),) if reason else ()
+        cluster.mark, cluster.lacking = UnderreplicatedLedger(LEDGER, ("a",), findings=findings), {0: "a"}
+        before: list[int] = []
+        cluster.refuse = lambda bad, in_place: before.append(len(cluster.marked))
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.marked == ([(LEDGER, marked)] if marked else [])
+        assert (cluster.copies, before) == ([(0, {0: "a"}, (0,))], [len(cluster.marked)])
+
     async def test_a_writer_that_went_on_is_not_fenced(self) -> None:
         cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST})
         assert (await cluster.run()).outcome is Outcome.OPEN
