@@ -21,6 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 from tests.support import rings, timeouts, unheard
 from tests.support.etcd import EtcdServer
 from tests.support.garbage import set_aside_what_is_collected
+from tests.support.oxia import MISSING, SERVER, OxiaServer
 from tests.support.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
@@ -168,6 +169,20 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     """One etcd for the whole run; tests take roots of their own. Mark its users `etcd`."""
     server = EtcdServer(tmp_path_factory.mktemp("etcd"))
+    try:
+        server.start()
+    except RuntimeError as error:
+        pytest.fail(str(error), pytrace=False)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def oxia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OxiaServer]:
+    """One Oxia for the whole run; tests take roots of their own. Mark its users `oxia`."""
+    if not SERVER:
+        pytest.skip(MISSING)
+    server = OxiaServer(tmp_path_factory.mktemp("oxia"))
     try:
         server.start()
     except RuntimeError as error:

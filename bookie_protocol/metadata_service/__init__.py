@@ -7,6 +7,6 @@ covers all ids from 0 to 2^63-1 without a gap, or raises. Watches of one ledger 
 one watch.
 
 Apache's layout is written once (`tree/`), over a small tree of versioned nodes (`tree.nodes.NodeTree`). Drivers offer
-that tree: `zookeeper/` (kazoo), `etcd/`, and `embedded/` (RocksDB, owned by one process and served to others over
-gRPC). The pod opens the service with `bookie_pod.node.metadata.open_metadata`, which knows time-outs and logins.
+that tree: `zookeeper/` (kazoo), `etcd/`, `oxia/`, and `embedded/` (RocksDB, owned by one process and served to others
+over gRPC). The pod opens the service with `bookie_pod.node.metadata.open_metadata`, which knows time-outs and logins.
 """

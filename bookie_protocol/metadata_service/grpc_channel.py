@@ -128,8 +128,9 @@ def _check_process() -> None:
     if _opened_in != os.getpid():
         raise InvalidConfiguration(
             f"process {os.getpid()} was forked from process {_opened_in}, which has used gRPC, and gRPC does not work"
-            " in such a child: an embedded:// or etcd:// metadata service cannot be reached from here; start the child"
-            ' with the method "spawn" or "forkserver" of multiprocessing, or fork before the first client is started'
+            " in such a child: an embedded://, etcd:// or oxia:// metadata service cannot be reached from here; start"
+            ' the child with the method "spawn" or "forkserver" of multiprocessing, or fork before the first client is'
+            " started"
         )
 
 

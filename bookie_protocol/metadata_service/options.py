@@ -25,10 +25,11 @@ _NEWEST_FORMAT: Final = -1
 
 
 class MetadataDriver(Enum):
-    """ZOOKEEPER; ETCD; SERVED: an embedded store of another process; OWNED: an embedded store of this process."""
+    """ZOOKEEPER; ETCD; OXIA; SERVED: an embedded store of another process; OWNED: an embedded store of this process."""
 
     ZOOKEEPER = "zk"
     ETCD = "etcd"
+    OXIA = "oxia"
     SERVED = "embedded"
     OWNED = "file"
 
@@ -37,7 +38,8 @@ class MetadataDriver(Enum):
 class MetadataServiceUri:
     """A parsed URI.
 
-    `layout` None: what the cluster has. `folder` is set for OWNED only, `hosts` for the others.
+    `layout` None: what the cluster has. `folder` is set for OWNED only, `hosts` for the others. `namespace` is Oxia's;
+    `session_seconds` the time-out of sessions that the URI asks for, None: that of the options.
     """
 
     driver: MetadataDriver
@@ -45,6 +47,8 @@ class MetadataServiceUri:
     layout: LedgerLayout | None = None
     hosts: tuple[tuple[str, int], ...] = ()
     folder: str | None = None
+    namespace: str = ""
+    session_seconds: float | None = None
 
     @property
     def connect_string(self) -> str:
@@ -125,8 +129,8 @@ class MetadataServiceOptions:
     tls: MetadataTls | None = None
     """None: connections are not encrypted."""
     token_file: str | None = None
-    """File whose first token is shown to an embedded store that another process serves; it is read again when it
-    changes. A token is shown over TLS, or to this machine."""
+    """File whose first token is shown to Oxia, or to an embedded store that another process serves; it is read again
+    when it changes. A token is shown over TLS, or to this machine."""
     requests_per_second: float = 0.0
     """Requests a second, in bursts of up to a second's worth (`zkRequestRateLimit`); 0: no limit."""
     max_node_bytes: int = DEFAULT_MAX_NODE_BYTES

@@ -6,6 +6,9 @@
     metadata-store:zk:zk1:2181,zk2:2181/chroot      the same ZooKeeper in Apache Pulsar's words, in which the root is
                                                     always `ledgers` below the chroot, if there is one
     etcd://etcd1:2379,etcd2:2379/podkeeper          etcd. The path is the cluster's root: all its keys begin with it
+    metadata-store:oxia://oxia1:6648/namespace?...  Oxia, as Apache Pulsar 4 and 5 write it. The root is always
+                                                    `/ledgers` in the namespace, which is `default` if none is named
+    oxia://oxia1:6648,oxia2:6648/namespace/ledgers  the same with a root of one's own behind the namespace
     embedded://host:port/ledgers                    a store that another process serves
     /var/lib/podkeeper/metadata                     a store in this folder, owned by this process (also file:///...)
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import parse_qsl
 
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.extras import needed
@@ -34,12 +38,27 @@ from bookie_protocol.metadata_service.options import (
     MetadataTls,
     SaslLogin,
 )
-from bookie_protocol.shown import shown_uri
+from bookie_protocol.shown import one_line, shown_uri
 
 _EMBEDDED: Final = "bookie_protocol.metadata_service.embedded"
 _ZOOKEEPER_PORT: Final = 2181
 _ETCD_PORT: Final = 2379
+_OXIA_PORT: Final = 6648
+_OXIA_NAMESPACE: Final = "default"
 _PULSAR_SCHEME: Final = "metadata-store:"
+_SESSION_TIMEOUT: Final = "sessionTimeoutMillis"
+_OF_PULSARS_CLIENT: Final = (
+    "allowReadOnlyOperations",
+    "batchingEnabled",
+    "batchingMaxDelayMillis",
+    "batchingMaxOperations",
+    "batchingMaxSizeKb",
+    "configFilePath",
+    "fsyncEnable",
+    "numSerDesThreads",
+)
+"""Parameters of Apache Pulsar's client of Oxia that mean nothing here, so that one URI serves both. The file of
+`configFilePath` is not read: TLS and token have keys of their own."""
 
 _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
     "null": None,
@@ -62,6 +81,8 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
     if match is None:
         raise _invalid(text, "it has no scheme; write for example zk+null://zk1:2181;zk2:2181/ledgers")
     scheme, _, variant = match["scheme"].lower().partition("+")
+    if scheme == "oxia" and not variant:
+        return _oxia_uri(text, text[match.end("scheme") :].removeprefix("://"))
     authority, path = match["authority"], match["path"] or ""
     if scheme != "file" and _QUERY.search(text):
         raise _invalid(text, "it has a query")
@@ -81,19 +102,64 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
         layout = _layout(text, variant)
         hosts = _hosts(text, authority, _ZOOKEEPER_PORT)
         return MetadataServiceUri(MetadataDriver.ZOOKEEPER, _root(text, path), layout, hosts)
-    raise _invalid(text, f"no driver for {match['scheme']}://; use zk://, etcd:// or embedded://")
+    raise _invalid(text, f"no driver for {match['scheme']}://; use zk://, etcd://, oxia:// or embedded://")
 
 
 def _pulsar_uri(text: str) -> MetadataServiceUri:
+    store = text.removeprefix(_PULSAR_SCHEME)
+    if store.startswith("oxia://"):
+        return _oxia_uri(text, store.removeprefix("oxia://"), only_namespace=True)
     if _QUERY.search(text):
         raise _invalid(text, "it has a query")
-    store = text.removeprefix(_PULSAR_SCHEME)
     if not store.startswith("zk:"):
-        raise _invalid(text, f"of Pulsar's metadata stores only ZooKeeper is supported: {_PULSAR_SCHEME}zk:zk1:2181")
+        raise _invalid(
+            text,
+            f"of Pulsar's metadata stores ZooKeeper and Oxia are supported: {_PULSAR_SCHEME}zk:zk1:2181,"
+            f" {_PULSAR_SCHEME}oxia://oxia1:6648/default",
+        )
     authority, slash, chroot = store.removeprefix("zk:").removeprefix("//").partition("/")
     hosts = _hosts(text, authority, _ZOOKEEPER_PORT)
     below = _root(text, slash + chroot) if chroot else ""
     return MetadataServiceUri(MetadataDriver.ZOOKEEPER, below + DEFAULT_ROOT, None, hosts)
+
+
+def _oxia_uri(text: str, rest: str, *, only_namespace: bool = False) -> MetadataServiceUri:
+    place, _, query = rest.partition("?")
+    if "@" in place or "#" in rest:
+        raise _invalid(text, "it has a login, or a fragment")
+    authority, _, path = place.partition("/")
+    hosts = _hosts(text, authority, _OXIA_PORT)
+    namespace, slash, root = path.rstrip("/").partition("/")
+    if slash and only_namespace:
+        raise _invalid(text, "behind the hosts there is the namespace, and nothing else; the root is always /ledgers")
+    return MetadataServiceUri(
+        MetadataDriver.OXIA,
+        _root(text, f"/{root}") if slash else DEFAULT_ROOT,
+        None,
+        hosts,
+        namespace=namespace or _OXIA_NAMESPACE,
+        session_seconds=_session_seconds(text, query),
+    )
+
+
+def _session_seconds(text: str, query: str) -> float | None:
+    """The time-out of sessions that a query of Oxia names. Unknown parameters are refused by their names."""
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(given.keys() - {_SESSION_TIMEOUT, *_OF_PULSARS_CLIENT})
+    if unknown:
+        known = ", ".join(sorted((_SESSION_TIMEOUT, *_OF_PULSARS_CLIENT)))
+        raise InvalidConfiguration(
+            f"metadataServiceUri={shown_uri(text)} is refused: the parameter {one_line(unknown[0], 100)} is not known;"
+            f" there are {known}"
+        )
+    wanted = given.get(_SESSION_TIMEOUT)
+    if wanted is None:
+        return None
+    if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):
+        raise InvalidConfiguration(
+            f"metadataServiceUri={shown_uri(text)} is refused: {_SESSION_TIMEOUT} is not a positive whole number"
+        )
+    return int(wanted) / 1000
 
 
 async def open_metadata_service(
@@ -139,6 +205,10 @@ async def connect_metadata_service(uri: str, options: MetadataServiceOptions) ->
         etcd = needed("bookie_protocol.metadata_service.etcd.tree", "etcd", "metadataServiceUri=etcd://")
         shared: MetadataService = await etcd.open_etcd(parsed, options)
         return shared
+    if parsed.driver is MetadataDriver.OXIA:
+        oxia = needed("bookie_protocol.metadata_service.oxia.driver", "oxia", "metadataServiceUri=oxia://")
+        sharded: MetadataService = await oxia.open_oxia(parsed, options)
+        return sharded
     if parsed.driver is MetadataDriver.SERVED:
         remote = needed(f"{_EMBEDDED}.remote", "embedded", "metadataServiceUri=embedded://")
         served: MetadataService = await remote.open_served(parsed, options)
@@ -169,7 +239,8 @@ def _hosts(text: str, authority: str, default_port: int | None) -> tuple[tuple[s
     if not hosts:
         raise _invalid(
             text,
-            "it names no host; write zk+null://zk1:2181/ledgers, etcd://etcd1:2379/podkeeper or embedded://<host>:<port>/ledgers",
+            "it names no host; write zk+null://zk1:2181/ledgers, etcd://etcd1:2379/podkeeper, oxia://oxia1:6648/default"
+            " or embedded://<host>:<port>/ledgers",
         )
     return hosts
 

@@ -20,6 +20,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.embedded import store as embedded
 from bookie_protocol.metadata_service.etcd import tree as etcd_tree
 from bookie_protocol.metadata_service.interface import Identity, LedgerLife, Versioned
+from bookie_protocol.metadata_service.oxia import tree as oxia_tree
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
 from tests.support import memory_metadata, memory_records
 from tests.support.memory_metadata import MemoryMetadata
@@ -206,6 +207,7 @@ def compare_versions_alone(patch: pytest.MonkeyPatch) -> None:
     for double in (memory_metadata, memory_records):
         patch.setattr(double, "check_identity", check_identity)
     patch.setattr(ZooKeeperTree, "_look", look)
+    patch.setattr(oxia_tree, "check_identity", lambda path, stat, this: check(path, stat, this.version, None))
     patch.setattr(etcd_tree, "is_this", lambda key, this: [etcd_tree.has_version(key, this.version + 1)])
 
 

@@ -74,6 +74,8 @@ CREATED = (
     Case("uri-with-path", _spec(metadataService={"uri": "zk://a:1/ledgers"}), "without a path (that is rootPath)"),
     Case("etcd-uri-with-path", _spec(metadataService={"uri": "etcd://a:1/podkeeper"}), "without a path (that is"),
     Case("etcd-uri-with-login", _spec(metadataService={"uri": "etcd://me:secret@a:1"}), "without credentials"),
+    Case("oxia-uri-without-namespace", _spec(metadataService={"uri": "oxia://a:1"}), "oxia:6648/NAMESPACE"),
+    Case("oxia-uri-with-root", _spec(metadataService={"uri": "oxia://a:1/default/ledgers"}), "without a path (that is"),
     Case("uri-with-query", _spec(metadataService={"uri": "zk://a:1?password=secret"}), "without credentials"),
     Case("uri-with-login", _spec(metadataService={"uri": "zk://me:secret@a:1"}), "without credentials"),
     *(
@@ -263,6 +265,7 @@ ALLOWED = (
     Case("bootstrap-before-it-exists", _spec(bootstrap={"mode": "Adopt"}), "", before={}),
     Case("adoption-taken-out", _spec(bootstrap={}), "", before=_spec(bootstrap=_ADOPT), status=_CREATED),
     Case("etcd-uri", _spec(metadataService={"uri": "etcd://etcd-0:2379,etcd-1:2379"}), "", before={}),
+    Case("oxia-uri", _spec(metadataService={"uri": "oxia://oxia-0:6648,oxia-1:6648/default"}), "", before={}),
     Case("root-path-with-dots", _spec(metadataService={"rootPath": "/a/..b/zookeeper"}), "", before={}),
     Case("another-root-before-it-exists", _spec(metadataService={"rootPath": "/elsewhere"}), "", before={}),
     Case(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
+from contextlib import suppress
 
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
@@ -18,10 +19,13 @@ from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.etcd.connection import EtcdConnection
 from bookie_protocol.metadata_service.etcd.tree import EtcdTree
 from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
+from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
+from bookie_protocol.metadata_service.oxia.tree import OxiaTree
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
 from tests.support.etcd import EtcdServer
+from tests.support.oxia import OxiaServer
 from tests.support.zookeeper import ZooKeeperServer
 
 _numbers = itertools.count()
@@ -29,6 +33,11 @@ _numbers = itertools.count()
 
 class MetadataDriverUnderTest(ABC):
     """`open` gives a new session on one cluster root; `close` ends all of them."""
+
+    first_number = 0
+    """Of the sequential names below a new node."""
+    removes_directories = True
+    """Empty directories go with the last ledger."""
 
     def __init__(self) -> None:
         self.root = f"/contract-{next(_numbers)}/ledgers"
@@ -109,6 +118,43 @@ class EtcdUnderTest(MetadataDriverUnderTest):
     async def expire(self, service: TreeMetadataService) -> None:
         lease = {"ID": str(service.tree.session_id)}
         await asyncio.to_thread(self._server.ask, self._server.members[0], "lease/revoke", lease)
+
+    async def interrupt(self) -> None:
+        self._server.pause()
+
+    async def restore(self) -> None:
+        self._server.resume()
+
+
+class OxiaUnderTest(MetadataDriverUnderTest):
+    first_number = 1
+    removes_directories = False
+
+    def __init__(self, server: OxiaServer) -> None:
+        super().__init__()
+        self._server = server
+        self._trees: dict[int, OxiaTree] = {}
+
+    @property
+    def uri(self) -> str:
+        return self._server.uri(self.root)
+
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+        tree = OxiaTree(OxiaConnection([self._server.target], "default"), timeout)
+        await tree.connect()
+        service = TreeMetadataService(tree, self.root, layout)
+        self._trees[id(service)] = tree
+        return service
+
+    async def expire(self, service: TreeMetadataService) -> None:
+        """In every shard, as a server that was away for too long does it."""
+        sessions = self._trees[id(service)]._open_sessions
+        other = OxiaConnection([self._server.target], "default")
+        await other.shards(10)
+        for shard, session in list(sessions.ids.items()):
+            with suppress(SessionGone):  # the first one makes its owner close the others
+                await other.close_session(shard, session, 10)
+        await other.close()
 
     async def interrupt(self) -> None:
         self._server.pause()

@@ -11,6 +11,7 @@ from tests.support.metadata_drivers import (
     EmbeddedUnderTest,
     EtcdUnderTest,
     MetadataDriverUnderTest,
+    OxiaUnderTest,
     ServedUnderTest,
     ZooKeeperUnderTest,
 )
@@ -18,10 +19,11 @@ from tests.support.metadata_drivers import (
 WIRED = [
     pytest.param("zookeeper", marks=pytest.mark.zookeeper),
     pytest.param("etcd", marks=pytest.mark.etcd),
+    pytest.param("oxia", marks=pytest.mark.oxia),
     "served",
 ]
 ALL = [*WIRED, "embedded"]
-BESIDE = [*WIRED[:1], "served", "embedded"]
+BESIDE = [WIRED[0], WIRED[2], "served", "embedded"]
 """Where there can be nodes beside the root."""
 
 
@@ -39,4 +41,6 @@ def driver_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Meta
         return ZooKeeperUnderTest(request.getfixturevalue("zookeeper"))
     if kind == "etcd":
         return EtcdUnderTest(request.getfixturevalue("etcd"))
+    if kind == "oxia":
+        return OxiaUnderTest(request.getfixturevalue("oxia"))
     return ServedUnderTest(str(tmp_path)) if kind == "served" else EmbeddedUnderTest(str(tmp_path))

@@ -86,6 +86,7 @@ class EmbeddedTree(KeptSession):
     """One session with an owner; `timeout` of the session in seconds."""
 
     keeps_times: Final = True
+    removes_directories: Final = True
 
     def __init__(self, transport: Transport, timeout: float) -> None:
         super().__init__(timeout)

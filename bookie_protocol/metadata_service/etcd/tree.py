@@ -85,6 +85,7 @@ class EtcdTree(KeptSession):
     session in seconds; etcd counts whole ones, and makes them two at least."""
 
     keeps_times: Final = False
+    removes_directories: Final = True
 
     def __init__(self, connection: EtcdConnection, root: str, timeout: float) -> None:
         super().__init__(timeout)

@@ -112,9 +112,9 @@ class TreeCluster:
     async def initialize(self, *, instance_id: str | None = None, timeout: float | None = None) -> str:
         """Create the cluster and return its instance id (default: a new UUID).
 
-        `MetadataExists` if there is one.
+        `MetadataExists` if there is one. A call that was interrupted may be repeated.
         """
-        if await self.exists(timeout=timeout):
+        if not await self._may_begin(timeout):
             raise MetadataExists(f"there is a cluster at {self._root} already")
         instance_id = instance_id or str(uuid.uuid4())
         await self._create_parents(timeout)
@@ -127,9 +127,21 @@ class TreeCluster:
             (f"{self._root}/{paths.LAYOUT}", encode_layout(layout)),
             (f"{self._root}/{paths.INSTANCE_ID}", instance_id.encode()),
         ]
-        await self._tree.create_all(nodes, timeout=timeout)
+        try:
+            await self._tree.create_all(nodes, timeout=timeout)
+        except MetadataExists as error:
+            raise MetadataExists(f"there is a cluster at {self._root} already") from error
         self._settled = layout
         return instance_id
+
+    async def _may_begin(self, timeout: float | None) -> bool:
+        """Return True if there is nothing at the root, or what a call left that was interrupted before it came to the
+        instance id, the last node that is made. Only where nodes are not created all at once."""
+        if not await self.exists(timeout=timeout):
+            return True
+        if await self._stored_instance_id(timeout) is not None:
+            return False
+        return set((await self._tree.children(self._root, timeout=timeout)).names) <= {paths.AVAILABLE, paths.LAYOUT}
 
     async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:
         """Return True if clients may quarantine bookies; they may until it is disabled."""

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Final
 
-from bookie_protocol.errors import MetadataRefused, MetadataUnavailable
+from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, MetadataUnavailable
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.interface import Session, SessionState
 
@@ -45,7 +45,7 @@ class KeptSession(ABC):
         """Open the session.
 
         `MetadataUnavailable` if there is no answer within the session time-out, `MetadataRefused` if the service
-        rejects these credentials.
+        rejects these credentials, `InvalidConfiguration` if it is not what the driver needs.
         """
         timeout = self._session.default_timeout
         self._upkeep = lasting_task(self._keep_sessions(), "metadata session")
@@ -75,7 +75,7 @@ class KeptSession(ABC):
 
     @abstractmethod
     async def _open_session(self) -> None:
-        """`MetadataUnavailable`: none was opened."""
+        """`MetadataUnavailable`, `InvalidConfiguration`: none was opened."""
 
     @abstractmethod
     async def _renew(self, within: float) -> bool:
@@ -106,9 +106,9 @@ class KeptSession(ABC):
         while True:
             try:
                 await self._open_session()
-            except MetadataUnavailable as error:
+            except (MetadataUnavailable, InvalidConfiguration) as error:
                 self._failure = f" ({error})"
-                if isinstance(error, MetadataRefused) and not self._began.done():
+                if isinstance(error, MetadataRefused | InvalidConfiguration) and not self._began.done():
                     self._began.set_exception(error)
                 await self._reconnect()
                 await asyncio.sleep(self._pause())

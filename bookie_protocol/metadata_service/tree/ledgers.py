@@ -5,7 +5,8 @@ However many readers there are, one watch and one read are needed for each chang
 Invariants
 - A create whose answer was lost is distinguished from another client's by the creation token (format 3 only).
 - An update always names the version that it replaces.
-- After a delete, empty parent directories go too (hierarchical layouts); creating makes missing ones again.
+- After a delete, empty parent directories go too (hierarchical layouts, and `NodeTree.removes_directories`); creating
+  makes missing ones again.
 - A watcher gets what is stored when it comes, then every newer version (several changes may show as one), and the end
   once the ledger does not exist.
 - What is kept of a ledger without watchers is valid only while its watch has not fired; then a returning watcher causes
@@ -395,6 +396,8 @@ class TreeLedgers:
         await self._prune_above(path, timeout)
 
     async def _prune_above(self, path: str, timeout: float | None) -> None:
+        if not self._tree.removes_directories:
+            return
         if await self._cluster.settled_layout(timeout=timeout) in LONG_LAYOUTS:
             with suppress(MetadataError):  # the ledger is gone, whatever becomes of its directories
                 await self._prune(parent_of(path), timeout)

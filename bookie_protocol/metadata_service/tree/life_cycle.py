@@ -188,14 +188,17 @@ class ClusterMetadata(TreeCluster):
             raise InvalidConfiguration(
                 f"the ledger layout of the target's URI does not match the one of the metadata, {layout.name.lower()}"
             )
-        if await self.exists(timeout=timeout):
+        if not await self._may_begin(timeout):
             await self._begun(instance_id, origin, timeout)
         else:
             await self._create_parents(timeout)
             mark = f"{COPYING}{origin}-{secrets.token_hex(8)} {instance_id}"
             names = ((paths.LAYOUT, encode_layout(layout)), (paths.INSTANCE_ID, mark.encode()))
             nodes = [(self._root, b""), *((f"{self._root}/{name}", data) for name, data in names)]
-            await self._tree.create_all(nodes, timeout=timeout)
+            try:
+                await self._tree.create_all(nodes, timeout=timeout)
+            except MetadataExists:
+                await self._begun(instance_id, origin, timeout)
         session_id = await self._hold_copy(timeout)
         return await self._begun(instance_id, origin, timeout), session_id  # who held it may have come to the end
 

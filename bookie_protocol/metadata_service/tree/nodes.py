@@ -42,7 +42,7 @@ class ConnectionLost(MetadataUnavailable):
 @dataclass(frozen=True, slots=True)
 class NodeStat:
     """`ctime_ms` since the epoch, None where the service keeps no times; `owner` is the session of an ephemeral node, 0
-    for a persistent one."""
+    for a persistent one. `children`: their number; 1 where the driver does not count them, which says nothing."""
 
     version: int
     creation: int
@@ -87,6 +87,12 @@ class NodeTree(Protocol):
     @property
     def keeps_times(self) -> bool:
         """Return True if nodes have `ctime_ms`."""
+        ...
+
+    @property
+    def removes_directories(self) -> bool:
+        """Return True if the directories of ledgers go when they are empty. Not where a client of another kind may be
+        making a ledger in one, and nothing would put the two in order: no listing would show that ledger."""
         ...
 
     @property

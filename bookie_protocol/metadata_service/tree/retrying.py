@@ -83,6 +83,10 @@ class RetryingTree:
         return self._tree.keeps_times
 
     @property
+    def removes_directories(self) -> bool:
+        return self._tree.removes_directories
+
+    @property
     def session(self) -> Session:
         return self._tree.session
 

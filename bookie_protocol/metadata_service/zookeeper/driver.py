@@ -113,6 +113,7 @@ class ZooKeeperTree:
     """
 
     keeps_times: Final = True
+    removes_directories: Final = True
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class VirtualTree:
     """A `NodeTree`: one host's bond with the service."""
 
     keeps_times = True
+    removes_directories = True
 
     def __init__(self, server: MetadataServer, host: str) -> None:
         self._server = server

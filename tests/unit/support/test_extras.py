@@ -28,11 +28,13 @@ CLIENT = (
     "bookie_protocol.tls",
 )
 ETCD = "bookie_protocol.metadata_service.etcd.tree"
+OXIA = "bookie_protocol.metadata_service.oxia.driver"
 EMBEDDED = "bookie_protocol.metadata_service.embedded.remote"
 FOR = {
     "": CLIENT,
     "embedded": (*CLIENT, EMBEDDED),
     "etcd": (*CLIENT, ETCD),
+    "oxia": (*CLIENT, OXIA),
     "gateway": ("bookie_protocol.ledger_service.ledger_service_pb2_grpc", "grpc_status.rpc_status"),
     "pkcs12": (*CLIENT, "cryptography.hazmat.primitives.serialization.pkcs12"),
     "yaml": (*CLIENT, "yaml"),
@@ -40,12 +42,13 @@ FOR = {
         *CLIENT,
         EMBEDDED,
         ETCD,
+        OXIA,
         "yaml",
         "bookie_pod.cli.main",
         "bookie_pod.node.bookie",
         "bookie_pod.gateway.service",
     ),
-    "spark": (*CLIENT, EMBEDDED, ETCD, "yaml", "pyspark_bookie", "pyspark_bookie.jobs.framework.command"),
+    "spark": (*CLIENT, EMBEDDED, ETCD, OXIA, "yaml", "pyspark_bookie", "pyspark_bookie.jobs.framework.command"),
     "iceberg": (*CLIENT, "pyiceberg.catalog"),
     "kubectl": ("bookie_operator.plugin.main", "bookie_operator.plugin.bundle", "bookie_operator.plugin.forwarding"),
     "operator": ("bookie_operator.main", "bookie_operator.handlers", "bookie_operator.plugin.main"),
@@ -96,6 +99,7 @@ def test_a_command_without_its_extra_says_which(plain: Path, package: str, comma
 MISSING = {
     ("embedded", "grpc"): "asyncio.run(Client('embedded://127.0.0.1:1/ledgers').start())",
     ("etcd", "grpc"): "asyncio.run(Client('etcd://127.0.0.1:1/podkeeper').start())",
+    ("oxia", "grpc"): "asyncio.run(Client('oxia://127.0.0.1:1/default').start())",
     ("bookie", "rocksdict"): "asyncio.run(Client(f'{sys.argv[1]}/metadata').start())",
     ("yaml", "yaml"): "asyncio.run(FileLocations(f'{sys.argv[1]}/file.yaml').open())",
     ("pkcs12", "cryptography"): "tls_context(TlsOptions(ca_file=f'{sys.argv[1]}/file.yaml', ca_type='PKCS12'))",

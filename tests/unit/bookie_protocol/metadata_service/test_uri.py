@@ -91,7 +91,11 @@ def test_hosts_are_names_and_addresses_of_every_kind() -> None:
         ("zk+ms://h:2181/ledgers", "unknown ledger layout 'ms'"),
         ("zk+legacyhierarchical://h:2181/ledgers", "use one of null, flat, hierarchical, longhierarchical"),
         ("etcd+null://h:2379/scope", "no driver for etcd"),
-        ("metadata-store:etcd:http://h:2379", "of Pulsar's metadata stores only ZooKeeper is supported"),
+        ("metadata-store:etcd:http://h:2379", "of Pulsar's metadata stores ZooKeeper and Oxia are supported"),
+        ("metadata-store:oxia://h:6648/default/more", "nothing else; the root is always /ledgers"),
+        ("metadata-store:oxia:///default", "names no host"),
+        ("oxia://h:6648/default//a", "not a valid path of a node"),
+        ("oxia+null://h:6648/default", "no driver for oxia"),
         ("metadata-store:zk:", "names no host"),
         ("metadata-store:zk:h:x", "is not host:port"),
         ("metadata-store:zk:h:2181/a//b", "not a valid path of a node"),
@@ -154,3 +158,60 @@ async def test_nobody_listens(scheme: str) -> None:
         port = free.getsockname()[1]
     with pytest.raises(MetadataUnavailable, match=rf"127\.0\.0\.1:{port}.*0\.5 s: check metadataServiceUri"):
         await open_metadata_service(f"{scheme}://127.0.0.1:{port}/ledgers", timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "namespace", "root", "seconds"),
+    [
+        ("metadata-store:oxia://h:6648/pulsar", (("h", 6648),), "pulsar", "/ledgers", None),
+        ("metadata-store:oxia://h", (("h", 6648),), "default", "/ledgers", None),
+        ("metadata-store:oxia://h:1/ns/?sessionTimeoutMillis=30000", (("h", 1),), "ns", "/ledgers", 30.0),
+        (
+            "metadata-store:oxia://h:1/ns?batchingEnabled=true&configFilePath=/a/b.yaml",
+            (("h", 1),),
+            "ns",
+            "/ledgers",
+            None,
+        ),
+        ("oxia://h:1,i:2;[::1]:3/ns", (("h", 1), ("i", 2), ("[::1]", 3)), "ns", "/ledgers", None),
+        ("oxia://h:1/ns/a/ledgers", (("h", 1),), "ns", "/a/ledgers", None),
+    ],
+)
+def test_oxia_as_pulsar_writes_it(
+    text: str, hosts: tuple[tuple[str, int], ...], namespace: str, root: str, seconds: float | None
+) -> None:
+    found = parse_metadata_service_uri(text)
+    assert (found.driver, found.hosts, found.namespace) == (MetadataDriver.OXIA, hosts, namespace)
+    assert (found.root, found.session_seconds) == (root, seconds)
+
+
+def test_all_parameters_of_pulsars_client_are_taken() -> None:
+    """As stock configurations of Pulsar 5 have them."""
+    names = ("configFilePath", "sessionTimeoutMillis", "batchingMaxDelayMillis", "batchingMaxOperations")
+    names += ("batchingMaxSizeKb", "numSerDesThreads", "fsyncEnable", "batchingEnabled", "allowReadOnlyOperations")
+    query = "&".join(f"{name}=1" for name in names)
+    assert parse_metadata_service_uri(f"metadata-store:oxia://h:6648/ns?{query}").session_seconds == 0.001
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?surprise=secret", "the parameter surprise is not known"),
+        ("?sessionTimeoutMillis=30000&Surprise", "the parameter Surprise is not known"),
+        ("?sessionTimeoutMillis=30s", "sessionTimeoutMillis is not a positive whole number"),
+        ("?sessionTimeoutMillis=0", "sessionTimeoutMillis is not a positive whole number"),
+        ("?sessionTimeoutMillis=", "sessionTimeoutMillis is not a positive whole number"),
+        ("#secret", "no user, password or query"),
+    ],
+)
+def test_an_unknown_parameter_of_oxia_is_refused_by_its_name(query: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message) as caught:
+        parse_metadata_service_uri(f"metadata-store:oxia://h:6648/ns{query}")
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_login_in_a_uri_of_oxia_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse_metadata_service_uri("metadata-store:oxia://user:s3cret@h:6648/ns")
+    assert "s3cret" not in str(caught.value)

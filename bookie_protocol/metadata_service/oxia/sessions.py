@@ -1,0 +1,158 @@
+"""One session in every shard of a namespace, which together are the session of a process.
+
+Oxia has sessions of shards only: each ends by itself, and takes the ephemeral records of its shard with it.
+
+Invariants
+- They bear one identity, by which a record says whose it is (`owner_of`): the ids of sessions in two shards may be
+  equal.
+- They end together. When one is lost, the others are closed, and the end is reported when all have ended: from then on
+  nothing of this session is there, in any shard.
+- A canary record in each shard belongs to the session there. It proves at the opening that the namespace sorts
+  hierarchically, and at each renewal that the session has kept what it holds: a shard may drop that without an expiry.
+- A shard that came of a split has the session of the one that was split.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import math
+import uuid
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
+from bookie_protocol.metadata_service.oxia import keys
+from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
+from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
+from bookie_protocol.metadata_service.oxia.shards import ShardMap
+
+SHORTEST_SECONDS: Final = 2.0
+LONGEST_SECONDS: Final = 300.0
+"""Oxia takes no other time-outs of sessions."""
+
+
+class ShardSessions:
+    """The sessions of one identity, `owner` as a number. `ids` has the session of each shard."""
+
+    def __init__(self, connection: OxiaConnection, shards: ShardMap, timeout: float) -> None:
+        self._connection = connection
+        self._map = shards
+        self._timeout_ms = math.ceil(clamped(timeout) * 1000)
+        self.identity = f"podkeeper-{uuid.uuid4()}"
+        self.owner = _number_of(self.identity)
+        self.ids: dict[int, int] = {}
+        self._canaries: dict[int, str] = {}
+        self._lost = False
+
+    async def open(self, within: float) -> None:
+        """`MetadataUnavailable`, `InvalidConfiguration`: then none stays open that can be closed."""
+        self._map.check_complete()
+        try:
+            await every(self._open_in(shard, within) for shard in self._map.numbers)
+        except BaseException:
+            with suppress(MetadataUnavailable):
+                await self.close(within)
+            raise
+
+    async def renew(self, shards: ShardMap, within: float) -> bool:
+        """False: they have ended, all of them. `MetadataUnavailable`: one of them cannot be asked."""
+        try:
+            await self._adopt(shards, within)
+            if not self._lost:
+                await self.check(within)
+                await every(self._check_canary(shard, within) for shard in self.ids)
+        except SessionGone:
+            self._lost = True
+        if self._lost:
+            await self.close(within)
+        return not self._lost
+
+    async def check(self, within: float) -> None:
+        """`SessionGone`: one of them has ended."""
+        await every(self._connection.keep_alive(shard, session, within) for shard, session in self.ids.items())
+
+    async def touch(self, shard: int, within: float) -> None:
+        """Write to the shard, which only its true leader can. `SessionGone`."""
+        await self._put_canary(shard, within)
+
+    async def close(self, within: float) -> None:
+        """End all of them. `MetadataUnavailable`: of one it is not known whether it has ended."""
+        await every(self._close_in(shard, session, within) for shard, session in list(self.ids.items()))
+
+    def is_canary(self, key: str) -> bool:
+        return key in self._canaries.values()
+
+    async def _open_in(self, shard: int, within: float) -> None:
+        self.ids[shard] = await self._connection.create_session(shard, self._timeout_ms, self.identity, within)
+        await self._put_canary(shard, within)
+        await self._connection.position(shard, within)
+        canary = self._canaries[shard]
+        if canary not in await self._connection.list(shard, *keys.children(keys.CANARIES), within):
+            raise InvalidConfiguration(
+                f"the namespace {self._connection.namespace} of Oxia does not sort its keys hierarchically: no node"
+                " would be found in any listing there. Set metadataServiceUri to a namespace that was created with"
+                " `--key-sorting hierarchical`, as Apache Pulsar needs it too; the order of one that exists cannot be"
+                " changed"
+            )
+
+    async def _adopt(self, shards: ShardMap, within: float) -> None:
+        """Take the shards of now."""
+        if shards.numbers == self._map.numbers:
+            self._map = shards
+            return
+        shards.check_complete()
+        parents = {each: each if each in self.ids else shards.parent_in(self._map, each) for each in shards.numbers}
+        ids = {shard: self.ids[parent] for shard, parent in parents.items() if parent in self.ids}
+        kept = {shard: key for shard, key in self._canaries.items() if shard in ids and shards.shard_of(key) == shard}
+        self._map, self.ids, self._canaries = shards, ids, kept
+        if ids.keys() != shards.numbers:
+            raise SessionGone("there is a shard that came of none that had our session")
+        await every(self._put_canary(shard, within) for shard in ids.keys() - kept.keys())
+
+    async def _put_canary(self, shard: int, within: float) -> None:
+        if shard not in self._canaries:
+            numbered = (keys.canary(self.identity, number) for number in itertools.count())
+            self._canaries[shard] = next(key for key in numbered if self._map.shard_of(key) == shard)
+        put = messages.PutRequest(key=self._canaries[shard], session_id=self.ids[shard], client_identity=self.identity)
+        answer = await self._connection.write(shard, messages.WriteRequest(puts=[put]), within)
+        if answer.puts[0].status == messages.SESSION_DOES_NOT_EXIST:
+            raise SessionGone(f"shard {shard} has ended our session")
+
+    async def _check_canary(self, shard: int, within: float) -> None:
+        get = messages.GetRequest(key=self._canaries[shard])
+        (found,) = await self._connection.read(shard, [get], within)
+        if found.status != messages.OK or found.version.session_id != self.ids[shard]:
+            raise SessionGone(f"shard {shard} has dropped what our session held")
+
+    async def _close_in(self, shard: int, session: int, within: float) -> None:
+        with suppress(SessionGone):
+            await self._connection.close_session(shard, session, within)
+
+
+def clamped(timeout: float) -> float:
+    """Return the time-out of a session that Oxia takes."""
+    return min(max(timeout, SHORTEST_SECONDS), LONGEST_SECONDS)
+
+
+def owner_of(shard: int, version: messages.Version) -> int:
+    """Return whose an ephemeral record is, as a number; 0: it is persistent."""
+    if not version.HasField("session_id"):
+        return 0
+    return _number_of(version.client_identity or f"{shard}-{version.session_id}")
+
+
+def _number_of(identity: str) -> int:
+    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big") >> 1 | 1
+
+
+async def every(calls: Iterable[Awaitable[None]]) -> None:
+    """Wait for all of them, and raise an error of one: that a session has ended before that it cannot be asked."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    errors = [each for each in results if isinstance(each, BaseException)]
+    for error in sorted(errors, key=lambda each: not isinstance(each, SessionGone)):
+        raise error
