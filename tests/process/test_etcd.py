@@ -76,6 +76,12 @@ def run_job(folder: Path, command: Sequence[str], code: int = 0, **environment: 
 
 
 async def test_from_its_making_to_its_end(cluster: ServeCluster, etcd: EtcdServer, tmp_path: Path) -> None:
+    root = await make_use_and_remove(cluster, tmp_path)
+    assert [key for key in etcd.control("get", f"{root}/", "--prefix", "--keys-only").split() if "/@/" not in key] == []
+
+
+async def make_use_and_remove(cluster: ServeCluster, tmp_path: Path) -> str:
+    """A bookie dies on the way, and auto-recovery copies its ledger. Returns the root of the cluster that was."""
     uri = cluster.uri
     (tmp_path / "file").write_bytes(b"".join(b"%d\n" % number for number in range(1000)))
     written = await asyncio.to_thread(run, "ledger", "write", str(tmp_path / "file"), "--metadata", uri, "--json")
@@ -104,4 +110,4 @@ async def test_from_its_making_to_its_end(cluster: ServeCluster, etcd: EtcdServe
             assert await asyncio.to_thread(bookie.stop) == 0
     root = "/" + uri.rpartition("/")[2]
     await asyncio.to_thread(run, "cluster", "nuke", uri, "--root", root, "--confirm", "--force")
-    assert [key for key in etcd.control("get", f"{root}/", "--prefix", "--keys-only").split() if "/@/" not in key] == []
+    return root

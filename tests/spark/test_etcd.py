@@ -16,7 +16,11 @@ from tests.support.serve_cluster import ServeCluster
 
 @pytest.mark.etcd
 def test_ledgers_and_streams_are_read_and_written(spark, etcd: EtcdServer, tmp_path: Path) -> None:
-    cluster = ServeCluster(tmp_path, etcd.uri(f"/spark-{uuid.uuid4().hex[:8]}"))
+    read_and_write(spark, ServeCluster(tmp_path, etcd.uri(f"/spark-{uuid.uuid4().hex[:8]}")))
+
+
+def read_and_write(spark, cluster: ServeCluster) -> None:
+    """Ledgers and streams, both ways."""
     try:
         cluster.add(3)
         with BlockingClient(cluster.uri) as client:

@@ -135,9 +135,9 @@ class MetadataConfig:
         None,
         derived="`zk+<layout>://<zkServers><zkLedgersRootPath>` if `zkServers` is set",
     )
-    """URI of the cluster's metadata, such as `zk+hierarchical://zk1:2181;zk2:2181/ledgers` or
-    `etcd://etcd1:2379,etcd2:2379/podkeeper`. If one source sets this key and `zkServers`, this key wins; a source of
-    higher priority wins over both."""
+    """URI of the cluster's metadata, such as `zk+hierarchical://zk1:2181;zk2:2181/ledgers`,
+    `etcd://etcd1:2379,etcd2:2379/podkeeper` or `metadata-store:oxia://oxia:6648/default`. If one source sets this key
+    and `zkServers`, this key wins; a source of higher priority wins over both."""
     zk_servers: tuple[str, ...] = key("zkServers", ())
     """Older form: ZooKeeper servers, comma-separated."""
     zk_ledgers_root_path: str = key("zkLedgersRootPath", "/ledgers")
@@ -145,8 +145,8 @@ class MetadataConfig:
     ledger_manager_factory_class: str | None = key("ledgerManagerFactoryClass", None, legacy=("ledgerManagerType",))
     """Older form: layout of the ledgers' znodes, by the name of Apache's class."""
     tls_enable: bool = key("metadataServiceTlsEnable", False, own=True)
-    """Connect to the metadata service over TLS: to ZooKeeper's `secureClientPort`, to etcd, or to an embedded one that
-    has a certificate. The certificate must name the host of the URI."""
+    """Connect to the metadata service over TLS: to ZooKeeper's `secureClientPort`, to etcd, to Oxia, or to an
+    embedded one that has a certificate. The certificate must name the host of the URI."""
     trust_store_path: str | None = key("metadataServiceTrustStorePath", None, own=True)
     """PEM file with the certificates of the trusted authorities, for `metadataServiceTlsEnable`. Unset: those of
     the system. This file and the next two are read again for new connections."""
@@ -155,12 +155,13 @@ class MetadataConfig:
     key_path: str | None = key("metadataServiceKeyPath", None, own=True)
     """PEM file with its private key, not encrypted."""
     token_file: str | None = key("metadataServiceTokenFile", None, own=True)
-    """File whose first token is shown to an embedded metadata service, over TLS or to this machine. It is read again
-    when it changes."""
+    """File whose first token is shown to Oxia or to an embedded metadata service, over TLS or to this machine. It is
+    read again when it changes."""
     zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
-    """Time-out of the session with the metadata service, in ms, which ZooKeeper and etcd may change to one within their
-    bounds; and of each request. The bookie counts as lost this long after it stopped answering. After a longer pause it
-    goes on and registers again, as soon as the metadata service answers. A start waits for it twelve times as long."""
+    """Time-out of the session with the metadata service, in ms, which ZooKeeper, etcd and Oxia may change to one within
+    their bounds; and of each request. The bookie counts as lost this long after it stopped answering. After a longer
+    pause it goes on and registers again, as soon as the metadata service answers. A start waits for it twelve times as
+    long."""
     zk_retry_backoff_start_ms: int = key(
         "zkRetryBackoffStartMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`", no_effect=True
     )
@@ -181,4 +182,4 @@ class MetadataConfig:
     zk_auth_scheme: str = key("zkAuthScheme", "digest", choices=("digest", "sasl"), own=True)
     """Login method for ZooKeeper: its own `digest` scheme, or `sasl` (DIGEST-MD5, what Java's JAAS files set up)."""
     zk_auth_credentials_path: str | None = key("zkAuthCredentialsPath", None, own=True)
-    """File that holds `user:password` for ZooKeeper or etcd. Unset: no login."""
+    """File that holds `user:password` for ZooKeeper or etcd; Oxia has tokens. Unset: no login."""

@@ -38,7 +38,7 @@ _OF_JOBS: Final = (jobs.DRIVER, jobs.EXECUTOR)
 _DNS_PORTS: Final = (53, 5353)
 """The second one is that of OpenShift's pods behind the first."""
 _ZOOKEEPER_PORT: Final = 2181
-_ETCD_PORT: Final = 2379
+_PORTS: Final = {"etcd": 2379, "oxia": 6648}
 _HOST: Final = re.compile(r"(\[[^]]*\]|[^:]*)(?::([0-9]{1,5}))?")
 
 
@@ -109,7 +109,7 @@ def _ports(uri: str) -> Iterator[int]:
     scheme, _, rest = uri.partition("://")
     for host in filter(None, re.split("[;,]", rest.partition("/")[0])):
         found = _HOST.fullmatch(host)
-        yield int(found[2]) if found and found[2] else _ETCD_PORT if scheme == "etcd" else _ZOOKEEPER_PORT
+        yield int(found[2]) if found and found[2] else _PORTS.get(scheme, _ZOOKEEPER_PORT)
 
 
 def _operator(context: BuildContext) -> dict[str, Any]:

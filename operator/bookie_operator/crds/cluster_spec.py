@@ -106,10 +106,11 @@ class MetadataService(Model):
     changed, to other servers of the same service."""
 
     type: MetadataServiceKind = MetadataServiceKind.EXTERNAL
-    """`External`: a ZooKeeper or etcd of yours. `Embedded`: one pod that the operator runs, for development only."""
+    """`External`: a ZooKeeper, etcd or Oxia of yours. `Embedded`: one pod that the operator runs, for development
+    only."""
     uri: Annotated[str, Field(max_length=1024)] = ""
     """Address of an external one, without the root: `zk+hierarchical://zk-0:2181;zk-1:2181`,
-    `etcd://etcd-0:2379,etcd-1:2379`."""
+    `etcd://etcd-0:2379,etcd-1:2379`; of Oxia with the namespace, `oxia://oxia:6648/default`."""
     root_path: Annotated[str, Field(max_length=255, pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")] = "/ledgers"
     """One root is one cluster."""
     size: Quantity = "2Gi"

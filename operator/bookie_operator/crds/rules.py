@@ -36,7 +36,7 @@ CLASS_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 DIRECTORY_PATTERN: Final = "^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"
 INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
-URI_PATTERN: Final = r"^(zk(\\+[a-z]+)?|etcd)://[^/@?#\\s]+/?$"
+URI_PATTERN: Final = r"^((zk(\\+[a-z]+)?|etcd)://[^/@?#\\s]+|oxia://[^/@?#\\s]+/[^/@?#\\s]+)/?$"
 _EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
 _NEW: Final = f"!({_EXISTS})"
 _KEYS: Final = "[" + ", ".join(f"'{key}'" for key in RESERVED) + "]"
@@ -292,9 +292,9 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "spec.metadataService",
         f"self.type != 'External' || self.uri.matches('{URI_PATTERN}')",
-        "an external metadata service needs a URI such as zk+hierarchical://zk-0:2181;zk-1:2181 or "
-        "etcd://etcd-0:2379,etcd-1:2379, without a path (that is rootPath) and without credentials (those are in "
-        "config); for a development cluster set type: Embedded",
+        "an external metadata service needs a URI such as zk+hierarchical://zk-0:2181;zk-1:2181, "
+        "etcd://etcd-0:2379,etcd-1:2379 or oxia://oxia:6648/NAMESPACE, without a path (that is rootPath) and without "
+        "credentials (those are in config); for a development cluster set type: Embedded",
         field="uri",
     ),
     Rule(

@@ -44,7 +44,7 @@ _NEEDED: Final = frozenset({"operation", "operationsBegun", "instanceId", "recor
 """Fields of the status on which decisions rest."""
 _TOKENS: Final = "grpcServerAuthTokenFile"
 _LOGINS: Final = "bookieAuthProviderFactoryClass"
-_URI: Final = re.compile(r"(zk(\+[a-z]+)?|etcd)://[^/@?#\s]+/?")
+_URI: Final = re.compile(r"((zk(\+[a-z]+)?|etcd)://[^/@?#\s]+|oxia://[^/@?#\s]+/[^/@?#\s]+)/?")
 
 
 def parse_spec(spec: Mapping[str, Any]) -> tuple[BookieClusterSpec | None, tuple[str, ...]]:
@@ -107,8 +107,8 @@ def _metadata(spec: BookieClusterSpec) -> Iterator[str]:
         if not _URI.fullmatch(service.uri):
             yield (
                 "spec.metadataService.uri: an external metadata service needs a URI such as "
-                "zk+hierarchical://zk-0:2181;zk-1:2181 or etcd://etcd-0:2379,etcd-1:2379, without a path (that is "
-                "rootPath) and without credentials"
+                "zk+hierarchical://zk-0:2181;zk-1:2181, etcd://etcd-0:2379,etcd-1:2379 or oxia://oxia:6648/NAMESPACE, "
+                "without a path (that is rootPath) and without credentials"
             )
     elif service.uri:
         yield "spec.metadataService.uri: an embedded metadata service has none; remove it, or set type: External"

@@ -68,6 +68,7 @@ def test_what_the_pods_of_a_cluster_reach() -> None:
         ("zk://zk-0", {2181}),
         ("zk+null://a:2281;b:2282/", {2281, 2282}),
         ("etcd://etcd-0,etcd-1:2380", {2379, 2380}),
+        ("oxia://oxia-0,oxia-1:6649/default", {6648, 6649}),
         ("zk://[fd00::1]:2183,zk-1", {2183, 2181}),
     ):
         assert set(reached(metadataService={"uri": uri})) - {53, 5353, 3181, 8000} == ports
