@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bookie_pod.config.sections.journal import JournalConfig
-from bookie_pod.node.recovery import replay_journals
+from bookie_pod.node.recovery import ReplayIntoStorage, replay_journals
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.gc.throttle import ScrubPace
@@ -20,6 +20,7 @@ from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
 from bookie_pod.storage.journal import Journal, JournalBatch
 from bookie_pod.storage.journal.format import deletion_record, entry_record, fence_record, key_record
+from bookie_pod.storage.log_ids import is_before
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_files import Died
 from tests.support.memtable_engine import MemTableBookie, memtable_options
@@ -165,6 +166,40 @@ def test_without_data_in_the_journal_the_next_life_keeps_its_key_its_entries_and
     rig = _restarted(rig, replay=True)
     assert rig.storage.ledger(AGAIN) == LedgerRecord(b"2" * 20)
     assert list(rig.storage.entry_ids(AGAIN)) == (list(range(8)) if last_flush == "in the next life" else [])
+
+
+@ENGINES
+@pytest.mark.parametrize("end", ["stop", "power cut"])
+@pytest.mark.parametrize("lives", [1, 3])
+@pytest.mark.parametrize("journaled", [False, True])
+def test_a_deletion_says_of_later_processes_too_where_the_next_life_begins(
+    engine: str, end: str, lives: int, journaled: bool
+) -> None:
+    """No mark has passed the deletion (`journaled`), or one has; and no log was begun since. A rebuild of the index
+    takes a record that begins earlier for one of the life before."""
+    rig = _rig(engine)
+    told: list[int] = []
+    rig.storage.on_ledger_deleted(lambda ledger_id, fenced, next_log: told.append(next_log))
+    for _ in range(lives):
+        put(rig.storage, entry(AGAIN, 0))
+        if not told:
+            rig.storage.flush()
+        rig.storage.delete_ledger(AGAIN)
+    if journaled:
+        rig.restart()
+        ReplayIntoStorage(rig.storage).on_deletion(AGAIN, told[-1])
+    rig.storage.flush()
+    if end == "power cut":
+        rig = _restarted(rig)
+    else:
+        rig.restart()
+    put(rig.storage, entry(AGAIN, 0), entry(OTHER, 0))
+    rig.storage.flush()
+    record = rig.storage.ledger(AGAIN)
+    assert record is not None
+    assert record.first_log
+    assert not is_before(record.first_log, told[-1])
+    assert {rig.parts.location_of(each, 0) >> 32 for each in (AGAIN, OTHER)} == {record.first_log}
 
 
 @pytest.mark.parametrize("deleted", [None, "before", "in the middle"])

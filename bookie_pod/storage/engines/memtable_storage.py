@@ -137,7 +137,9 @@ class MemTableStorage(ListenedStorage):
         self._flags = flags
         self.logs = logs
         self.cache = cache
-        cache.records.name_logs(FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id))
+        cache.records.name_logs(
+            FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id, logs.later_processes_begin_at)
+        )
         self.memtable = EntryMemTable(memtable_bytes, first_copy_stays=self._in_order)
         self.checkpoints_by_interval = log_per_ledger
         """True with one log per ledger: no rotation is certain then. Else a rotation asks for a checkpoint."""
@@ -381,6 +383,7 @@ class MemTableStorage(ListenedStorage):
         try:
             self.cache.flush()
             self.logs.sync()
+            self.logs.secure_next_process()
         except StorageFault as error:
             raise self._failed(error) from error
         self._failed_flushes.clear()

@@ -87,7 +87,9 @@ class SingleDirectoryStorage(ListenedStorage):
         self.logs = logs
         self.locations = locations
         self.ledgers = ledgers
-        ledgers.name_logs(FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id))
+        ledgers.name_logs(
+            FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id, logs.later_processes_begin_at)
+        )
         self._seal = seal
         self.is_index_complete = seal.is_complete
         """The index had surely lost nothing when it was opened."""
@@ -389,6 +391,7 @@ class SingleDirectoryStorage(ListenedStorage):
         moves.
         """
         self.flush()
+        self.logs.secure_next_process()
         with self._flush_lock:
             self._seal.renew({StoreKind.LOCATIONS: self.locations, StoreKind.LEDGERS: self.ledgers})
 

@@ -5,6 +5,8 @@ Invariants
   kept by log id, would speak of another log. `lastId` in all directories names the newest id before its file is made;
   it is overwritten in place, which never leaves less than it said before, and durable before a log's file goes. No
   existing file is opened for writing.
+- A later process gives out no id before `later_processes_begin_at`, once `secure_ids` has returned: `lastId` names the
+  id before that one, if it is newer.
 - A log is in the catalog from its creation until `forget`. Logs that this process created count as unflushed,
   in the order of their creation, until they are rotated and synced; logs found at start-up never do.
 
@@ -27,7 +29,7 @@ from bookie_pod.storage.entry_log.names import (
     parse_log_name,
 )
 from bookie_pod.storage.files import Files, storage_fault
-from bookie_pod.storage.log_ids import MAX_LOG_ID, following_id, is_before
+from bookie_pod.storage.log_ids import MAX_LOG_ID, following_id, is_before, later_of
 from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
@@ -49,7 +51,10 @@ class LogCatalog:
         """Directories in which the last id is noted."""
         self._texts: dict[str, bytes] = {}
         """The contents of `lastId`, by directory."""
-        self._last_id_durable = False
+        self._noted_durably = -1
+        """The id that `lastId` names, whatever crash comes; -1 if that is not known."""
+        self._next_process = 0
+        """The id that a later process may begin with; 0: any. The event loop changes it."""
         self._inherited: set[int] = set()
         """Logs of earlier processes, which may be in the page cache alone."""
         for directory in dirs.all():
@@ -99,14 +104,25 @@ class LogCatalog:
                 logger.warning("entry log id is taken, skipped", log_id=log_id, file=log_file_name(log_id))
             else:
                 raise StorageFault("every entry log id is taken")
-            self._last_id, self._last_id_durable = log_id, False
+            self._last_id = log_id
+            noted = self._to_note()
             for directory in self._noting:
                 try:
-                    self._write_last_id(directory, sync=False)
+                    self._write_last_id(directory, noted, sync=False)
                 except OSError as error:
                     path = self._text_path(directory)
                     logger.warning("cannot write the last entry log id", path=path, error=str(error))
+            if noted != self._noted_durably:
+                self._noted_durably = -1
             return log_id
+
+    def later_processes_begin_at(self, log_id: int) -> None:
+        """Let later processes give out no id before this one, once `secure_ids` has returned."""
+        self._next_process = later_of(self._next_process, log_id)
+
+    def _to_note(self) -> int:
+        first = self._next_process
+        return first - 1 if is_before(following_id(self._last_id), first) else self._last_id
 
     def _taken(self, log_id: int) -> bool:
         with self._lock:
@@ -117,26 +133,32 @@ class LogCatalog:
 
     def secure_ids(self) -> None:
         """Let no crash give out an id again, from now on, whose log is gone. To be called before a log's file is
-        removed; costs nothing but after an allocation. `StorageFault`."""
+        removed; costs nothing but after an allocation, or `later_processes_begin_at`. `StorageFault`."""
         with self._allocation:
-            if self._last_id_durable:
+            noted = self._to_note()
+            if noted == self._noted_durably:
                 return
             failure: OSError | None = None
             for directory in self._noting:
                 try:
-                    self._write_last_id(directory, sync=True)
-                    self._last_id_durable = True
+                    self._write_last_id(directory, noted, sync=True)
+                    self._noted_durably = noted
                 except OSError as error:
                     failure = error
-            if failure is not None and not self._last_id_durable:
+            if failure is not None and self._noted_durably != noted:
                 raise storage_fault("cannot make the last entry log id durable", failure) from failure
+
+    def secure_next_process(self) -> None:
+        """Make durable what was told to `later_processes_begin_at`. `StorageFault`."""
+        if self._next_process:
+            self.secure_ids()
 
     def give_up(self, directory: str) -> None:
         """Write nothing there any more."""
         self._noting = [each for each in self._noting if each != directory]
 
-    def _write_last_id(self, directory: str, *, sync: bool) -> None:
-        text = f"{self._last_id:x}\n".encode()
+    def _write_last_id(self, directory: str, log_id: int, *, sync: bool) -> None:
+        text = f"{log_id:x}\n".encode()
         path = self._text_path(directory)
         if len(text) != len(self._texts.pop(directory, b"")):
             self._files.write_bytes_atomic(path, text)

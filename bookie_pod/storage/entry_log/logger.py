@@ -233,6 +233,14 @@ class EntryLogger(LogAppender):
         """The id that was given out last, whatever became of the log; -1 if none was."""
         return self._catalog.last_id
 
+    def later_processes_begin_at(self, log_id: int) -> None:
+        """Let later processes begin no log before this one, once `secure_next_process` has returned. Event loop."""
+        self._catalog.later_processes_begin_at(log_id)
+
+    def secure_next_process(self) -> None:
+        """Make durable what was told to `later_processes_begin_at`. Called before a mark moves. `StorageFault`."""
+        self._catalog.secure_next_process()
+
     def exists(self, log_id: int) -> bool:
         return self._catalog.exists(log_id)
 

@@ -224,16 +224,23 @@ class FirstLogs:
     Logs of earlier processes are older than any log that may still take entries. The logs of this process may hold
     entries of a ledger that this process deleted, so the next ledger of that id begins in a log that is not there yet:
     the one after the next, since an entry that is being written during the deletion may be the first of the next log.
-    That next log is, for a ledger that has not reached its own first log yet, this one. The journals tell the next
-    process where the next ledger of an id may begin (`deleted_before`).
+    That next log is, for a ledger that has not reached its own first log yet, this one.
+
+    The record of the deletion says where the next life may begin, so it has to bind later processes too: who reads it
+    takes a ledger that begins earlier for the one that died. The journals tell the next process as long as no mark has
+    passed the record (`deleted_before`); before one does, the logs of later processes begin there (`reserve`).
 
     Threads: the event loop (or the replaying thread, before the loop serves).
     """
 
-    def __init__(self, oldest_open: Callable[[], int], newest: Callable[[], int]) -> None:
-        """`oldest_open`: a log that is not newer than any that may take entries; `newest`: the newest log of all."""
+    def __init__(
+        self, oldest_open: Callable[[], int], newest: Callable[[], int], reserve: Callable[[int], None]
+    ) -> None:
+        """`oldest_open`: a log that is not newer than any that may take entries; `newest`: the newest log of all;
+        `reserve`: lets later processes begin no log before this one."""
         self._oldest_open = oldest_open
         self._newest = newest
+        self._reserve = reserve
         self._next: dict[int, int] = {}
         """Ledgers that were deleted and did not come back, and where their next lives may begin."""
         self._prune_at = 1024
@@ -249,6 +256,7 @@ class FirstLogs:
 
     def deleted_before(self, ledger_id: int, next_log: int) -> None:
         """A ledger was deleted, whose next life begins in this log at the earliest."""
+        self._reserve(next_log)
         self._next[ledger_id] = later_of(self._next.get(ledger_id, 0), next_log)
         if len(self._next) >= self._prune_at:
             oldest = self._oldest_open()

@@ -125,7 +125,6 @@ def test_what_cannot_be_closed_is_told_and_goes_next_time(rig: GcRig) -> None:
     write(rig, 1, 20)
     rig.delete(1)
     rig.gc._ledgers.collect_deleted()
-    rig.storage.flush()
     rig.bookie.faults.fail(*MUTATING, path="/lastId")
     result = rig.gc.run_pass()
     assert result.logs_deleted == 0

@@ -18,7 +18,7 @@ class _Logs:
 
     def records(self) -> LedgerRecords:
         records = LedgerRecords()
-        records.name_logs(FirstLogs(lambda: self.oldest, lambda: self.newest))
+        records.name_logs(FirstLogs(lambda: self.oldest, lambda: self.newest, lambda log_id: None))
         return records
 
 

@@ -348,7 +348,7 @@ def test_entries_of_one_of_which_nobody_knows_the_header_may_lie_in_any_log() ->
     rig.files.makedirs("/a/0/2")
     rig.files.write_bytes_synced("/a/0/2/2.idx", b"")  # and there is no seal
     rig.reopen()
-    rig.cache.records.name_logs(FirstLogs(lambda: 7, lambda: 7))
+    rig.cache.records.name_logs(FirstLogs(lambda: 7, lambda: 7, lambda log_id: None))
     rig.cache.end_replay()
     assert (_record(rig, 2).limbo, rig.cache.records.first_log(2)) == (True, 0)
 
