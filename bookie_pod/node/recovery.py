@@ -33,7 +33,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_pod.storage.journal.replay import ReplayOptions, replay_journal, settle_end
-from bookie_pod.storage.log_ids import is_before
+from bookie_pod.storage.log_ids import began_before
 from bookie_protocol.errors import (
     BadRequest,
     NoWritableDirectory,
@@ -184,7 +184,8 @@ class ReplayIntoStorage:
         self._contradicted.discard(ledger_id)
         self.journaled_keys.discard(ledger_id)
         record = self._storage.ledger(ledger_id)
-        if record is not None and not (next_log and record.first_log and not is_before(record.first_log, next_log)):
+        lives = next_log and record and record.first_log and not began_before(record.first_log, next_log)
+        if record is not None and not lives:
             self._storage.delete_ledger(ledger_id)
         if next_log:
             self._storage.deleted_before(ledger_id, next_log)

@@ -30,6 +30,16 @@ def is_before(log_id: int, first: int) -> bool:
     return first != 0 and 0 < (first - log_id) & MAX_LOG_ID <= MAX_LOG_ID // 2
 
 
+def began_before(first: int, next_log: int) -> bool:
+    """Return whether a life that began in the log `first` surely ended with the deletion that says that the next one
+    begins in `next_log` at the earliest.
+
+    A life that is deleted began two logs before that, or earlier. One that begins a single log before is a later one,
+    of a process that found no `lastId`. 0 for either log: nothing is known.
+    """
+    return first != 0 and is_before(following_id(first), next_log)
+
+
 def later_of(one: int, other: int) -> int:
     """The later of two logs, of which 0 is none."""
     return other if is_before(one, other) else one

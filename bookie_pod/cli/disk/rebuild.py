@@ -106,10 +106,11 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
 def rebuild_ledgers(place: Place, as_json: bool) -> int:
     """Rebuild the `ledgers` databases of DbLedgerStorage from what is left of them, the journals and the entry logs.
 
-    A ledger whose record is gone is fenced and in limbo, because it may have been before; if a database has lost its
-    newest rows, every ledger is. Where ledgers may have been forgotten that left nothing else here, the bookie asks the
-    metadata service before it takes the first entry of one that it does not know. Deleted ledgers may come back;
-    garbage collection deletes them again. (Apache: rebuild-db-ledgers-index)
+    The old ones stay as backups. No new one is put in place before all are built. A ledger whose record is gone is
+    fenced and in limbo, because it may have been before; if a database has lost its newest rows, every ledger is. Where
+    ledgers may have been forgotten that left nothing else here, the bookie asks the metadata service before it takes
+    the first entry of one that it does not know. Deleted ledgers may come back; garbage collection deletes them again.
+    (Apache: rebuild-db-ledgers-index)
     """
     from bookie_pod.node.identity.earlier_life import EarlierLife
     from bookie_pod.storage.index_rebuild.offline import OfflineLedgers
@@ -119,11 +120,13 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
     need_ledgers(place)
     if not place.layout.journals:
         raise BadRequest("no journal directory was named, and journals hold keys and fences: give --journal-dir or -c")
-    with place.to_change(unclean=True) as stores:
+    built = []
+    with place.to_change(unclean=True) as stores, ExitStack() as ends:
         folders = pairs(place.layout)
         for at, (ledger_folder, index_folder) in enumerate(folders):
             finish(place.files, stores, index_folder)
             logs = _logs(place, ledger_folder)
+            ends.callback(logs.close)
             rebuilding = OfflineLedgers(
                 place.files,
                 stores,
@@ -134,14 +137,13 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
                 number=at,
                 count=len(folders),
             )
-            try:
-                _step_ledgers(rebuilding, f"collecting ledgers of {ledger_folder}")
-                if rebuilding.may_lack:
-                    EarlierLife(place.files, [ledger_folder]).doubt()
-                rebuilding.commit()
-            finally:
-                rebuilding.close()
-                logs.close()
+            ends.callback(rebuilding.close)
+            _step_ledgers(rebuilding, f"collecting ledgers of {ledger_folder}")
+            built.append((ledger_folder, index_folder, rebuilding))
+        for ledger_folder, index_folder, rebuilding in built:
+            if rebuilding.may_lack:
+                EarlierLife(place.files, [ledger_folder]).doubt()
+            rebuilding.commit()
             _print_ledgers(index_folder, rebuilding, as_json)
     return CommandExit.OK
 

@@ -22,6 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
+from operator import or_
 from typing import Final
 
 import structlog
@@ -219,14 +221,17 @@ class DbLedgerStorage:
         self.directory_of(ledger_id).delete_ledger(ledger_id)
 
     def deleted_before(self, ledger_id: int, next_log: int) -> None:
-        self.directory_of(ledger_id).ledgers.deleted_before(ledger_id, next_log)
+        self.directory_of(ledger_id).deleted_before(ledger_id, next_log)
 
     def flags(self) -> int:
-        """See `LedgerStorage`; kept by the directory that owns ledger 0."""
-        return self.directories[0].ledgers.flags()
+        """See `LedgerStorage`. A flag of any directory counts: a rebuild sets it where it has made the database. The
+        reference knows only those of the directory that owns ledger 0."""
+        return reduce(or_, (each.ledgers.flags() for each in self.directories if each.failure is None), 0)
 
     def set_flags(self, flags: int) -> None:
-        self.directories[0].ledgers.set_flags(flags)
+        for each in self.directories:
+            if each.failure is None and each.ledgers.flags() != flags:
+                each.ledgers.set_flags(flags)
 
     # --- background threads ---------------------------------------------------------------------------------
 

@@ -230,7 +230,7 @@ class LedgerStorage(Protocol):
 
     def deleted_before(self, ledger_id: int, next_log: int) -> None:
         """An earlier process deleted the ledger, and said that its next life begins in this log at the earliest. In the
-        replay."""
+        replay. If it is known, it is of a later life: rows that lead to older logs go. `StorageFault`."""
         ...
 
     # --- background threads ---------------------------------------------------------------------------------

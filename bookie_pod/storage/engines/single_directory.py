@@ -32,12 +32,14 @@ from bookie_pod.storage.engines.frozen import FrozenWork
 from bookie_pod.storage.engines.interface import DirectoryGivenUp, ListenedStorage, OnLoop
 from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.read_cache import ReadCache
+from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, Life
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.log_ids import is_before
 from bookie_pod.storage.write_cache import WriteCacheHalf
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
@@ -260,6 +262,17 @@ class SingleDirectoryStorage(ListenedStorage):
 
         self._on_loop(restore)
         return made
+
+    def deleted_before(self, ledger_id: int, next_log: int) -> None:
+        """See `LedgerStorage`."""
+        self.ledgers.deleted_before(ledger_id, next_log)
+        first_log = self.ledgers.first_log(ledger_id)
+        if not first_log:
+            return
+        # The index has rows of both lives if a rebuild made the record anew before a replay came to the deletion.
+        rows = self.locations.rows(ledger_id)
+        if older := [entry_id for entry_id, at in rows if is_before(split_location(at)[0], first_log)]:
+            self.locations.drop(ledger_id, older)
 
     def refuse(self, locations: Collection[int]) -> None:
         """Serve no entries at these locations from now on; the collection may change later. Any thread."""

@@ -308,6 +308,16 @@ class LocationIndex:
             batch = self._put_run(store, batch, run)
         batch.commit(sync=False)
 
+    def drop(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        """Remove the rows of these entries; durable on return. In the replay, when there is no twin. `StorageFault`."""
+        with self._write_lock:
+            batch = self._store.batch()
+            for entry_id in entry_ids:
+                batch.delete(KEY.pack(ledger_id, entry_id))
+                batch = self._roll(self._store, batch)
+            batch.commit(sync=False)
+            self._write_through((), ())
+
     def move(self, moves: Iterable[EntryMove]) -> int:
         """Let rows point to copies that compaction made and synced; durable on return. How many did move.
 

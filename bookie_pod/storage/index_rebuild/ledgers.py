@@ -1,15 +1,16 @@
 """Rebuilding the ledger index of a stopped bookie from what is left of it, the journals and the entry logs.
 
 The sources for the ledgers of a directory, with their keys and fences, the better first:
-1. the old `ledgers` database, as far as it can be read: its records are kept as they are, but fenced and in limbo if it
-   has lost its end (`index.seal`), where that may have been;
-2. journals: keys, fences and explicit LACs of ledgers that were written lately; not what lies before the last deletion
-   of its ledger, and nothing of a record of the old database that is surely of a life before it;
+1. the old `ledgers` database, as far as it can be read: its records are kept as they are; if it has lost its end
+   (`index.seal`), fenced and in limbo, but for those that are surely from before the last deletion of their ledger;
+2. journals: keys, fences and explicit LACs of ledgers that were written lately, or that one is here at all, as its
+   entries say; not what lies before the last deletion of its ledger;
 3. entry logs and the location index: that a ledger is there.
 
 A ledger whose old record is gone is *fenced* and in *limbo*, because it is unknown whether it was. A fence that is
 forgotten lets a writer add behind a recovery; its writer, if there still is one, has to begin a new ledger. A limbo
 that is forgotten denies what was lost here: the storage's flag, if it may be lost too, asks for a check of everything.
+The replay does the rest: what it meets behind the mark, also a deletion, it carries out on these records as on any.
 An unknown key stays empty, and the next client that presents one sets it. Ledgers that were deleted may come back;
 garbage collection deletes them again.
 
@@ -28,10 +29,9 @@ from typing import Final
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode, encode
 from bookie_pod.storage.index.ledgers import FLAGS_KEY, NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.store import OrderedStore
+from bookie_pod.storage.index_rebuild.journaled import Journaled, take
 from bookie_pod.storage.inspect.index import LedgerRows
-from bookie_pod.storage.journal.format import RecordKind, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
-from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import ResourcesShort, StorageFault
 from bookie_protocol.keys import is_unknown_key, takes_the_place_of
 
@@ -91,10 +91,7 @@ class LedgerRebuild:
         self._old_lost_end = old_lost_end
         self._belongs = belongs
         self._pending: dict[int, LedgerRecord] = {}
-        self._before: dict[int, LedgerRecord | None] = {}
-        """Records of ledgers that journals tell something of, as they were without that."""
-        self._next_logs: dict[int, int] = {}
-        """The first logs of ledgers that were deleted, should journals or entries say that they are here again."""
+        self._journaled: dict[int, Journaled] = {}
         self._flags = 0
         self._work = self._all()
 
@@ -109,7 +106,7 @@ class LedgerRebuild:
         return self.report
 
     def _all(self) -> Iterator[bool]:
-        for source in (self._take_old, self._take_journals, self._take_entries):
+        for source in (self._take_journals, self._take_old, self._add_journaled, self._take_entries):
             yield from source()
         self._flush()
         if self._old is None or self._old_lost_end or self.report.old_unreadable is not None:
@@ -148,96 +145,67 @@ class LedgerRebuild:
         batch.put(FLAGS_KEY, flags.to_bytes(8, "big"))
         batch.commit(sync=False)
 
-    def _keep(self, ledger_id: int, record: LedgerRecord) -> None:
+    def _keep(self, ledger_id: int, record: LedgerRecord) -> LedgerRecord | None:
         if self._old_lost_end:
+            # What is lost may be its end. Of a whole database the replay ends it, with its rows.
+            if self._journaled.get(ledger_id, Journaled()).is_behind(record):
+                return None
             self.report.kept_in_doubt += not record.fenced
             record = replace(record, fenced=True, limbo=True)
         self._put(ledger_id, record)
         self.report.kept += 1
         self.report.without_key += is_unknown_key(record.key)
+        return record
 
     def _take_journals(self) -> Iterator[bool]:
         for at, record in enumerate(self._journal_records):
             if record.ledger_id >= 0 and self._belongs(record.ledger_id):
-                self._take_journal_record(record)
+                take(self._journaled, record)
             if at % STEP_RECORDS == 0:
                 yield True
 
-    def _take_journal_record(self, record: JournalRecord) -> None:
-        if record.kind is RecordKind.DELETION:
-            self._delete(record.ledger_id, next_log_of(record.body))
-        if record.kind not in (RecordKind.KEY, RecordKind.FENCE, RecordKind.EXPLICIT_LAC):
-            return
-        known = self._get(record.ledger_id)
+    def _add_journaled(self) -> Iterator[bool]:
+        for at, (ledger_id, found) in enumerate(self._journaled.items()):
+            if found.lives:
+                self._put(ledger_id, self._with(found, self._known(ledger_id)))
+            if at % STEP_RECORDS == 0:
+                yield True
+
+    def _with(self, found: Journaled, known: LedgerRecord | None) -> LedgerRecord:
         if known is None:
-            known = self._make(record.ledger_id)
-        if record.ledger_id not in self._before:
-            self._before[record.ledger_id] = known
-        if known is None:
-            known = self._made(record.ledger_id)
+            known = self._made(found)
             self.report.from_journals += 1
-        if record.kind is RecordKind.FENCE:
-            changed = replace(known, fenced=True)
-        elif record.kind is RecordKind.EXPLICIT_LAC:
-            changed = replace(known, explicit_lac=tail_of_special_record(record.body))
-        else:
-            changed = self._with_key(known, tail_of_special_record(record.body))
-        self._put(record.ledger_id, changed)
+        key = known.key
+        if takes_the_place_of(found.key, key):
+            key = found.key
+            self.report.without_key -= not is_unknown_key(key)
+        lac = known.explicit_lac if found.explicit_lac is None else found.explicit_lac
+        return replace(known, key=key, fenced=known.fenced or found.fenced, explicit_lac=lac)
 
-    def _delete(self, ledger_id: int, next_log: int) -> None:
-        """Drop the data found of the ledger so far, unless it is a record of a later life: that life is over."""
-        known = self._get(ledger_id)
-        before = self._before.get(ledger_id, known)
-        if before is not None and next_log and before.first_log and is_before(before.first_log, next_log):
-            self.report.kept -= 1
-            self._before[ledger_id] = before = None
-        elif before is None and known is not None:
-            self.report.from_journals -= 1
-        self._next_logs[ledger_id] = next_log
-        if known is None or known is before:
-            return
-        self.report.without_key += (before is not None and is_unknown_key(before.key)) - is_unknown_key(known.key)
-        if before is not None:
-            self._put(ledger_id, before)
-            return
-        self._pending.pop(ledger_id, None)
-        batch = self._target.batch()
-        batch.delete(_LEDGER_ID.pack(ledger_id))
-        batch.commit(sync=False)
-
-    def _made(self, ledger_id: int) -> LedgerRecord:
+    def _made(self, found: Journaled) -> LedgerRecord:
         """The record of a ledger of which nothing is known but that it is here."""
         self.report.without_key += 1
-        return LedgerRecord(b"", fenced=True, limbo=True, first_log=self._next_logs.get(ledger_id, 0))
-
-    def _with_key(self, known: LedgerRecord, key: bytes) -> LedgerRecord:
-        if not takes_the_place_of(key, known.key):
-            return known
-        self.report.without_key -= not is_unknown_key(key)
-        return replace(known, key=key)
+        return LedgerRecord(b"", fenced=True, limbo=True, first_log=found.next_log)
 
     def _take_entries(self) -> Iterator[bool]:
         for ledger_id in self._with_entries:
-            if ledger_id < 0 or not self._belongs(ledger_id) or self._get(ledger_id) is not None:
-                continue
-            if self._make(ledger_id) is None:
-                self._put(ledger_id, self._made(ledger_id))
+            if ledger_id >= 0 and self._known(ledger_id) is None:
+                self._put(ledger_id, self._made(self._journaled.get(ledger_id, Journaled())))
                 self.report.from_entries += 1
             yield True
 
-    def _make(self, ledger_id: int) -> LedgerRecord | None:
-        """Return the record that a damaged old database still has when it is asked for this ledger alone."""
-        if self._old is None or self.report.old_unreadable is None or ledger_id in self._next_logs:
-            return None
+    def _known(self, ledger_id: int) -> LedgerRecord | None:
+        """Return the record in the new database, or in a damaged old one that is asked for this ledger alone."""
+        record = self._get(ledger_id)
+        if record is not None or self._old is None or self.report.old_unreadable is None:
+            return record
         try:
             record = self._old.record(ledger_id)
         except ResourcesShort:
             raise  # a lack of resources proves nothing
         except StorageFault:
             return None
-        if record is not None:
-            self._keep(ledger_id, record)
-        return record
+        return None if record is None else self._keep(ledger_id, record)
 
     # --- the target -----------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from bookie_pod.storage.inspect.index import LedgerRows
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.journal.survey import read_folders
 from bookie_pod.storage.log_ids import is_before
-from bookie_protocol.errors import ResourcesShort, StorageFault
+from bookie_protocol.errors import InvalidConfiguration, ResourcesShort, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -275,6 +275,7 @@ class OfflineLedgers(OfflineRebuild):
         count: int,
     ) -> None:
         super().__init__(files, stores, readers, index_folder)
+        self._number, self._count = number, count
         self.damaged_journals: list[str] = []
         self.unreadable: list[str] = []
         """Other sources that could not be read to their end."""
@@ -289,7 +290,7 @@ class OfflineLedgers(OfflineRebuild):
                     files, journal_folders, lambda error: self.damaged_journals.append(str(error))
                 ),
                 ledgers_with_entries=self._ledgers_with_entries(logs, locations),
-                belongs=lambda ledger_id: ledger_id % count == number,
+                belongs=self._belongs,
             )
         except BaseException:
             self.close()
@@ -308,18 +309,37 @@ class OfflineLedgers(OfflineRebuild):
         return self._rebuild.report
 
     def step(self) -> bool:
-        """Do a little more; False when the new database is complete. `StorageFault`."""
+        """Do a little more; False when the new database is complete. Raises `StorageFault`, and `InvalidConfiguration`
+        if the directory is not the one of this number."""
         return self._rebuild.step()
+
+    def _belongs(self, ledger_id: int) -> bool:
+        return ledger_id % self._count == self._number
+
+    def _check_belongs(self, ledger_id: int, place: str) -> None:
+        """Raise `InvalidConfiguration` for a ledger of another directory: then those of this one would be left out."""
+        if ledger_id >= 0 and not self._belongs(ledger_id):
+            raise InvalidConfiguration(
+                f"{place} names ledger {ledger_id}, which belongs to ledger directory {ledger_id % self._count + 1} of"
+                f" {self._count}, not {self._number + 1}: name all ledger directories, in the order of the bookie's"
+                " configuration"
+            )
 
     def _ledgers_with_entries(self, logs: StoredLogs, locations: OrderedStore | None) -> Iterator[int]:
         for log_id in logs.log_ids():
             found = logs.ledgers_map(log_id)
             if not found.complete and found.end is not None:
                 self.unreadable.append(found.end.detail)
+            # One id of many may be damage, where no check sum proves what the log says.
+            if found.checked or not any(map(self._belongs, found.ledgers)):
+                for ledger_id in found.ledgers:
+                    self._check_belongs(ledger_id, logs.path(log_id))
             yield from found.ledgers
         if locations is not None:
             try:
-                yield from _OldLocations(locations).ledger_ids()
+                for ledger_id in _OldLocations(locations).ledger_ids():
+                    self._check_belongs(ledger_id, locations.path)
+                    yield ledger_id
             except ResourcesShort:
                 raise  # a lack of resources proves nothing
             except StorageFault as error:

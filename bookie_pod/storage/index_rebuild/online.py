@@ -58,11 +58,11 @@ from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationRun, Twin
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.index_rebuild.journaled import Journaled, take
 from bookie_pod.storage.index_rebuild.locations import ROW_BYTES, LocationRebuild, used_places
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildRequest, RebuildState
 from bookie_pod.storage.index_rebuild.swap import NewDatabase, ToolStores
 from bookie_pod.storage.index_rebuild.torn_records import TornRecords
-from bookie_pod.storage.journal.format import RecordKind, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.journal.survey import read_folders
 from bookie_pod.storage.log_ids import is_before
@@ -80,14 +80,6 @@ DOUBT: Final = "its index is being rebuilt"
 REASON: Final = "the index is being rebuilt"
 CHECK_S: Final = 0.05
 """Seconds between two looks at whether a pass has ended."""
-
-
-@dataclass(slots=True)
-class _Journaled:
-    """The data in journals about a ledger that is not known."""
-
-    key: bytes = b""
-    explicit_lac: bytes | None = None
 
 
 class LedgersRebuild:
@@ -116,9 +108,8 @@ class LedgersRebuild:
         self._belongs = belongs
         self._is_gone = is_gone
         self._pay_question = pay_question
-        self._journaled: dict[int, _Journaled] = {}
-        self._next_logs: dict[int, int] = {}
-        """The first log that a later life may have, by deleted ledger."""
+        self._journaled: dict[int, Journaled] = {}
+        """The data in journals about ledgers that are not known."""
         self._asked: set[int] = set()
 
     def restore(self) -> None:
@@ -127,9 +118,10 @@ class LedgersRebuild:
         self._metadata.check_instance()
         for record in self._journal_records():
             if self._is_lacking(record.ledger_id):
-                self._take(record)
-        for ledger_id in list(self._journaled):
-            self._look_at(ledger_id)
+                take(self._journaled, record, limit=MAX_JOURNALED)
+        for ledger_id, journaled in self._journaled.items():
+            if journaled.lives:
+                self._look_at(ledger_id)
         logs = self._directory.logs
         for log_id in logs.log_ids():
             found = logs.ledgers_map(log_id, self._pace.pay)
@@ -163,22 +155,6 @@ class LedgersRebuild:
     def _note_damage(self, error: JournalDamaged) -> None:
         _note(self._state.journal_damages, str(error))
 
-    def _take(self, record: JournalRecord) -> None:
-        if record.kind is RecordKind.DELETION:
-            self._journaled.pop(record.ledger_id, None)  # everything found so far is of a life that is over
-            if len(self._next_logs) < MAX_JOURNALED:
-                self._next_logs[record.ledger_id] = next_log_of(record.body)
-            return
-        known = self._journaled.get(record.ledger_id)
-        if known is None:
-            if len(self._journaled) >= MAX_JOURNALED:
-                return
-            known = self._journaled[record.ledger_id] = _Journaled()
-        if record.kind is RecordKind.KEY and is_unknown_key(known.key):
-            known.key = tail_of_special_record(record.body)
-        elif record.kind is RecordKind.EXPLICIT_LAC:
-            known.explicit_lac = tail_of_special_record(record.body)
-
     # --- ledgers --------------------------------------------------------------------------------------------
 
     def _is_lacking(self, ledger_id: int) -> bool:
@@ -199,11 +175,11 @@ class LedgersRebuild:
         metadata = self._metadata.read(ledger_id)
         if metadata is None or self._metadata.bookie_id not in metadata.all_bookies():
             return
-        found = self._journaled.get(ledger_id, _Journaled())
+        found = self._journaled.get(ledger_id, Journaled())
         key = found.key
         if is_unknown_key(key) and metadata.password is not None:
             key = master_key(metadata.password)
-        record = LedgerRecord(key, True, True, found.explicit_lac, self._next_logs.get(ledger_id, 0))
+        record = LedgerRecord(key, True, True, found.explicit_lac, found.next_log)
         if self._directory.restore_ledger(ledger_id, record):
             self._state.ledgers_restored += 1
             self._state.ledgers_without_key += is_unknown_key(key)

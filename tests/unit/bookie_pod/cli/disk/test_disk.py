@@ -23,7 +23,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index_rebuild import swap
 from bookie_pod.storage.inspect.layout import DiskLayout
-from bookie_protocol.errors import BadRequest, InvalidCookie
+from bookie_protocol.errors import BadRequest, ExitCode, InvalidCookie
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
 from tests.support.stored_disks import contents, golden_disk, write_disk
 
@@ -287,6 +287,21 @@ def test_of_ledgers_that_a_rebuild_may_lack_the_metadata_service_is_asked(databa
     shutil.rmtree(database.current / "ledgers")
     database.json("rebuild-ledgers")
     assert life.newest() == MAX_LEDGER_ID
+
+
+@pytest.mark.parametrize("named", ["in another order", "not all"])
+def test_ledgers_are_not_rebuilt_with_other_directories_than_the_bookie_has(
+    named: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """A ledger is in the directory of its number, and those of another one are left out."""
+    layout = write_disk("db", tmp_path, {1: 3, 3: 3}, directories=3)
+    (tmp_path / "journal/current").mkdir(parents=True)
+    folders = layout.ledgers[::-1] if named == "in another order" else layout.ledgers[:2]
+    for folder in folders:
+        shutil.rmtree(f"{folder}/ledgers")
+    wrong = Disk(DiskLayout((str(tmp_path / "journal/current"),), folders), capsys)
+    wrong.json("rebuild-ledgers", code=ExitCode.INVALID_CONFIGURATION)
+    assert not [folder for folder in folders if Path(folder, "ledgers").exists()]
 
 
 def test_a_rebuild_over_damage_has_to_be_accepted(database: Disk) -> None:

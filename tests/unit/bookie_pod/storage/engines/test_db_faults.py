@@ -136,6 +136,25 @@ def test_a_checkpoint_makes_durable_what_was_put_and_flags_are_kept() -> None:
     again.close()
 
 
+def test_a_flag_in_any_directory_is_one_of_the_storage_until_it_is_cleared() -> None:
+    """A rebuild of one directory's database of ledgers sets it there."""
+    bookie = MemoryBookie(("/l0", "/l1"))
+    storage = bookie.open()
+    storage.directories[1].ledgers.set_flags(NEEDS_INTEGRITY_CHECK)
+    assert storage.flags() == NEEDS_INTEGRITY_CHECK
+    storage.set_flags(0)
+    storage.close()
+    storage = bookie.restart().open()
+    assert storage.flags() == 0
+    assert [directory.ledgers.flags() for directory in storage.directories] == [0, 0]
+    storage.directories[1].ledgers.set_flags(NEEDS_INTEGRITY_CHECK)
+    storage.fail_directory(1, StorageFault("gone"))
+    assert storage.flags() == 0, "its ledgers are not served, and it says so once it is back"
+    storage.set_flags(0)
+    assert storage.directories[1].ledgers.flags() == NEEDS_INTEGRITY_CHECK
+    storage.close()
+
+
 @pytest.mark.parametrize("error", [MemoryError(), StorageFault("x")])
 def test_a_flush_that_was_broken_off_begins_anew_in_new_logs(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows how far it has come: what a fault of the disk tells, an error of ours does not."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
+from bookie_pod.node.recovery import replay_journals
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.files_posix import PosixFiles
@@ -25,9 +26,10 @@ from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.inspect.space import StoredSpaces
 from bookie_pod.storage.journal.directory import journal_path
-from bookie_pod.storage.journal.format import deletion_record, fence_record, header_bytes, key_record
+from bookie_pod.storage.journal.format import deletion_record, entry_record, fence_record, header_bytes, key_record
+from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_pod.storage.log_ids import MAX_LOG_ID
-from bookie_protocol.errors import ResourcesShort, StorageFault
+from bookie_protocol.errors import InvalidConfiguration, ResourcesShort, StorageFault
 from tests.support.storage_engine import KEY, entry, put
 from tests.support.stored_disks import contents, golden_disk, open_engine_on, write_disk
 
@@ -80,6 +82,14 @@ def _open_db(layout: DiskLayout) -> DbLedgerStorage:
     storage = open_engine_on(layout, "db")
     assert isinstance(storage, DbLedgerStorage)
     return storage
+
+
+def _journal(folder: Path, *records: list[bytes]) -> tuple[str, ...]:
+    """A journal with these records, in a folder of its own."""
+    (folder / "j").mkdir()
+    data = header_bytes(6) + b"".join(piece for record in records for piece in record)
+    Path(journal_path(str(folder / "j"), 1)).write_bytes(data)
+    return (str(folder / "j"),)
 
 
 def _damage(path: Path, offset: int) -> None:
@@ -244,36 +254,113 @@ def test_without_the_old_database_keys_come_from_the_journal_and_everything_is_f
     assert (report.fenced_in_doubt, report.without_key) == (8, 1)
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_what_journals_say_before_a_deletion_is_of_an_earlier_life(tmp_path: Path, readable: bool) -> None:
-    """Its key, its fence, and the record of the old database if that is surely as old."""
-    layout = write_disk("db", tmp_path, {1: 5, 2: 5, 3: 5, 4: 5})
+@pytest.mark.parametrize("old", ["whole", "unreadable", "without its end"])
+def test_what_journals_say_before_a_deletion_is_of_an_earlier_life(tmp_path: Path, old: str) -> None:
+    """Its key, its fence, and the record of the old database if that is surely as old: of a whole one none is, unless
+    the replay comes to its deletion."""
+    layout = write_disk("db", tmp_path, dict.fromkeys(range(1, 7), 5))
+    ledgers = _current(layout) / "ledgers"
+    if old == "without its end":
+        older = shutil.copytree(ledgers, tmp_path / "older")
+        storage = _open_db(layout)
+        storage.set_ledger(1, LedgerRecord(KEY, fenced=True))
+        storage.flush()
+        storage.close()
+        shutil.rmtree(ledgers)
+        older.rename(ledgers)
     later = KEY[::-1]
-    store = RocksStores(FILES).open(str(_current(layout) / "ledgers"), StoreKind.LEDGERS)
+    store = RocksStores(FILES).open(str(ledgers), StoreKind.LEDGERS)
     batch = store.batch()
     batch.put((1).to_bytes(8, "big"), encode(LedgerRecord(later, first_log=5)))
     batch.put((2).to_bytes(8, "big"), encode(LedgerRecord(KEY, first_log=3)))
     batch.delete((3).to_bytes(8, "big"))
-    if not readable:
-        batch.put((6).to_bytes(8, "big"), b"\xff\xff")
+    batch.put((6).to_bytes(8, "big"), encode(LedgerRecord(later, first_log=4)))  # no life that died begins as late
+    if old == "unreadable":
+        batch.put((9).to_bytes(8, "big"), b"\xff\xff")
     batch.commit()
     store.close()
-    records = [each for ledger_id in range(1, 6) for each in (key_record(ledger_id, KEY), fence_record(ledger_id))]
-    records += [deletion_record(ledger_id, 5) for ledger_id in range(1, 6)]
+    records = [each for ledger_id in range(1, 7) for each in (key_record(ledger_id, KEY), fence_record(ledger_id))]
+    records += [deletion_record(ledger_id, 5) for ledger_id in range(1, 7)]
     records += [key_record(ledger_id, later) for ledger_id in (2, 3)]
-    (tmp_path / "j").mkdir()
-    data = header_bytes(6) + b"".join(piece for record in records for piece in record)
-    Path(journal_path(str(tmp_path / "j"), 1)).write_bytes(data)
-    report = _rebuild_ledgers(layout, (str(tmp_path / "j"),))
+    report = _rebuild_ledgers(layout, _journal(tmp_path, *records))
+    lost = old == "without its end"
     expected = {
-        1: LedgerRecord(later),
-        2: LedgerRecord(later, fenced=True, limbo=True),
+        1: LedgerRecord(later, fenced=lost, limbo=lost),
+        2: LedgerRecord(later if lost else KEY, fenced=lost, limbo=lost),
         3: LedgerRecord(later, fenced=True, limbo=True),
-        4: LedgerRecord(KEY),
+        4: LedgerRecord(KEY, fenced=lost, limbo=lost),
+        5: LedgerRecord(KEY, fenced=lost, limbo=lost),
+        6: LedgerRecord(later, fenced=lost, limbo=lost),
     }
     assert _records(layout) == expected
-    assert [record.first_log for record in _records(layout).values() if record] == [5, 5, 5, 0]
-    assert (report.kept, report.from_journals, report.from_entries, report.without_key) == (2, 2, 0, 0)
+    first_logs = [record.first_log for record in _records(layout).values() if record]
+    assert first_logs == [5, 5 if lost else 3, 5, 0, 0, 4]
+    assert (report.kept, report.from_journals, report.from_entries, report.without_key) == (5 - lost, 1 + lost, 0, 0)
+    assert report.kept_in_doubt == (4 if lost else 0)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_replay_deletes_what_a_rebuild_met_before_it(tmp_path: Path, lost: bool, again: bool) -> None:
+    """The bookie was killed behind a deletion, before a checkpoint: rows of the earlier life are in the location
+    index, and the new database of ledgers has either its record or, if that was lost, one of the life behind it."""
+    layout = write_disk("db", tmp_path, {8: 1})
+    storage = _open_db(layout)
+    put(storage, *(entry(4, each, 100) for each in range(5)))
+    storage.flush()
+    storage.close()
+    before = [key_record(4, KEY), *(entry_record(entry(4, each, 100)) for each in range(5))]
+    after = [key_record(4, KEY), *(entry_record(entry(4, each, 120)) for each in range(2))]
+    journals = _journal(tmp_path, *before, deletion_record(4, 3), *(after if again else ()))
+    mark = len(header_bytes(6)) + sum(len(piece) for record in before for piece in record)
+    MarkFiles(FILES, layout.ledgers, 0, 1).write(LogMark(1, mark), layout.ledgers)
+    if lost:
+        shutil.rmtree(_current(layout) / "ledgers")
+    _rebuild_ledgers(layout, journals)
+    storage = _open_db(layout)
+    replay_journals(FILES, storage, journal_folders=journals, ledger_folders=layout.ledgers, skip_invalid_records=False)
+    record = storage.ledger(4)
+    if again or lost:
+        assert record == LedgerRecord(KEY if again else b"", fenced=lost, limbo=lost)
+        assert list(storage.entry_ids(4)) == ([0, 1] if again else [])
+        assert [len(storage.read(4, each)) for each in storage.entry_ids(4)] == ([120, 120] if again else [])
+    else:
+        assert record is None
+    storage.close()
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_entries_in_a_journal_tell_that_their_ledger_is_here(tmp_path: Path, rebuilt: bool) -> None:
+    """The journal with its key is gone, since a checkpoint; in the logs it has no entry. A recovery fenced it first."""
+    layout = write_disk("db", tmp_path, {2: 3})
+    storage = _open_db(layout)
+    storage.set_ledger(7, LedgerRecord(KEY, fenced=True))
+    storage.flush()
+    storage.close()
+    journals = _journal(tmp_path, entry_record(entry(7, 0, 100)), entry_record(entry(9, 0)), deletion_record(9, 2))
+    if rebuilt:
+        shutil.rmtree(_current(layout) / "ledgers")
+        _rebuild_ledgers(layout, journals)
+    storage = _open_db(layout)
+    replay_journals(FILES, storage, journal_folders=journals, ledger_folders=layout.ledgers, skip_invalid_records=False)
+    assert storage.read(7, 0) == entry(7, 0, 100)
+    assert sorted(storage.ledger_ids()) == [2, 7]
+    storage.close()
+
+
+@pytest.mark.parametrize("source", ["logs", "locations"])
+def test_a_directory_that_holds_ledgers_of_another_one_is_refused(tmp_path: Path, source: str) -> None:
+    """Directories were named in another order, or not all of them. Its ledgers would all be left out."""
+    layout = write_disk("db", tmp_path, {2: 3, 4: 3})
+    if source == "locations":
+        (_current(layout) / "0.log").unlink()
+    logs = StoredLogs(FILES, layout.ledgers)
+    rebuilding = OfflineLedgers(
+        FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs, (), number=1, count=2
+    )
+    with pytest.raises(InvalidConfiguration):
+        _carry_out(rebuilding, logs)
+    assert sorted(_records(layout)) == [2, 4]
 
 
 def test_without_journals_entries_and_locations_tell_which_ledgers_there_are(tmp_path: Path) -> None:
