@@ -269,7 +269,7 @@ class SingleDirectoryStorage(ListenedStorage):
         first_log = self.ledgers.first_log(ledger_id)
         if not first_log:
             return
-        # The index has rows of both lives if a rebuild made the record anew before a replay came to the deletion.
+        # The index has rows of both lives if a rebuild made the record again before a replay came to the deletion.
         rows = self.locations.rows(ledger_id)
         if older := [entry_id for entry_id, at in rows if is_before(split_location(at)[0], first_log)]:
             self.locations.drop(ledger_id, older)

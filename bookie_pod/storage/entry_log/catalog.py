@@ -149,7 +149,7 @@ class LogCatalog:
                 raise storage_fault("cannot make the last entry log id durable", failure) from failure
 
     def secure_next_process(self) -> None:
-        """Make durable what was told to `later_processes_begin_at`. `StorageFault`."""
+        """Make the number given to `later_processes_begin_at` durable. `StorageFault`."""
         if self._next_process:
             self.secure_ids()
 

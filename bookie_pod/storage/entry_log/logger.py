@@ -238,7 +238,7 @@ class EntryLogger(LogAppender):
         self._catalog.later_processes_begin_at(log_id)
 
     def secure_next_process(self) -> None:
-        """Make durable what was told to `later_processes_begin_at`. Called before a mark moves. `StorageFault`."""
+        """Make the number given to `later_processes_begin_at` durable. Called before a mark moves. `StorageFault`."""
         self._catalog.secure_next_process()
 
     def exists(self, log_id: int) -> bool:
