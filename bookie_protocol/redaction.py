@@ -67,7 +67,7 @@ _PUBLIC: Final = re.compile(r"(?i)^(user(name)?|login|.*\.crt|.*\.pub|instance.?
 """Keys of Secrets whose values are not secret, and whose words are everywhere."""
 _SHORTEST: Final = 6
 """Characters of a value that is looked for: shorter ones are parts of other words."""
-_LINE: Final = r"(?m)^[ \t]*(?:[#!;]+[ \t]*|-[ \t]+|(?:export|setenv|ENV)[ \t]+)*"
+_LINE: Final = r"(?m)^[ \t]*(?:[#!;]+[ \t]*|-[ \t]+|(?:export|setenv|ENV)[ \t]+)*+"
 """The begin of a line. The line may be a comment, an item of a list, or the setting of a variable."""
 _LINE_OF_TEXT: Final = r"(?:(?<=\\n)|(?<=[\"']))[ \t]*"
 """The begin of a line in a quoted text."""

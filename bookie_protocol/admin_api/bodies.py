@@ -6,6 +6,7 @@ people. Those of Apache BookKeeper answer one line of text, as Apache's do.
 Invariants
 - A member that is not known is ignored, so that newer pods may tell more. One that older pods did not tell has a
   default; any other that is missing, or of another type, makes the whole body unreadable: it is never taken for zero.
+- A number that does not fit in 64 bits makes it unreadable too: whoever reckons with it would fail.
 - A member is called in JSON as it is here, in camel case, unless its field says otherwise.
 
 Any thread, once they are made.
@@ -37,6 +38,7 @@ _WRONG: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
 """Pattern of msgspec's errors: the fault and its place."""
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """Errors that msgspec raises for content of a stranger's choice."""
+_MAY_BE_LONG: Final = re.compile(rb"[0-9]{19}|[0-9][eE]")
 _SHOWN: Final = 200
 PROBLEM_TYPE: Final = "application/problem+json"
 BLANK: Final = "about:blank"
@@ -86,9 +88,20 @@ def _mapping(value: Any) -> dict[Any, Any]:
 def decode(text: bytes, kind: type[T]) -> T:
     """`ProtocolViolation`: it is not what the API promises; the message says what is wrong."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        found = msgspec.json.decode(text, type=kind)
     except _UNREADABLE as error:
         raise ProtocolViolation(str(error)) from error
+    if _MAY_BE_LONG.search(text) and not _fits(plain(found)):
+        raise ProtocolViolation("it has a number that does not fit in 64 bits")
+    return found
+
+
+def _fits(value: Any) -> bool:
+    if isinstance(value, int | float):
+        return -LONG_MAX <= value <= LONG_MAX
+    if isinstance(value, dict):
+        return all(map(_fits, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_fits, value))
 
 
 def requested(text: bytes, kind: type[T]) -> T:

@@ -307,6 +307,11 @@ def test_a_secret_with_users_of_ours_teaches_their_passwords() -> None:
         "AAAA\n-----END PRIVATE KEY-----",
         "passwords:\n- ",
         "<a.password ",
+        *"#!;-*=_~.:@/\\\"' \t\na0A{}[]()<>|&,%+$",
+        "# ",
+        "- ",
+        "export ",
+        "ENV ",
     ],
 )
 def test_no_format_is_slow(piece: str) -> None:

@@ -158,7 +158,18 @@ async def test_without_the_token_nothing_is_known(served: ServedAdmin, session: 
             await Admin(session, token).set_read_only(endpoint(served), True)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"readOnly": 1}', b'"x"'])
+HUGE = b"1" + b"0" * 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"[]", b"null", b'{"readOnly": 1}', b'"x"'),
+        # What would be a fact, but for a number with which nobody can reckon.
+        b'{"readOnly": false, "freeSpace": 1, "totalSpace": ' + HUGE + b"}",
+        b'{"readOnly": false, "freeSpace": 1, "totalSpace": 2, "fullestUsedPercent": 1e30}',
+    ],
+)
 async def test_an_answer_that_cannot_be_read_is_no_fact(session: aiohttp.ClientSession, body: bytes) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=body)
