@@ -14,12 +14,12 @@ the bookie has every entry up to the last one that any bookie of the segment has
   (`findings.distrusted`).
 - Of an entry that no bookie gives, and that may have been acknowledged, nothing is known. Then the look ends there.
 
-Limit: nothing is fenced here, so a denial holds for the moment. A writer may have got the bookie's acknowledgement of an
-entry that is still on its way to all others, for as long as this process of the writer stands still. If the bookie
-loses that entry, and is filled and answered for meanwhile, then the writer acknowledges the entry although one copy
-less is left than it counts. A recovery that does not reach the others closes the ledger below it. The distrust would
-have to outlive the mark until the writer is known to be past such entries: until the bookie has an entry that the
-writer sent to it after its loss, and all before that one are confirmed.
+Limit: nothing is fenced here, so a denial holds for the moment. A writer may have got the bookie's acknowledgement of
+an entry that is still on its way to all others, for as long as the writer's process stands still. If the bookie loses
+that entry, and its findings are answered meanwhile, the writer acknowledges the entry although one copy less is left
+than it counts, and a recovery that does not reach the others closes the ledger below it. The distrust would have to
+outlive the mark until the writer is known to be past such entries: until the bookie has an entry that the writer sent
+to it after the loss, and all before that one are confirmed.
 
 Event loop only.
 """

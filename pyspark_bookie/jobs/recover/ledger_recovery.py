@@ -8,6 +8,8 @@ Invariants
   afterwards.
 - A ledger that is not closed is closed, which fences its writer, only if that was asked for and its last segment needs
   new copies.
+- A bookie of the last segment of an open ledger that lost entries of earlier ones is named by the ledger's mark before
+  these are restored: a worker looks at all that it has.
 - A mark goes by the one rule of healing (`bookie_client.healing`): all that it asks for was answered by a look. The
   outcome of the ledger is reported whether its mark could be checked or not.
 
@@ -40,6 +42,7 @@ from bookie_protocol.errors import (
     PodkeeperError,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service import findings as reasons
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from bookie_protocol.shown import one_line
 from pyspark_bookie.jobs.replicas.findings import LONGEST_DETAIL, Finding, Verdict, clusters
@@ -258,11 +261,30 @@ class LedgerRecovery:
             else:
                 del bad[last]
                 tally.add(State.OPEN, f"it is {metadata.state.value}, and its last segment needs new copies")
+        if not metadata.is_closed:
+            await self._mark_members_that_lost(metadata, bad)
         for fragment in fragments(work.ledger_id, metadata, -1):
             lost = bad.get(fragment.first_entry)
             if lost and (receivers := await self._restore(fragment, lost, _Turn(lock, work, tally))):
                 await self._verify(fragment, receivers, tally)
         return tally.outcome(work.ledger_id)
+
+    async def _mark_members_that_lost(self, metadata: LedgerMetadata, bad: Mapping[int, Mapping[int, Verdict]]) -> None:
+        """Name bookies of the last segment that lost entries of earlier ones in the ledger's mark. Once these are
+        restored nothing else tells, and they would be believed about the end of the ledger."""
+        lost = {
+            metadata.ensemble_for(first)[at]: first
+            for first, positions in bad.items()
+            for at, verdict in positions.items()
+            if verdict in IN_PLACE
+        }
+        findings = [
+            reasons.Finding(bookie, reasons.Reason.MISSING, ((first, first),))
+            for bookie, first in sorted(lost.items())
+            if bookie in metadata.last_ensemble
+        ]
+        if findings:
+            await self._marks.mark(metadata.ledger_id, ctime_ms=None, findings=findings)
 
     async def _lost_now(self, work: LedgerWork, metadata: LedgerMetadata) -> dict[int, dict[int, Verdict]]:
         """Positions that need a new copy, and why, by first entry of their segment."""
