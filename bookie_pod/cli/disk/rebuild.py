@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ACCEPT_DAMAGE = click.option(
     "--accept-damage",
     is_flag=True,
-    help="Put the new index in place although entry logs are damaged, or entries that the old one names are not there:"
-    " what lies behind the damage may be missing.",
+    help="Put the new index in place although entry logs are damaged, the old one cannot be read, or entries that it"
+    " names are not there: what lies behind the damage may be missing.",
 )
 
 
@@ -58,7 +58,9 @@ def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
             ends.callback(rebuilding.close)
             step_bytes(rebuilding, rebuilding.report, f"reading entry logs of {ledger_folder}")
             built.append((index_folder, rebuilding))
-        refused = not accept_damage and any(each.report.damaged_logs or each.report.lost for _, each in built)
+        refused = not accept_damage and any(
+            each.report.damaged_logs or each.report.lost or each.is_old_unread for _, each in built
+        )
         for index_folder, rebuilding in built:
             if refused:
                 rebuilding.discard()
@@ -366,7 +368,7 @@ def rebuild_index_files(
         report = rebuilding.report
         try:
             step_bytes(rebuilding, report, "reading entry logs")
-            refused = bool(report.damages or report.lost) and not accept_damage
+            refused = bool(report.damages or report.lost or report.unread) and not accept_damage
             if dry_run or refused:
                 rebuilding.discard()
             else:
@@ -398,6 +400,7 @@ def _tell_of_index_files(report: IndexFilesReport, *, changed: bool, as_json: bo
                 "empty": report.empty,
                 "salvaged": report.salvaged,
                 "lost": report.lost,
+                "unread": report.unread,
                 "fenced_in_doubt": report.fenced_in_doubt,
                 "without_key": report.without_key,
                 "changed": changed,

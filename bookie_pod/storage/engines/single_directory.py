@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import merge
 from itertools import groupby, takewhile
 from typing import Final
@@ -249,6 +250,19 @@ class SingleDirectoryStorage(ListenedStorage):
         return self._active.ledgers
 
     # --- any thread -----------------------------------------------------------------------------------------
+
+    def put_in_limbo(self, ledger_ids: Collection[int]) -> None:
+        """Deny no entry of these ledgers from now on, until they were compared with other bookies.
+
+        Durable with the next flush."""
+
+        def put() -> None:
+            for ledger_id in ledger_ids:
+                record = self.ledgers.get(ledger_id)
+                if record is not None and not record.limbo:
+                    self.ledgers.put(ledger_id, replace(record, limbo=True))
+
+        self._on_loop(put)
 
     def restore_ledger(self, ledger_id: int, record: LedgerRecord) -> bool:
         """Make a ledger known that is not; False if it is known meanwhile. Durable with the next flush."""

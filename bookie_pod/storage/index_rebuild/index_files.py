@@ -41,7 +41,7 @@ from bookie_pod.storage.index.index_file import (
 )
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.locations import chosen
-from bookie_pod.storage.index_rebuild.locations import STEP_ENTRIES, oldest_first
+from bookie_pod.storage.index_rebuild.locations import STEP_ENTRIES, ReadableScan, oldest_first, readable_end
 from bookie_pod.storage.index_rebuild.torn_records import TornRecords
 from bookie_pod.storage.inspect.index import FileIndex, IndexFileDamaged
 from bookie_pod.storage.journal.format import RecordKind, next_log_of
@@ -86,6 +86,8 @@ class IndexFilesReport:
     """Rows of old files behind damage in a log, whose entries are there."""
     lost: int = 0
     """Rows of old files that no log confirms. They are kept: what they lead to is lost here, not absent."""
+    unread: int = 0
+    """Old files that could not be read to their end. Their ledgers are in limbo."""
 
 
 class IndexFilesRebuild:
@@ -120,6 +122,8 @@ class IndexFilesRebuild:
         self._first_logs: dict[int, int] = {}
         """The first log that may hold entries of each ledger met."""
         self._built: dict[int, str] = {}
+        self._unread: set[int] = set()
+        """Ledgers whose old file could not be read to its end."""
         self._highest: dict[int, int] = {}
         self._open: OrderedDict[int, File] = OrderedDict()
         self._torn = TornRecords(logs, self._location_of, old, self._is_living, complete=False)
@@ -156,7 +160,7 @@ class IndexFilesRebuild:
     def _take_log(self, log_id: int) -> Iterator[bool]:
         before = self.report.bytes_done
         self._logs.make_durable(log_id)
-        entries_end = self._logs.entries_end(log_id)
+        entries_end = readable_end(self._logs.entries_end)(log_id)
         suspect = entries_end is None
         scan = self._scan(log_id, bodies=suspect)
         ledger, first, doubtful = -1, 0, 0
@@ -181,8 +185,9 @@ class IndexFilesRebuild:
             self.report.damages = (*self.report.damages, scan.end)
         yield True
 
-    def _scan(self, log_id: int, *, bodies: bool) -> LogScan[Any]:
-        return (self._logs.scan if bodies else self._logs.scan_sizes)(log_id, self._ledger_ids)
+    def _scan(self, log_id: int, *, bodies: bool) -> ReadableScan:
+        scan: LogScan[Any] = (self._logs.scan if bodies else self._logs.scan_sizes)(log_id, self._ledger_ids)
+        return ReadableScan(scan)
 
     def _take_doubtful(self, log_id: int) -> Iterator[bool]:
         """Look at the records of a log for which no digest vouches, once every other one has its row."""
@@ -278,7 +283,7 @@ class IndexFilesRebuild:
         except ResourcesShort:
             raise  # a lack of resources proves nothing
         except StorageFault:
-            return  # the old file cannot be read any further
+            self._unread.add(ledger_id)  # the old file cannot be read any further
 
     def _salvage_row(self, ledger_id: int, entry_id: int, location: int, *, is_sound: bool) -> None:
         if not self._is_living(ledger_id, split_location(location)[0]):
@@ -305,6 +310,7 @@ class IndexFilesRebuild:
         file.truncate(HEADER_BYTES + -(-max(slots, self._old_slots(ledger_id)) // PAGE_BYTES) * PAGE_BYTES)
         file.sync()
         self.report.ledgers += 1
+        self.report.unread += ledger_id in self._unread and self._old_record(ledger_id) is not None
         self.report.without_key += not record.key
         self.report.empty += slots == 0
 
@@ -318,6 +324,8 @@ class IndexFilesRebuild:
         if old is None:
             self.report.fenced_in_doubt += 1
             return LedgerRecord(given, fenced=True, limbo=True, first_log=self._first_log(ledger_id))
+        if ledger_id in self._unread or self.report.damages:
+            old = replace(old, limbo=True)  # it may have had entries here that nothing names any more
         return old if old.key or not given else replace(old, key=given)
 
     def _old_record(self, ledger_id: int) -> LedgerRecord | None:

@@ -8,6 +8,8 @@ Invariants
 - A row of the old index that its log confirms stays, whatever newer copies there are (`chosen`).
 - A row of the old index that no log confirms, and for which no log has a copy, is kept: it leads to its entry, which
   lies behind damage, or it leads nowhere, and then the entry is lost here, not absent.
+- Ledgers of which the old index may have named more than could be read are told (`RebuildReport.unread`): the caller
+  puts them in limbo, or entries that were lost here would be denied.
 
 Offline the rows go into a new, empty index beside the old one (`put_chosen`). A running bookie has a sink of its own,
 because its index changes meanwhile: see `online.LocationsRebuild`.
@@ -58,6 +60,45 @@ class RebuildLogs(Protocol):
     def scan(self, log_id: int) -> LogScan[bytes]: ...
     def scan_sizes(self, log_id: int) -> LogScan[int]: ...
     def make_durable(self, log_id: int) -> None: ...
+
+
+class ReadableScan:
+    """The scan of a log that ends where the log cannot be read, as it ends where it is damaged: one bad sector must not
+    stand in the way of all other entries."""
+
+    def __init__(self, scan: LogScan[Any]) -> None:
+        self._scan = scan
+        self._end: ScanEnd | None = None
+
+    @property
+    def end(self) -> ScanEnd:
+        """See `LogScan`."""
+        return self._scan.end if self._end is None else self._end
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, Any]]:
+        at = 0
+        try:
+            for record in self._scan:
+                at = split_location(record[0])[1]
+                yield record
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault as error:
+            self._end = ScanEnd(ScanOutcome.DAMAGED, at, f"behind {at}: {error}")
+
+
+def readable_end(entries_end: Callable[[int], int | None]) -> Callable[[int], int | None]:
+    """Return a function that asks where the entries of a log end; None also if that part of it cannot be read."""
+
+    def ask(log_id: int) -> int | None:
+        try:
+            return entries_end(log_id)
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault:
+            return None
+
+    return ask
 
 
 def used_places(index: LocationIndex) -> UsedPlaces:
@@ -112,6 +153,8 @@ class RebuildReport:
     """Rows of the old index that no log confirms. They are kept: what they lead to is lost here, not absent."""
     old_unreadable: str | None = None
     """The reason why the old index could not be read to its end."""
+    unread: set[int] = field(default_factory=set)
+    """The ledgers of which the old index may have named more than could be read."""
     damaged_logs: int = 0
     torn_logs: int = 0
     torn_records: int = 0
@@ -138,8 +181,10 @@ class LocationRebuild:
         may_be_torn: Callable[[int], bool] = lambda log_id: True,
         may_be_earlier: IsLiving = lambda ledger_id, log_id: False,
         used: UsedPlaces | None = None,
+        known: Callable[[], Iterable[int]] = tuple,
     ) -> None:
-        """`old` is the index to salvage from; it needs `location_of` of the index that is being built.
+        """`old` is the index to salvage from; it needs `location_of` of the index that is being built. `known` gives
+        all ledgers that live, ascending, should `old` not tell its own.
 
         `entries_end`: where the entries of a log end, None if nothing proves that it was synced. A log that ends before
         is damaged. One that may not have been synced is damaged if the old index leads behind its end, as a crash may
@@ -157,11 +202,12 @@ class LocationRebuild:
         self._sink = sink
         self._old = old
         self._location_of = location_of
-        self._entries_end = entries_end or (lambda log_id: None)
+        self._entries_end = readable_end(entries_end or (lambda log_id: None))
         self._torn = torn
         self._may_be_torn = may_be_torn
         self._may_be_earlier = may_be_earlier
         self._used = used
+        self._known = known
         self._batch: list[LocationRun] = []
         self._batch_rows = 0
         self._work = self._all()
@@ -197,7 +243,7 @@ class LocationRebuild:
     def _take_log(self, log_id: int, torn: TornRecords | None) -> Iterator[bool]:
         report, before = self.report, self.report.bytes_done
         self._logs.make_durable(log_id)
-        scan: LogScan[Any] = self._logs.scan_sizes(log_id) if torn is None else self._logs.scan(log_id)
+        scan = ReadableScan(self._logs.scan_sizes(log_id) if torn is None else self._logs.scan(log_id))
         last, living, earlier, due, doubtful = -1, False, False, before + STEP_BYTES, 0
         ids: list[int] = []
         locations: list[int] = []
@@ -232,7 +278,7 @@ class LocationRebuild:
         """Look at the records of a log for which no digest vouches, once every one that is sound has its row."""
         self._write()
         report, due = self.report, self.report.bytes_again + STEP_BYTES
-        for seen, (location, ledger_id, entry_id, entry) in enumerate(self._logs.scan(log_id), 1):
+        for seen, (location, ledger_id, entry_id, entry) in enumerate(ReadableScan(self._logs.scan(log_id)), 1):
             report.bytes_again += SIZE_BYTES + len(entry)
             if self._is_own(ledger_id, entry_id, location) and not torn.is_sound(ledger_id, entry_id, entry):
                 if torn.gets_row(ledger_id, entry_id, location, entry):
@@ -275,20 +321,38 @@ class LocationRebuild:
     # --- the old index --------------------------------------------------------------------------------------
 
     def _salvage(self, old: OldRows, location_of: Callable[[int, int], int]) -> Iterator[bool]:
-        seen = 0
+        for ledger_id in self._old_ledgers(old):
+            yield from self._salvage_ledger(old, ledger_id, location_of)
+
+    def _old_ledgers(self, old: OldRows) -> Iterator[int]:
+        """The ledgers of the old index, and behind the place where it cannot be read all that live."""
+        last = -1
         try:
-            for ledger_id in old.ledger_ids():
-                for entry_id, location in old.rows(ledger_id):
-                    seen += 1
-                    living = self._is_living(ledger_id, split_location(location)[0])
-                    if living and location_of(ledger_id, entry_id) == 0:
-                        self._salvage_row(ledger_id, entry_id, location)
-                    if seen % STEP_ENTRIES == 0:
-                        yield True
+            for last in old.ledger_ids():
+                yield last
+            return
         except ResourcesShort:
             raise  # a lack of resources proves nothing
         except StorageFault as error:
             self.report.old_unreadable = str(error)
+        for ledger_id in self._known():
+            if ledger_id > last:
+                yield ledger_id
+
+    def _salvage_ledger(self, old: OldRows, ledger_id: int, location_of: Callable[[int, int], int]) -> Iterator[bool]:
+        try:
+            for seen, (entry_id, location) in enumerate(old.rows(ledger_id), 1):
+                living = self._is_living(ledger_id, split_location(location)[0])
+                if living and location_of(ledger_id, entry_id) == 0:
+                    self._salvage_row(ledger_id, entry_id, location)
+                if seen % STEP_ENTRIES == 0:
+                    yield True
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault as error:
+            self.report.old_unreadable = str(error)
+            self.report.unread.add(ledger_id)
+        yield True
 
     def _salvage_row(self, ledger_id: int, entry_id: int, location: int) -> None:
         try:

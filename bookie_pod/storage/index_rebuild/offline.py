@@ -10,14 +10,18 @@ Source: docs/internals/bookie-behaviour.md, section 12 (`rebuild-db-ledger-locat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Final
 
 import structlog
 
 from bookie_pod.storage.engines.detection import find_log_with_entries
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.index.ledger_data import encode
+from bookie_pod.storage.index.ledgers import FLAGS_KEY, NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.locations import KEY, NEGATIVE, LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
@@ -39,6 +43,8 @@ from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import InvalidConfiguration, ResourcesShort, StorageFault
 
 _log = structlog.get_logger(__name__)
+LIMBO_ROWS: Final = 4096
+"""Records that are put in limbo in one batch."""
 
 
 class _OldLocations:
@@ -159,11 +165,13 @@ class OfflineLocations(OfflineRebuild):
                     "run `bookie disk rebuild-ledgers` first"
                 )
             self._check_ledgers(ledgers, logs.folders[0])
-            known = _Living(LedgerRows(ledgers), DeletedLedgers(files, logs.folders[0]))
+            rows = LedgerRows(ledgers)
+            known = _Living(rows, DeletedLedgers(files, logs.folders[0]))
             store = self._old(StoreKind.LOCATIONS)
             lost_end = store is not None and self._lost_end(files, logs.folders[0], store)
             self._seal = IndexSeal(files, logs.folders[0])
             self._was_complete = store is not None and self._seal.has_end(StoreKind.LOCATIONS, store)
+            self._had_old = store is not None
             self._target = self._new()
             index = LocationIndex(self._target)
         except BaseException:
@@ -182,6 +190,7 @@ class OfflineLocations(OfflineRebuild):
             torn=TornRecords(logs, index.get, old, known, complete=self._was_complete),
             may_be_earlier=known.may_be_earlier,
             used=used,
+            known=rows.ids,
         )
 
     def _check_ledgers(self, ledgers: OrderedStore, folder: str) -> None:
@@ -202,19 +211,50 @@ class OfflineLocations(OfflineRebuild):
     def report(self) -> RebuildReport:
         return self._rebuild.report
 
+    @property
+    def is_old_unread(self) -> bool:
+        """Return whether the old index could not be read, wholly or in part."""
+        return self.old_unreadable is not None or self.report.old_unreadable is not None
+
     def commit(self) -> None:
         """Put the new database in the place of the old one. `StorageFault`.
 
         It is sealed if it is surely complete: the old one was, and no log is damaged. Then the next process knows that.
+        Where the old one may have named entries that no log shows any more, their ledgers are in limbo before that.
         """
-        whole = self._was_complete and not self.report.damaged_logs and self.report.old_unreadable is None
+        damaged = bool(self.report.damaged_logs)
+        whole = self._was_complete and not damaged and self.report.old_unreadable is None
         note_seal = self._seal.seal_new(self.kind, self._target) if whole else None
+        everything = not self._had_old or self.old_unreadable is not None or (damaged and not self._was_complete)
+        if everything or self.report.unread:
+            self.close()
+            self._put_in_limbo(None if everything else self.report.unread)
         super().commit()
         if note_seal is not None:
             try:
                 note_seal()
             except StorageFault as error:  # the bookie's first checkpoint seals it
                 _log.warning("the rebuilt index is not sealed yet", index=self._folder, error=str(error))
+
+    def _put_in_limbo(self, ledger_ids: Collection[int] | None) -> None:
+        """Put these ledgers in limbo, or all, and let everything be compared with other bookies. Durable on return.
+        `StorageFault`."""
+        store = self._stores.open(f"{self._folder}/{StoreKind.LEDGERS.value}", StoreKind.LEDGERS)
+        try:
+            rows = LedgerRows(store)
+            flags = rows.flags_row()
+            batch = store.batch()
+            batch.put(FLAGS_KEY, (int.from_bytes(flags or b"", "big") | NEEDS_INTEGRITY_CHECK).to_bytes(8, "big"))
+            for ledger_id, record in rows.records():
+                if record is not None and not record.limbo and (ledger_ids is None or ledger_id in ledger_ids):
+                    batch.put(KEY.pack(ledger_id, 0)[:8], encode(replace(record, limbo=True)))
+                if len(batch) >= LIMBO_ROWS:
+                    batch.commit(sync=False)
+                    batch = store.batch()
+            batch.commit(sync=False)
+            store.sync()
+        finally:
+            store.close()
 
     def step(self) -> bool:
         """Do a little more; False when the new database is complete. `StorageFault`."""

@@ -56,6 +56,7 @@ from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.storage import GcMetadata
 from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationRun, Twin
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.journaled import Journaled, take
@@ -209,7 +210,7 @@ class _InUse:
 
 
 class LogsDamaged(Exception):
-    """Raised when entry logs are damaged and the request does not accept that."""
+    """Raised when entry logs are damaged, or the index in use cannot be read, and the request does not accept that."""
 
 
 class LocationsRebuild:
@@ -232,6 +233,8 @@ class LocationsRebuild:
         self._pace = pace
         self._state = state
         self._torn: dict[int, ScanEnd] = {}
+        self._unread: set[int] = set()
+        """Ledgers of which the index in use may name more than could be read."""
 
     def run(self, new: NewDatabase, *, accept_damage: bool) -> None:
         """Raises `ScrubStopped`, `LogsDamaged`, `StorageFault`; then the index in use stays."""
@@ -242,14 +245,26 @@ class LocationsRebuild:
             self._read_logs(twin)
             self._state.phase = RebuildPhase.ROWS
             self._keep_others(twin)
-            if self._state.damages and not accept_damage:
-                raise LogsDamaged(self._state.damages[0])
+            problem = next(iter(self._state.damages), self._state.unreadable)
+            if problem and not accept_damage:
+                raise LogsDamaged(problem)
+            self._put_in_limbo()
             self._state.phase = RebuildPhase.SWAP
             self._index.adopt(twin, new.switch)
         finally:
             self._index.detach()
         if new.failure is not None:
             raise new.failure
+
+    def _put_in_limbo(self) -> None:
+        """Deny nothing of ledgers of which the index in use may have named entries that no log shows any more."""
+        ledgers = self._directory.ledgers
+        if self._state.damages and not self._directory.is_index_complete:
+            self._unread.update(ledgers.ledger_ids())
+        if self._unread:
+            ledgers.set_flags(ledgers.flags() | NEEDS_INTEGRITY_CHECK)
+            self._directory.put_in_limbo(self._unread)
+            self._directory.flush()
 
     # --- entry logs -----------------------------------------------------------------------------------------
 
@@ -328,6 +343,7 @@ class LocationsRebuild:
             raise  # a lack of resources proves nothing
         except StorageFault as error:
             self._state.unreadable = self._state.unreadable or str(error)
+            self._unread.add(ledger_id)
             return []
 
     def _keep(self, twin: Twin, ledger_id: int, entry_id: int, location: int) -> None:
