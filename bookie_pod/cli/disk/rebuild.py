@@ -333,7 +333,8 @@ def rebuild_index_files(
     """Rebuild index files of SortedLedgerStorage or InterleavedLedgerStorage from the entry logs.
 
     Key and fence come from the old file. Where its header is gone, the ledger is fenced and in limbo, until its entries
-    were compared with those of other bookies; its key is made from the password, if one is given. (Apache:
+    were compared with those of other bookies; its key is made from the password, if one is given. A ledger without a
+    file, an entry in the logs or a record in the journals is refused. (Apache:
     regenerate-interleaved-storage-index-file)
     """
     from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
@@ -341,6 +342,7 @@ def rebuild_index_files(
     from bookie_pod.storage.index_rebuild.swap import backup_suffix
     from bookie_pod.storage.inspect.index import FileIndex
     from bookie_pod.storage.inspect.logs import StoredLogs
+    from bookie_pod.storage.journal.format import RecordKind
     from bookie_pod.storage.journal.survey import read_folders
 
     need_ledgers(place)
@@ -354,6 +356,11 @@ def rebuild_index_files(
         if not chosen:
             raise NotThere("every ledger in the entry logs has its index file")
         keys = _keys(chosen, password_file)
+        journaled, deletions = set(), []
+        for record in read_folders(place.files, place.layout.journals, _tell_of_journal):
+            journaled.add(record.ledger_id)
+            if record.kind is RecordKind.DELETION:
+                deletions.append(record)
         deleted = [DeletedLedgers(place.files, folder) for folder in place.layout.ledgers]
         rebuilding = IndexFilesRebuild(
             place.files,
@@ -363,11 +370,17 @@ def rebuild_index_files(
             chosen,
             keys,
             died_before=lambda ledger_id, log_id: any(each.may_be_earlier_life(ledger_id, log_id) for each in deleted),
-            next_logs=next_logs(read_folders(place.files, place.layout.journals, _tell_of_journal)),
+            next_logs=next_logs(deletions),
         )
         report = rebuilding.report
         try:
             step_bytes(rebuilding, report, "reading entry logs")
+            strange = rebuilding.unknown() - journaled
+            if strange and not report.damages:  # else it may lie behind the damage
+                rebuilding.discard()
+                raise NotThere(
+                    f"ledger {min(strange)} has no index file, and no entry in the logs: nothing was changed"
+                )
             refused = bool(report.damages or report.lost or report.unread) and not accept_damage
             if dry_run or refused:
                 rebuilding.discard()

@@ -125,6 +125,10 @@ class CollectedStorage(ABC):
         self.logs.make_durable(split_location(location)[0])
         return self.move([EntryMove(ledger_id, entry_id, row, location)]) == 1
 
+    def was_durable(self, ledger_id: int, entry_id: int) -> bool:
+        """Return whether something proves that the entry was durable here. Asked where the index may run ahead."""
+        return False
+
     @abstractmethod
     def settle(self) -> None:
         """Make sure that the index does not take back rows that it returns from now on.
@@ -223,6 +227,9 @@ class CollectedEngine(CollectedStorage):
         moved = sum(self._storage.cache.move(*each) for each in moves)
         self._storage.flush()
         return moved
+
+    def was_durable(self, ledger_id: int, entry_id: int) -> bool:
+        return self._storage.cache.was_durable(ledger_id, entry_id)
 
     def settle(self) -> None:
         """Pages in memory stay as they are until they are written."""

@@ -4,7 +4,8 @@ Entry logs and journals stay as they are: both sides point into the same logs. T
 one, compared with it row by row, and then swapped in (`swap`); the old one stays as a backup.
 
 Index files may run ahead of their logs: a power cut leaves rows of adds that were never acknowledged. Databases never
-do, so there such a row would count as damage, and it is left out (`_SyncedRows`).
+do, so there such a row would count as damage, and it is left out (`_SyncedRows`). A row is kept if the seal proves that
+it was durable: its entry was acknowledged, and is lost here.
 
 Only with one ledger directory: DbLedgerStorage numbers the logs of each directory by themselves and ties every ledger
 to one of them, the others number all logs together and put a ledger's entries into any.
@@ -20,7 +21,7 @@ import posixpath
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -186,11 +187,18 @@ class Conversion(ABC):
             yield True
         target = self._reopen()
         for ledger_id in self._source.ledger_ids():
-            yield from _compare(self._source, self._rows(ledger_id), target, ledger_id)
+            yield from _compare(self._record(ledger_id), self._rows(ledger_id), target, ledger_id)
             self.report.compared += 1
             yield True
         if sum(1 for _ in target.ledger_ids()) != self.report.ledgers:
             raise StorageFault(f"the new index of {self._folder} does not hold as many ledgers as the old one")
+
+    def _record(self, ledger_id: int) -> LedgerRecord:
+        """Return the record that the new index gets. Raises `StorageFault`."""
+        record = self._source.record(ledger_id)
+        if record is None:
+            raise StorageFault(f"ledger {ledger_id} has vanished from {self._folder}: is a bookie running?")
+        return record
 
     def _rows(self, ledger_id: int) -> Iterator[tuple[int, int]]:
         """The rows that the new index gets."""
@@ -252,22 +260,24 @@ class ToDatabases(Conversion):
 
     def _convert(self, ledger_id: int) -> Iterator[bool]:
         assert self._target is not None
-        record = self._source.record(ledger_id)
-        if record is None:
-            raise StorageFault(f"ledger {ledger_id} has vanished from {self._folder}: is a bookie running?")
-        yield from self._check(ledger_id, record)
+        yield from self._check(ledger_id, self._record(ledger_id))
         for run in _runs(ledger_id, self._rows(ledger_id, self.report)):
             self._target.locations.write([run])
             self.report.entries += len(run.entry_ids)
             yield True
         batch = self._target.ledgers.store.batch()
-        batch.put(KEY.pack(ledger_id, 0)[:8], encode(record))
+        batch.put(KEY.pack(ledger_id, 0)[:8], encode(self._record(ledger_id)))
         batch.commit(sync=False)
+
+    def _record(self, ledger_id: int) -> LedgerRecord:
+        """See `Conversion`. A ledger whose header is gone may have been fenced."""
+        record = super()._record(ledger_id)
+        return replace(record, fenced=True) if ledger_id in self._headless else record
 
     def _rows(self, ledger_id: int, report: ConversionReport | None = None) -> Iterator[tuple[int, int]]:
         """See `Conversion`. Rows that are left out are counted in the report."""
         for entry_id, location in self._source.rows(ledger_id):
-            if not self._synced.is_ahead(ledger_id, entry_id, location):
+            if self._seal.has_held(ledger_id, entry_id) or not self._synced.is_ahead(ledger_id, entry_id, location):
                 yield entry_id, location
             elif report is not None:
                 report.left_out += 1
@@ -339,12 +349,8 @@ class ToIndexFiles(Conversion):
         self._files.makedirs(f"{self._tree()}/{relative_folder(0)}")  # stands for an index without ledgers
 
     def _convert(self, ledger_id: int) -> Iterator[bool]:
-        record = self._source.record(ledger_id)
-        if record is None:
-            raise StorageFault(f"ledger {ledger_id} has vanished from {self._folder}: is a bookie running?")
-        self.report.entries += write_index_file(
-            self._files, self._tree(), ledger_id, record, self._source.rows(ledger_id)
-        )
+        record, rows = self._record(ledger_id), self._source.rows(ledger_id)
+        self.report.entries += write_index_file(self._files, self._tree(), ledger_id, record, rows)
         yield True
 
     def _reopen(self) -> StoredIndex:
@@ -431,10 +437,10 @@ def _runs(ledger_id: int, rows: Iterator[tuple[int, int]]) -> Iterator[LocationR
 
 
 def _compare(
-    source: StoredIndex, rows: Iterator[tuple[int, int]], target: StoredIndex, ledger_id: int
+    record: LedgerRecord, rows: Iterator[tuple[int, int]], target: StoredIndex, ledger_id: int
 ) -> Iterator[bool]:
-    """`StorageFault` unless the new index says of a ledger what the old one says."""
-    if source.record(ledger_id) != target.record(ledger_id):
+    """`StorageFault` unless the new index says this of a ledger."""
+    if record != target.record(ledger_id):
         raise StorageFault(f"ledger {ledger_id}: the new index has another key, fence or LAC than the old one")
     new = target.rows(ledger_id)
     for at, row in enumerate(rows, 1):

@@ -155,6 +155,10 @@ class IndexFilesRebuild:
         finally:
             self.close()
 
+    def unknown(self) -> set[int]:
+        """Return the ledgers that have neither a file nor an entry in the logs, once every file is built."""
+        return {each for each in self._ledger_ids if each not in self._highest and self._old.path(each) is None}
+
     # --- entries --------------------------------------------------------------------------------------------
 
     def _take_log(self, log_id: int) -> Iterator[bool]:

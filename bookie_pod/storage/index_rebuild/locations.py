@@ -8,8 +8,8 @@ Invariants
 - A row of the old index that its log confirms stays, whatever newer copies there are (`chosen`).
 - A row of the old index that no log confirms, and for which no log has a copy, is kept: it leads to its entry, which
   lies behind damage, or it leads nowhere, and then the entry is lost here, not absent.
-- Ledgers of which the old index may have named more than could be read are told (`RebuildReport.unread`): the caller
-  puts them in limbo, or entries that were lost here would be denied.
+- Ledgers of which the old index may have named more than could be read are reported (`RebuildReport.unread`). The
+  caller puts them in limbo, or entries that were lost here would be denied.
 
 Offline the rows go into a new, empty index beside the old one (`put_chosen`). A running bookie has a sink of its own,
 because its index changes meanwhile: see `online.LocationsRebuild`.
@@ -64,7 +64,7 @@ class RebuildLogs(Protocol):
 
 class ReadableScan:
     """The scan of a log that ends where the log cannot be read, as it ends where it is damaged: one bad sector must not
-    stand in the way of all other entries."""
+    cost all other entries their rows."""
 
     def __init__(self, scan: LogScan[Any]) -> None:
         self._scan = scan

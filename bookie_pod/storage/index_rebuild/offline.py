@@ -43,6 +43,8 @@ from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import InvalidConfiguration, ResourcesShort, StorageFault
 
 _log = structlog.get_logger(__name__)
+STEPPED_OVER: Final = 1024
+"""Rows of one ledger that a list of ledgers reads before it seeks the next one."""
 LIMBO_ROWS: Final = 4096
 """Records that are put in limbo in one batch."""
 
@@ -55,13 +57,20 @@ class _OldLocations:
         self._index = LocationIndex(store)
 
     def ledger_ids(self) -> Iterator[int]:
-        begin = KEY.pack(0, 0)
-        while (row := next(self._store.scan(begin, b"\x80"), None)) is not None:
-            if len(row[0]) != KEY.size:
-                raise StorageFault(f"location index {self._store.path}: key {row[0].hex()} does not have 16 bytes")
-            ledger_id: int = KEY.unpack(row[0])[0]
-            yield ledger_id
-            begin = (ledger_id + 1).to_bytes(8, "big")  # negative entry ids lie behind all others of a ledger
+        begin: bytes | None = KEY.pack(0, 0)
+        while begin is not None:
+            last, seen, rows, begin = -1, 0, self._store.scan(begin, NEGATIVE), None
+            for key, _ in rows:
+                if len(key) != KEY.size:
+                    raise StorageFault(f"location index {self._store.path}: key {key.hex()} does not have 16 bytes")
+                ledger_id: int = KEY.unpack(key)[0]
+                if ledger_id != last:
+                    yield ledger_id
+                    last, seen = ledger_id, 0
+                seen += 1
+                if seen > STEPPED_OVER:  # negative entry ids lie behind all others of a ledger
+                    begin = (ledger_id + 1).to_bytes(8, "big")
+                    break
 
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
         return self._index.rows(ledger_id, first_entry)

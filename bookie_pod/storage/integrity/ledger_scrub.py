@@ -253,15 +253,15 @@ class IndexCheck:
     def _tell(self, error: StorageFault, ledger_id: int, entry_id: int, location: int) -> None:
         if not isinstance(error, EntryDamaged):
             self._report(unread_entry(str(error), ledger_id, entry_id, location))
-        elif not self._was_never_synced(location):
+        elif not self._was_never_synced(ledger_id, entry_id, location):
             self._report(entry_damage(str(error), ledger_id, entry_id, location))
 
-    def _was_never_synced(self, location: int) -> bool:
+    def _was_never_synced(self, ledger_id: int, entry_id: int, location: int) -> bool:
         """Return whether only the row is left of an add whose bytes a power cut took.
 
         Such an add was not acknowledged, or the replay would have given it another place.
         """
-        if not self._storage.index_may_run_ahead:
+        if not self._storage.index_may_run_ahead or self._storage.was_durable(ledger_id, entry_id):
             return False
         log_id, position = split_location(location)
         if not self._storage.logs.exists(log_id):

@@ -240,6 +240,10 @@ class LedgerCache:
                 return page * self._slots + int.from_bytes(held, "little").bit_length() - 1
         return -1
 
+    def was_durable(self, ledger_id: int, entry_id: int) -> bool:
+        """Return whether the entry has had a location durably."""
+        return self._seal.has_held(ledger_id, entry_id)
+
     def _held(self, ledger_id: int, page: int) -> tuple[Life | None, bytes]:
         """The life of a ledger, and the slots of a page that have held a location in it."""
         with self.pages.lock:

@@ -165,6 +165,15 @@ class IndexFilesSeal:
         """Which slots of a page have held a location durably."""
         return self._held.get(ledger_id, _NO_PAGES).get(page)
 
+    def has_held(self, ledger_id: int, entry_id: int) -> bool:
+        """Return whether the slot of this entry has held a location durably."""
+        slots = self._page_bytes // SLOT_BYTES
+        if not slots:
+            return False  # there is no seal
+        page, slot = divmod(entry_id, slots)
+        held = self.held(ledger_id, page)
+        return slot // 8 < len(held) and bool(held[slot // 8] >> slot % 8 & 1)
+
     def pages(self, ledger_id: int) -> Sequence[int]:
         """The pages of a ledger that have held locations durably, ascending."""
         return self._held.get(ledger_id, _NO_PAGES).pages()

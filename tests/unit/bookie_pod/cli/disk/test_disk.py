@@ -370,6 +370,24 @@ def test_rebuild_of_index_files(interleaved: Disk, tmp_path: Path) -> None:
     interleaved("rebuild-index-files", code=1)
 
 
+def test_rebuild_of_index_files_refuses_a_ledger_that_was_never_here(interleaved: Disk) -> None:
+    before = contents(interleaved.layout, "interleaved")
+    interleaved("rebuild-index-files", "-l", "7", "-l", "12345", code=11)
+    assert "12345" in interleaved.error
+    assert contents(interleaved.layout, "interleaved") == before
+    assert not list(interleaved.current.rglob("*.building"))
+
+
+def test_an_old_index_that_cannot_be_read_has_to_be_accepted(database: Disk) -> None:
+    manifest = next((database.current / "locations").glob("MANIFEST-*"))
+    manifest.write_bytes(b"")
+    (refused,) = database.json("rebuild-locations", code=13)
+    assert (refused["old_index_unreadable"] is None, refused["backup"]) == (False, "")
+    assert manifest.exists()
+    (report,) = database.json("rebuild-locations", "--accept-damage")
+    assert report["backup"]
+
+
 def test_rebuild_of_index_files_is_not_for_databases(database: Disk) -> None:
     database("rebuild-index-files", "-l", "7", code=10)
 

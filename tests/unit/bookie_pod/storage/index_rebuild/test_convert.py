@@ -13,6 +13,7 @@ from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.index_file import HEADER_BYTES, slot_offset
+from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.convert import ConversionReport, ToDatabases, conversion
@@ -200,6 +201,20 @@ def test_index_files_that_have_lost_something_are_refused(damage: Callable[[Path
     assert contents(layout, "db") == before
 
 
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+def test_a_ledger_whose_header_is_gone_is_fenced_where_no_seal_tells_of_it(engine: str, tmp_path: Path) -> None:
+    layout = write_disk(engine, tmp_path, {1: 3, 2: 3}, fenced=(1,))
+    current = Path(layout.ledgers[0])
+    (current / "index-files-seal").unlink()
+    _zero(0, HEADER_BYTES)(current / "0/1/1.idx")
+    _convert(layout, IndexKind.DATABASES)
+    records = {ledger_id: record for ledger_id, (record, _) in contents(layout, "db").items()}
+    assert isinstance(records[1], LedgerRecord)
+    assert isinstance(records[2], LedgerRecord)
+    assert (records[1].fenced, records[1].limbo) == (True, True)
+    assert (records[2].fenced, records[2].limbo) == (False, False)
+
+
 def test_several_directories_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
     layout = write_disk("db", tmp_path, {0: 1, 1: 1}, directories=2)
     before = sorted(map(str, tmp_path.rglob("*")))
@@ -266,6 +281,45 @@ def test_a_row_that_ran_ahead_of_its_log_is_no_damage_to_the_databases(engine: s
         after.storage.read(3, 5)
     assert [after.storage.read(3, each) for each in range(5)] == [signed(3, each) for each in range(5)]
     after.storage.close()
+
+
+def _with_cut_log(engine: str, *, sealed: bool) -> GcRig:
+    """A stopped bookie whose open log has lost entries 3 and 4 of ledger 3, which were synced."""
+    rig = GcRig(engine=engine)
+    put(rig.storage, *(signed(3, entry_id) for entry_id in range(5)))
+    rig.storage.flush()
+    rig.logs.rotate()
+    rig.logs.sync()
+    rig.storage.flush()
+    log_id, position = split_location(rig.parts.location_of(3, 3))
+    path = rig.path(log_id)
+    rig.storage.close()
+    rig.forget_map(log_id)
+    files = rig.bookie.files
+    files.write_bytes_synced(path, files.read_bytes(path)[: position - 4])
+    if not sealed:
+        files.unlink(f"{rig.bookie.directories[0]}/index-files-seal")
+    return rig
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_row_that_was_durable_is_not_left_out(engine: str, sealed: bool) -> None:
+    after, left_out = _to_databases(_with_cut_log(engine, sealed=sealed))
+    assert left_out == (0 if sealed else 2)
+    assert [after.storage.read(3, each) for each in range(3)] == [signed(3, each) for each in range(3)]
+    for entry_id in (3, 4):
+        with pytest.raises(StorageFault if sealed else NotThere):
+            after.storage.read(3, entry_id)
+    after.storage.close()
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_scrub_finds_a_row_that_was_durable_and_leads_nowhere(engine: str, sealed: bool) -> None:
+    rig = ScrubRig(_with_cut_log(engine, sealed=sealed).bookie)
+    assert [each.entry_id for each in rig.run()] == ([3, 4] if sealed else [])
+    rig.storage.close()
 
 
 @pytest.mark.parametrize("engine", ["sorted", "interleaved"])

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from bookie_pod.storage.entry_log.format import encode_header, split_location
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.locations import LocationIndex, LocationRun
+from bookie_pod.storage.index.rocksdb_store import RocksStores
+from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
+from bookie_pod.storage.index_rebuild.offline import _OldLocations
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.journal.marks import LogMark
@@ -141,3 +149,31 @@ def test_what_the_rebuilt_file_had_lost_and_no_log_has_is_not_denied() -> None:
     with pytest.raises(StorageFault):
         rig.storage.read(LEDGER, 1)
     rig.storage.close()
+
+
+class _CountingStore:
+    """Counts the scans of a store, and the rows that they give."""
+
+    def __init__(self, store: OrderedStore) -> None:
+        self._store = store
+        self.path = store.path
+        self.scans = self.rows = 0
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self.scans += 1
+        for row in self._store.scan(begin, end):
+            self.rows += 1
+            yield row
+
+
+@pytest.mark.parametrize("ledgers", [dict.fromkeys(range(2000), 1), {1: 9000, 2: 1, 3: 9000, (1 << 63) - 1: 5000}])
+def test_the_ledgers_of_an_old_index_are_listed_with_few_reads(ledgers: dict[int, int], tmp_path: Path) -> None:
+    store = RocksStores(PosixFiles()).open(str(tmp_path / "locations"), StoreKind.LOCATIONS)
+    index = LocationIndex(store)
+    for ledger_id, count in ledgers.items():
+        index.write([LocationRun(ledger_id, list(range(count)), [1 << 32 | 1028] * count)])
+    counting = _CountingStore(store)
+    assert list(_OldLocations(counting).ledger_ids()) == list(ledgers)  # type: ignore[arg-type]
+    assert counting.scans <= sum(count > 1000 for count in ledgers.values()) + 1
+    assert counting.rows <= sum(min(count, 1025) for count in ledgers.values())
+    index.close()
