@@ -102,7 +102,7 @@ class History:
         within = self._session.default_timeout
         place = await self._connection.position(shard, within)
         if place < self._places[shard]:
-            await sessions.touch(shard, within)  # it may believe to lead what another leads
+            await sessions.touch_in(shard, within)  # it may believe to lead what another leads
             place = await self._connection.position(shard, within)
         if place < self._places[shard]:
             self._went_back(shard, place)

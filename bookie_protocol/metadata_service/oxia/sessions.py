@@ -64,7 +64,7 @@ class ShardSessions:
         try:
             await self._adopt(shards, within)
             if not self._lost:
-                await self.check(within)
+                await self.keep_alive(within)
                 await every(self._check_canary(shard, within) for shard in self.ids)
         except SessionGone:
             self._lost = True
@@ -72,12 +72,16 @@ class ShardSessions:
             await self.close(within)
         return not self._lost
 
-    async def check(self, within: float) -> None:
+    async def keep_alive(self, within: float) -> None:
         """`SessionGone`: one of them has ended."""
-        await every(self._connection.keep_alive(shard, session, within) for shard, session in self.ids.items())
+        await every(self._connection.keep_alive(shard, session, within) for shard, session in list(self.ids.items()))
 
-    async def touch(self, shard: int, within: float) -> None:
-        """Write to the shard, which only its true leader can. `SessionGone`."""
+    async def touch(self, within: float) -> None:
+        """Write to all shards, which only their true leaders can. `SessionGone`: one of them has ended."""
+        await every(self.touch_in(shard, within) for shard in list(self.ids))
+
+    async def touch_in(self, shard: int, within: float) -> None:
+        """Do the same in one shard."""
         await self._put_canary(shard, within)
 
     async def close(self, within: float) -> None:

@@ -47,7 +47,7 @@ from bookie_protocol.metadata_service.oxia import keys, wire
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
 from bookie_protocol.metadata_service.oxia.history import History
-from bookie_protocol.metadata_service.oxia.sessions import ShardSessions, clamped, every, owner_of
+from bookie_protocol.metadata_service.oxia.sessions import LONGEST_SECONDS, ShardSessions, clamped, every, owner_of
 from bookie_protocol.metadata_service.tree.keeping import KeptSession
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
@@ -89,7 +89,7 @@ class OxiaTree(KeptSession):
     removes_directories: Final = False
 
     def __init__(self, connection: OxiaConnection, timeout: float) -> None:
-        super().__init__(timeout)
+        super().__init__(min(timeout, LONGEST_SECONDS))
         self._connection = connection
         self._history = History(connection, self._session, self._in_doubt.set)
         self._sessions: ShardSessions | None = None
@@ -148,9 +148,8 @@ class OxiaTree(KeptSession):
 
     async def sync(self, path: str, *, timeout: float) -> None:
         async with self._connected(path, timeout) as left:
-            sessions = self._open_sessions
             try:
-                await every(sessions.touch(shard, left()) for shard in list(sessions.ids))
+                await self._open_sessions.touch(left())
             except SessionGone as error:
                 raise ConnectionLost(f"{path}: {error}") from error
 
@@ -168,7 +167,9 @@ class OxiaTree(KeptSession):
         timeout: float,
     ) -> Created:
         async with self._connected(path, timeout) as left:
-            await self._check_alive(path, session_id, left)
+            check_session(path, session_id, self.session_id)
+            if not ephemeral:  # else the write names the session
+                await self._check_alive(path, session_id, left)
             if not sequential:
                 return await self._create(path, data, ephemeral, left)
             return await self._create_next(path, data, ephemeral, left)
@@ -373,7 +374,9 @@ class OxiaTree(KeptSession):
         check_session(path, session_id, self.session_id)
         sessions, asked = self._open_sessions, time.monotonic()
         try:
-            await sessions.check(left())
+            # The first gives them their whole time from now on. Of whom it asks, the second proves to be the leaders.
+            await sessions.keep_alive(left())
+            await sessions.touch(left())
         except SessionGone:
             self._in_doubt.set()
             check_session(path, session_id, NO_SESSION)
