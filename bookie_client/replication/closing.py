@@ -29,6 +29,7 @@ Source: docs/internals/auto-recovery.md, sections 5 and 6.3.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
 
 from bookie_client.access import LedgerAccess, access_to
@@ -72,8 +73,7 @@ async def close_checked(
     # The recovery stores entries on them, which would vouch for them at the next attempt.
     unmarked = (lost | silent | (unseen & named)).intersection(ensemble) - distrusted(doubts)
     if unmarked:
-        findings = [Finding(bookie, Reason.MISSING) for bookie in sorted(unmarked)]
-        await client.metadata_service.under_replication.mark(ledger_id, ctime_ms=None, findings=findings)
+        await _mark(client, ledger_id, unmarked)
     try:
         doubted = lost | silent | unseen
         return (await recover_ledger(client.context, report.metadata, access, doubted, hears_all=True)).value
@@ -88,6 +88,18 @@ async def close_checked(
         ) from error
 
 
+async def mark_losses(client: Client, checker: LedgerChecker, ledger_id: int, bookies: Collection[str]) -> None:
+    """Name those of these bookies in a ledger's mark that lost entries and are in its last segment. To be called before
+    their copies of earlier segments are replaced, which is the last moment at which that can be seen.
+
+    Raises as `LedgerChecker.check`; `MetadataError`: the mark cannot be added to.
+    """
+    report = await checker.check(ledger_id)
+    lost = denying(report).intersection(bookies, report.metadata.value.last_ensemble)
+    if lost:
+        await _mark(client, ledger_id, lost)
+
+
 def denying(report: LedgerReport) -> frozenset[str]:
     """Bookies that deny, or cannot read, entries which they must have."""
     return frozenset(
@@ -96,6 +108,11 @@ def denying(report: LedgerReport) -> frozenset[str]:
 
 
 # --- inside -----------------------------------------------------------------------------------------------------
+
+
+async def _mark(client: Client, ledger_id: int, bookies: Collection[str]) -> None:
+    findings = [Finding(bookie, Reason.MISSING) for bookie in sorted(bookies)]
+    await client.metadata_service.under_replication.mark(ledger_id, ctime_ms=None, findings=findings)
 
 
 async def _look(client: Client, checker: LedgerChecker, ledger_id: int) -> tuple[tuple[Finding, ...], LedgerReport]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from bookie_client.client import Client
 from bookie_client.replication.check import CheckOptions, LedgerChecker
-from bookie_client.replication.closing import close_checked
+from bookie_client.replication.closing import close_checked, mark_losses
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ReplicationOptions
 from bookie_client.replication.targets import unregistered
@@ -42,6 +42,7 @@ class ClientMover:
     ) -> str:
         """The last segment of a ledger that is not closed is left out: its end is its writer's."""
         left_out = ""
+        members = () if metadata.is_closed else frozenset(metadata.last_ensemble).intersection(bookies)
         for fragment in fragments(metadata.ledger_id, metadata, -1):
             leaving = {at: bookie for bookie in bookies for at in fragment.positions(bookie)}
             if not leaving:
@@ -49,6 +50,10 @@ class ClientMover:
             if not fragment.is_closed:
                 left_out = f"{metadata.state.value}: its last segment names {', '.join(sorted(leaving.values()))}"
                 continue
+            if members:
+                # What they deny of this segment may be all that shows that they lost entries of the last one.
+                await mark_losses(self._client, self._checker, metadata.ledger_id, members)
+                members = ()
             told = _Deltas(progress)
             excluded = dict.fromkeys(bookies, _LEAVES)
             try:

@@ -16,7 +16,7 @@ from bookie_client.replication.copying import CopyAdds
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
-from bookie_protocol.errors import NotThere
+from bookie_protocol.errors import NotThere, StorageFault
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import EmbeddedUnderTest
@@ -167,6 +167,27 @@ async def stored(client: Client, bookie: str, ledger_id: int, entry_id: int) -> 
                 await asyncio.sleep(0.005)
             else:
                 return
+
+
+async def emptied_in_two_segments(models: ReplicationCluster, client: Client) -> tuple[int, str, str]:
+    """An open ledger and two of its bookies, of which the second lost its disk. Only what it denies of the first
+    segment shows that: of the last one no entry is confirmed. It acknowledged the only one, 10, with the first bookie
+    alone."""
+    ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+    for i in range(10):
+        await ledger.append(payload(i))
+    first, leaving, second = before = ledger.metadata.last_ensemble
+    await stored(client, leaving, ledger.ledger_id, 9)
+    models.model(leaving).fail_adds = StorageFault
+    await ledger.append(payload(10))
+    await until(lambda: ledger.metadata.last_ensemble != before)
+    models.model(leaving).fail_adds = None
+    for bookie in ledger.metadata.last_ensemble:
+        await stored(client, bookie, ledger.ledger_id, 10)
+    (new,) = {*ledger.metadata.last_ensemble} - {*before}
+    del models.model(new).ledgers[ledger.ledger_id].entries[10]
+    models.model(second).ledgers.clear()
+    return ledger.ledger_id, first, second
 
 
 def watched_windows(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:

@@ -8,6 +8,7 @@ import pytest
 
 from bookie_client import patience
 from bookie_client.connection.operations import BookieOperations
+from bookie_client.healing.guard import LedgerGuard
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
@@ -25,7 +26,13 @@ from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, noted_pauses, payload, stored
+from tests.unit.bookie_client.replication.cluster import (
+    PASSWORD,
+    emptied_in_two_segments,
+    noted_pauses,
+    payload,
+    stored,
+)
 
 
 async def worker(client, ledger_id):
@@ -418,3 +425,20 @@ async def test_what_a_mark_gets_during_the_look_is_looked_at_too(models):
         checker = Asked(client, lambda report: marked(models, ledger_id, second, Reason.ABSENT))
         assert (await close_checked(client, checker, ledger_id)).last_entry_id == 10
         assert asked == [set(), {second}]
+
+
+async def test_a_bookie_that_is_drained_is_not_believed_because_its_earlier_segments_moved(models):
+    """Its drain moves them while the writer has time to leave the last one."""
+    await models.add(*"abcde")
+    async with models.client() as client:
+        ledger_id, first, second = await emptied_in_two_segments(models, client)
+        guard = LedgerGuard(models.service)
+        lock = await guard.lock(ledger_id)
+        assert lock is not None
+        async with guard.holding(lock):
+            metadata = await client.metadata(ledger_id)
+            await ClientMover(client).move(metadata, [second], lock.session_id, lambda nbytes: None)
+        assert second not in (await client.metadata(ledger_id)).ensemble_for(0)
+        await models.lose(client, first)
+        with pytest.raises(RecoveryFailed):
+            await close_checked(client, LedgerChecker(client), ledger_id)

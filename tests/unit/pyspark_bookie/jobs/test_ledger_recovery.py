@@ -11,7 +11,7 @@ from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.closing import close_checked
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import MetadataUnavailable, RecoveryFailed, StorageFault
+from bookie_protocol.errors import MetadataUnavailable, RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service import findings as reasons
 from pyspark_bookie.jobs.recover import job
@@ -21,7 +21,7 @@ from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, stored, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, emptied_in_two_segments, written
 
 NOW = RecoveryOptions(lock_wait=0.0)
 
@@ -135,30 +135,16 @@ async def test_without_a_spare_the_bookie_itself_is_filled_again(models):
 
 @pytest.mark.parametrize("spares", ["", "e"])
 async def test_a_bookie_that_lost_entries_of_an_open_ledger_is_not_believed_when_they_are_restored(models, spares):
-    """The second bookie lost its disk. Only what it denies of the first segment shows that; of the last one no entry is
-    confirmed, and it acknowledged the only one with the first bookie, which goes away then."""
     await models.add(*"abcd", *spares)
     async with models.client() as client:
-        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
-        for i in range(10):
-            await ledger.append(payload(i))
-        first, third, second = before = ledger.metadata.last_ensemble
-        await stored(client, third, ledger.ledger_id, 9)
-        models.model(third).fail_adds = StorageFault
-        await ledger.append(payload(10))
-        await until(lambda: ledger.metadata.last_ensemble != before)
-        models.model(third).fail_adds = None
-        (new,) = {*ledger.metadata.last_ensemble} - {*before}
-        for bookie in ledger.metadata.last_ensemble:
-            await stored(client, bookie, ledger.ledger_id, 10)
-        del models.model(new).ledgers[ledger.ledger_id].entries[10]
-        models.model(second).ledgers.clear()
-        lost = Finding(ledger.ledger_id, 0, 0, 9, 10, second, before.index(second), Verdict.MISSING)
-        outcome = await recovered(client, LedgerWork(ledger.ledger_id, 0, findings=(lost,)))
+        ledger_id, first, second = await emptied_in_two_segments(models, client)
+        position = (await ensemble(client, ledger_id)).index(second)
+        lost = Finding(ledger_id, 0, 0, 9, 10, second, position, Verdict.MISSING)
+        outcome = await recovered(client, LedgerWork(ledger_id, 0, findings=(lost,)))
         assert (outcome.state, outcome.segments) == (State.RECOVERED, 1)
         await models.lose(client, first)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, LedgerChecker(client), ledger.ledger_id)
+            await close_checked(client, LedgerChecker(client), ledger_id)
 
 
 async def test_a_bookie_is_replaced_wherever_it_is_named(served):

@@ -67,14 +67,27 @@ async def test_what_was_not_told_at_the_end_is_told_then(mover: tuple[ClientMove
     assert told == [30, 50, 20]
 
 
-async def test_the_end_of_a_ledger_that_is_written_is_left_out(mover: tuple[ClientMover, Replicator]) -> None:
+async def test_the_end_of_a_ledger_that_is_written_is_left_out(
+    mover: tuple[ClientMover, Replicator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bookies are looked at before anything is copied that shows their losses."""
     made, replicator = mover
+    looked: list[tuple[object, int]] = []
+
+    async def mark_losses(client: object, checker: object, ledger_id: int, bookies: frozenset[str]) -> None:
+        looked.append((bookies, len(replicator.copied)))
+
+    anything: Any = None
+    made._client = made._checker = anything
+    monkeypatch.setattr(moving, "mark_losses", mark_losses)
     metadata = ledger(1, (0, "012"), (5, "021"), last=None)
     assert await made.move(metadata, ["b2:1", "b0:1"], 77, lambda nbytes: None) == (
         "OPEN: its last segment names b0:1, b2:1"
     )
     assert [first for first, *_ in replicator.copied] == [0]
+    assert looked == [({"b0:1", "b2:1"}, 0)]
     assert await made.move(metadata, ["b4:1"], 77, lambda nbytes: None) == ""
+    assert len(looked) == 1
 
 
 async def test_copies_without_a_place_are_told(mover: tuple[ClientMover, Replicator]) -> None:
