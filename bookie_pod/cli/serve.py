@@ -195,6 +195,18 @@ def gateway(file: str | None, assignments: tuple[str, ...], beside: bool, **flag
 @click.option("--tls-key", help="Its private key, in PEM, not encrypted.")
 @click.option("--tls-trust", help="Demand certificates from clients, of the authorities in this PEM file.")
 @click.option(
+    "--oxia-namespace",
+    "oxia_namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Serve clients of Oxia under this namespace too; all namespaces are the same tree.  [default: default]",
+)
+@click.option(
+    "--oxia-address",
+    metavar="HOST:PORT",
+    help="Tell clients of Oxia that the service is here.  [default: --host, or this machine's name, and --port]",
+)
+@click.option(
     "--log-format",
     default="json",
     show_default=True,
@@ -222,12 +234,15 @@ def metadata_service(
     tls_certificate: str | None,
     tls_key: str | None,
     tls_trust: str | None,
+    oxia_namespaces: tuple[str, ...],
+    oxia_address: str | None,
     log_format: str,
     log_level: str,
 ) -> int:
     """Run the embedded metadata service, for development and single clusters without ZooKeeper.
 
     Bookies and clients find it at embedded://HOST:PORT/ledgers; `bookie cluster init` with that URI makes the cluster.
+    Clients of Oxia, such as the brokers of Pulsar, find the same tree at oxia://HOST:PORT.
     Without --token-file and --tls-trust it serves everybody who reaches its port. These files are read again when they
     change; the configuration of clients names theirs in the keys metadataServiceTokenFile,
     metadataServiceTrustStorePath and so on. /healthz, /readyz and /metrics are on the HTTP port. SIGTERM and SIGINT
@@ -240,6 +255,9 @@ def metadata_service(
     logs.configure(log_format, log_level)
     probes = None if no_http else http_port
     guards = (token_file, tls_certificate, tls_key, tls_trust)
-    return serve_metadata(
-        MetadataProcessOptions(data, host, port, http_host, probes, client_memory_mb, max_sessions, *guards)
+    options = MetadataProcessOptions(
+        *(data, host, port, http_host, probes, client_memory_mb, max_sessions, *guards),
+        oxia_namespaces=oxia_namespaces,
+        oxia_address=oxia_address,
     )
+    return serve_metadata(options)

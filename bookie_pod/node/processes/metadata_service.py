@@ -19,6 +19,7 @@ Threads: the main thread runs the event loop; the store has a thread of its own.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -46,17 +47,24 @@ from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tokens import Tokens
 from bookie_pod.storage.disks import StartReserves, give_up_reserves
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_protocol.addresses import is_loopback
+from bookie_protocol.addresses import EVERY_ADDRESS, is_host, is_loopback
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
+from bookie_protocol.metadata_service.embedded.oxia_service import OxiaServing
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer, ServingBounds
 from bookie_protocol.metadata_service.embedded.store import StoreFull, StoreIsOwned
+from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
+from bookie_protocol.metadata_service.oxia.wire import CALLS as OXIA_CALLS
+from bookie_protocol.metadata_service.oxia.wire import DEFAULT_NAMESPACE
+from bookie_protocol.metadata_service.oxia.wire import methods as oxia_methods
 
 ROLLOVER_S: Final = 60
 CALLS: Final = 1024
 """Operations that run at a time; gRPC refuses more."""
+STREAMS: Final = 3
+"""Streams of a client: one for events, or with Oxia's protocol one each for shards, writes and notifications."""
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Four times what a ZooKeeper takes."""
 MORE_CONNECTIONS: Final = 128
@@ -70,6 +78,7 @@ RENEWALS_SHARE: Final = 8
 IDLE_MS: Final = 30_000
 """A connection without a call is closed after so long; every client has a stream of events."""
 TOKEN_OPTION: Final = "--token-file"
+ADDRESS_OPTION: Final = "--oxia-address"
 _TLS_OPTIONS: Final = ("--tls-certificate", "--tls-key", "--tls-trust")
 STORE_PART: Final = 4
 """A start holds at most this part of a small disk: opening the store writes out the table that its log is for."""
@@ -84,7 +93,8 @@ _log = structlog.get_logger(__name__)
 class MetadataProcessOptions:
     """`http_port` None: no probes. A port that is 0 is any free one. `client_memory_mb`: what clients may make it hold;
     `max_sessions`: theirs, of all of them. `token_file`: tokens, of which clients show one. `tls_trust`: demand a
-    certificate from clients."""
+    certificate from clients. `oxia_namespaces`: beside the default one. `oxia_address`: host:port at which clients of
+    Oxia reach it."""
 
     data: Path
     host: str
@@ -97,6 +107,8 @@ class MetadataProcessOptions:
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_trust: str | None = None
+    oxia_namespaces: tuple[str, ...] = ()
+    oxia_address: str | None = None
 
 
 class MetadataProcess(ServiceProcess):
@@ -125,7 +137,7 @@ class MetadataProcess(ServiceProcess):
         callers = Callers(memory, Callers(MemoryGovernor(memory.limit // RENEWALS_SHARE)))
         strangers = Strangers(STRANGERS, STRANGER_S)
         served = await guarded(serving_bounds(callers, options.max_sessions), options, self._registry, strangers)
-        server = EmbeddedMetadataServer(owner, options.host, options.port, served)
+        server = EmbeddedMetadataServer(owner, options.host, options.port, served, _oxia(options))
         await server.start()
         self._undo.push_async_callback(server.stop)
         if options.token_file is not None or options.tls_trust is not None:
@@ -160,15 +172,24 @@ class MetadataProcess(ServiceProcess):
         return None if self._owner is None else self._owner.broken
 
 
+def _oxia(options: MetadataProcessOptions) -> OxiaServing:
+    if (address := options.oxia_address) is not None:
+        host, _, port = address.rpartition(":")
+        if not (is_host(host.strip("[]")) and port.isdecimal()):
+            raise InvalidConfiguration(f"{ADDRESS_OPTION}={address}: HOST:PORT is needed")
+    name = socket.gethostname() if options.host in EVERY_ADDRESS else None
+    return OxiaServing((DEFAULT_NAMESPACE, *options.oxia_namespaces), host=name, leader=address)
+
+
 def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
     """The bounds of a server whose clients have so many sessions at most; `callers` have renewals `apart`."""
-    calls = max_sessions + CALLS  # each session has a stream of events
+    calls = STREAMS * max_sessions + CALLS
     governed = GovernedCalls(
         callers,
         MAX_REQUEST_BYTES,
         only=MAX_REQUEST_BYTES,
         large_answers=_is_read,
-        apart=(f"/{_SERVICE.full_name}/Heartbeat",),
+        apart=(f"/{_SERVICE.full_name}/Heartbeat", *oxia_methods("KeepAlive")),
     )
     return ServingBounds(
         interceptors=(FewHeaders(), governed),
@@ -182,7 +203,9 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
 
 
 def _is_read(request: object) -> bool:
-    return isinstance(request, messages.ExecuteRequest) and request.WhichOneof("operation") in ("get", "children")
+    if isinstance(request, messages.ExecuteRequest):
+        return request.WhichOneof("operation") in ("get", "children")
+    return isinstance(request, oxia.ReadRequest | oxia.ListRequest | oxia.RangeScanRequest)
 
 
 async def guarded(
@@ -217,7 +240,8 @@ async def guarded(
         return served
     every_certificate = AccessConfig(certificate_roles=(Role.ADMIN.value,))  # --tls-trust signs for these clients alone
     access = Access(every_certificate, TOKEN_OPTION, tokens, certificates=trust is not None, of_other_names=EVERYTHING)
-    roles = {f"/{_SERVICE.full_name}/{call.name}": Role.ADMIN for call in _SERVICE.methods}
+    ours = [f"/{_SERVICE.full_name}/{call.name}" for call in _SERVICE.methods]
+    roles = dict.fromkeys((*ours, *oxia_methods(*OXIA_CALLS)), Role.ADMIN)
     asks = DemandRole(access, Audit("metadata", registry), roles, frozenset(), strangers.let_in)
     first, *others = served.interceptors
     return replace(served, interceptors=(first, asks, *others))
@@ -234,10 +258,10 @@ async def opened_store(data: Path, limits: OwnerLimits) -> AsyncIterator[Embedde
         await asyncio.to_thread(give_up_reserves, files, [folder], STORE_PART)
 
     try:
-        owner = await EmbeddedOwner.open(folder, limits)
+        owner = await EmbeddedOwner.open(folder, limits, keep_notices=True)
     except StoreFull:
         await give_up()
-        owner = await EmbeddedOwner.open(folder, limits)
+        owner = await EmbeddedOwner.open(folder, limits, keep_notices=True)
     try:
         await give_up()  # it could be opened, and is written next
         holding = lasting_task(_hold_reserve(files, folder), "room for a start")

@@ -200,7 +200,8 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                     request = messages if many else await anext(messages, None)
                     if request is None:
                         raise BadRequest("the call ended without a request")
-                    if not many and large_answers is not None and large_answers(request):
+                    is_large = not many and large_answers is not None and large_answers(request)
+                    if is_large:
                         messages.keep_room()  # at once: others wait for it
                     # A call can be ended, and what waits in it dropped, while a message is being sent, but not while
                     # this is.
@@ -209,8 +210,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
                         return await serve(request, context)
                     write = partial(_hold_and_write, call, context) if large_answers is not None else context.write
                     if inspect.isasyncgenfunction(serve):
-                        async for answer in serve(request, context):
-                            await write(answer)
+                        await _give(serve(request, context), write, messages if is_large else None)
                     elif answers:
                         await serve(request, context)
                     else:
@@ -303,6 +303,16 @@ async def _hold_and_write(call: Call, context: grpc.aio.ServicerContext, answer:
     with call.giving():
         await context.write(answer)
     call.hold(-nbytes)
+
+
+async def _give(answers: AsyncIterator[Any], write: Callable[[Any], Awaitable[None]], rooms: _Messages | None) -> None:
+    """Send the answers of a stream. `rooms`: each is made in the room that the call keeps."""
+    async for answer in answers:
+        if rooms is not None:
+            rooms.give_up_room()
+        await write(answer)
+        if rooms is not None:
+            rooms.keep_room()  # for the next one
 
 
 class _Messages:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from bookie_protocol.errors import MetadataUnavailable
-from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
+from bookie_protocol.metadata_service.embedded.notices import News
+from bookie_protocol.metadata_service.embedded.store import NodeStore
 
 T = TypeVar("T")
 MAX_GROUP: Final = 256
@@ -44,7 +45,7 @@ def _given_up(_: NodeStore) -> None:
 
 
 class StoreThread:
-    """Runs calls on a store. `on_changes` gets, on the loop, what each group changed, before its answers.
+    """Runs calls on a store. `on_news` gets, on the loop, what each group changed, before its answers.
 
     `on_broken` gets, on the loop, why the store refuses everything from now on.
     """
@@ -52,7 +53,7 @@ class StoreThread:
     def __init__(
         self,
         store: NodeStore,
-        on_changes: Callable[[set[tuple[Change, str]]], None],
+        on_news: Callable[[News], None],
         on_broken: Callable[[str], None],
         places: int = MAX_PENDING,
     ) -> None:
@@ -60,7 +61,7 @@ class StoreThread:
         """Calls that were accepted and are not answered yet."""
         self._places = asyncio.Semaphore(places)
         self._store = store
-        self._on_changes = on_changes
+        self._on_news = on_news
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
@@ -132,13 +133,13 @@ class StoreThread:
                 call.result = call.run(self._store)
             except Exception as error:  # handed to the caller
                 call.error = error
-        changes, self._store.changes = self._store.changes, set()
+        news = self._store.take_news()
         try:
             self._store.sync()
         except MetadataUnavailable as error:
             for call in group:
                 call.error = call.error or error
-        self._tell(self._answer, group, changes)
+        self._tell(self._answer, group, news)
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: no caller waits any more
@@ -153,10 +154,10 @@ class StoreThread:
                 group.append(call)
         for call in group:
             call.error = MetadataUnavailable(reason)
-        self._answer(group, set())
+        self._answer(group, News())
 
-    def _answer(self, group: list[_Call], changes: set[tuple[Change, str]]) -> None:
-        self._on_changes(changes)
+    def _answer(self, group: list[_Call], news: News) -> None:
+        self._on_news(news)
         self.pending -= len(group)
         for call in group:
             self._places.release()

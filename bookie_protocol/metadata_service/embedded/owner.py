@@ -27,7 +27,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bookie_protocol.errors import (
     MetadataError,
@@ -41,8 +41,10 @@ from bookie_protocol.errors import (
 from bookie_protocol.lasting import heard, lasting_task
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
+from bookie_protocol.metadata_service.embedded.notices import News, Notices
 from bookie_protocol.metadata_service.embedded.processes import is_gone
-from bookie_protocol.metadata_service.embedded.store import Change, NodeStore, SessionRecord
+from bookie_protocol.metadata_service.embedded.records import Change, SessionRecord
+from bookie_protocol.metadata_service.embedded.store import NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.tree.nodes import NodeStat
 
@@ -60,6 +62,7 @@ _CODES: Final = (
     (MetadataVersionConflict, messages.VERSION_CONFLICT),
     (MetadataNotEmpty, messages.NOT_EMPTY),
 )
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _EXPIRED: Final = messages.Outcome(code=messages.SESSION_EXPIRED, message="the session has ended")
 
@@ -102,7 +105,10 @@ class EmbeddedOwner:
         self._listings = asyncio.Semaphore(MAX_LISTINGS)
         self._broken: asyncio.Future[str] = self._loop.create_future()
         self._store = store
-        self._thread = StoreThread(store, self._watches.fire, self._on_broken)
+        self.notices = None if store.notices is None else Notices(store.notices.take_found())
+        """The notifications for clients of Oxia; None if this owner keeps none."""
+        self._on_news(store.take_news())
+        self._thread = StoreThread(store, self._on_news, self._on_broken)
         self._leases: dict[int, _Lease] = {}
         for record in sessions:
             self._grant(record)
@@ -111,10 +117,12 @@ class EmbeddedOwner:
         self._reaper = lasting_task(self._reap(), "ends of metadata sessions")
 
     @staticmethod
-    async def open(folder: str, limits: OwnerLimits = OwnerLimits(), *, make_store: bool = True) -> EmbeddedOwner:
+    async def open(
+        folder: str, limits: OwnerLimits = OwnerLimits(), *, make_store: bool = True, keep_notices: bool = False
+    ) -> EmbeddedOwner:
         """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened (see `NodeStore`),
-        `MetadataNotFound` if there is none and it is not to be made."""
-        return EmbeddedOwner(*await asyncio.to_thread(_open, folder, make_store), limits)
+        `MetadataNotFound` if there is none and it is not to be made. `keep_notices`: for clients of Oxia."""
+        return EmbeddedOwner(*await asyncio.to_thread(_open, folder, make_store, keep_notices), limits)
 
     async def close(self) -> None:
         """Close the store. Sessions stay in it until they expire after the next open."""
@@ -127,6 +135,8 @@ class EmbeddedOwner:
         self._leases.clear()
         if self._endings:
             await asyncio.wait(self._endings)
+        if self.notices is not None:
+            self.notices.end()
         await self._thread.stop()
 
     @property
@@ -142,6 +152,11 @@ class EmbeddedOwner:
         if not self._broken.done():
             _log.error("%s", reason)
             self._broken.set_result(reason)
+
+    def _on_news(self, news: News) -> None:
+        self._watches.fire(news.changes)
+        if self.notices is not None:
+            self.notices.add(news)
 
     # --- sessions -----------------------------------------------------------------------------------------
 
@@ -250,6 +265,14 @@ class EmbeddedOwner:
         lease = self._leases.get(request.session_id)
         return lease if lease is not None and lease.record.password == request.password else None
 
+    def session_by_id(self, session_id: int, process: str) -> messages.SessionRequest | None:
+        """Return the identity of a session for a client that only knows its id, if its process has a name with this
+        prefix; None if there is no such session."""
+        lease = self._leases.get(session_id)
+        if lease is None or not lease.record.process.startswith(process):
+            return None
+        return messages.SessionRequest(session_id=session_id, password=lease.record.password)
+
     async def _reap(self) -> None:
         while True:
             before = self._loop.time()
@@ -267,6 +290,11 @@ class EmbeddedOwner:
                 await asyncio.gather(*endings, return_exceptions=True)  # a broken store refuses everything anyway
 
     # --- operations ---------------------------------------------------------------------------------------
+
+    async def run(self, call: Callable[[NodeStore], T], *, lists: bool = False) -> T:
+        """Run a call on the store, and return its result once that is durable. `lists`: the result may be large."""
+        async with self._listings if lists else nullcontext():
+            return await self._thread.post(call)
 
     async def execute(self, request: messages.ExecuteRequest) -> messages.ExecuteReply:
         """Carry out one operation; the reply is sent only when its effect is durable."""
@@ -299,9 +327,9 @@ class EmbeddedOwner:
             return messages.ExecuteReply(outcome=_outcome(error))
 
 
-def _open(folder: str, make_store: bool) -> tuple[NodeStore, list[SessionRecord]]:
+def _open(folder: str, make_store: bool, keep_notices: bool) -> tuple[NodeStore, list[SessionRecord]]:
     """Open a store and end the sessions whose process is gone. Return it with the remaining sessions."""
-    store = NodeStore(folder, make=make_store)
+    store = NodeStore(folder, make=make_store, keep_notices=keep_notices)
     try:
         standing = []
         for record in store.sessions():

@@ -1,5 +1,7 @@
 """Serving an embedded store to other processes over gRPC.
 
+Clients use our own protocol, or that of Oxia if the owner keeps notices.
+
 For development and single machines. Who may, and over what, its caller says (`ServingBounds`): by default everybody,
 in plain text, at the loopback address.
 
@@ -22,6 +24,7 @@ from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import
     add_EmbeddedMetadataServicer_to_server,
 )
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.oxia_service import OxiaService, OxiaServing
 from bookie_protocol.metadata_service.grpc_channel import MAX_MESSAGE_BYTES
 from bookie_protocol.metadata_service.options import DEFAULT_ROOT
 
@@ -33,7 +36,11 @@ _OPTIONS: Final = (
     # Clients that vanished without a word hold streams and descriptors: they are asked whether they still live.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Java's clients of Oxia ask every ten seconds, also without a call; more often than this ends their connection.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
 )
+OXIA: Final = OxiaServing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +60,20 @@ class EmbeddedMetadataServer:
     """A server for one owner at host and port (0: any free one). The caller that opened the owner closes it."""
 
     def __init__(
-        self, owner: EmbeddedOwner, host: str = "127.0.0.1", port: int = 0, bounds: ServingBounds = ServingBounds()
+        self,
+        owner: EmbeddedOwner,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        bounds: ServingBounds = ServingBounds(),
+        oxia: OxiaServing = OXIA,
     ) -> None:
         self._owner = owner
         self._bounds = bounds
         self._host = host
         self._port = port
         self._server: grpc.aio.Server | None = None
+        self._oxia = oxia
+        self._oxia_service: OxiaService | None = None
 
     @property
     def port(self) -> int:
@@ -88,11 +102,17 @@ class EmbeddedMetadataServer:
             raise ServerStartFailed(
                 f"the embedded metadata store cannot listen on {address}: {error}; is the port in use?"
             ) from error
+        if self._owner.notices is not None:
+            leader = self._oxia.leader or host_and_port(self._oxia.host or self._host, self._port)
+            self._oxia_service = OxiaService(self._owner, self._oxia.namespaces, leader)
+            server.add_generic_rpc_handlers(self._oxia_service.handlers())
         await server.start()
         self._server = server
 
     async def stop(self) -> None:
         """Stop listening and break all streams; sessions remain until they expire."""
+        if self._oxia_service is not None:
+            self._oxia_service.end()
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_SECONDS)
             self._server = None

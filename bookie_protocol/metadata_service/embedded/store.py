@@ -1,13 +1,6 @@
 """Nodes, sessions and ephemeral ownership in one RocksDB database.
 
-Keys: `n` parent NUL name -> node; `e` owner path -> nothing (an ephemeral node of a session); `s` session ->
-session; `g` number -> nothing (a generation); `format` -> `FORMAT`. Numbers are big-endian 64-bit; all children
-of a node lie side by side.
-
-A node is a header of eight numbers (-1, creation, version, child version, creation time in ms, owner, number of
-children, next sequence number) and its bytes; stores of the first release have nodes without the first two, whose
-creation is 0. A session is its time-out in ms, its password of 16 bytes, one byte (1: a session of
-the owner's own process) and the name of its process (`processes`).
+Rows and what they hold: `records`; besides `g` number -> nothing (a generation), and `format` -> `FORMAT`.
 
 Invariants
 - Each call is one atomic write. It is durable once `sync` returned; no caller may be answered before.
@@ -31,11 +24,8 @@ import logging
 import os
 import re
 import secrets
-import struct
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from rocksdict import AccessType, Options, Rdict, WriteBatch
@@ -49,16 +39,23 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.embedded import seal
+from bookie_protocol.metadata_service.embedded.notices import ROWS as NOTICES
+from bookie_protocol.metadata_service.embedded.notices import News, NoticeLog, notice_row
+from bookie_protocol.metadata_service.embedded.oxia_extras import EXTRAS
+from bookie_protocol.metadata_service.embedded.records import (
+    ANY_VERSION,
+    NUMBER,
+    ROOT,
+    NodeRecord,
+    SessionRecord,
+    children_rows,
+    node_row,
+    owner_row,
+    session_row,
+)
+from bookie_protocol.metadata_service.embedded.staging import Staged
 from bookie_protocol.metadata_service.tree.nodes import Node, NodeStat, parent_of
 from bookie_protocol.rocksdb import common_options
-
-ANY_VERSION: Final = -1
-_NODE: Final = struct.Struct(">qqqqqq")
-_LIFE: Final = struct.Struct(">qq")
-_WITH_CREATION: Final = -1
-"""Marker in the place of the version, with which nodes of the first release begin."""
-_SESSION: Final = struct.Struct(">q16s")
-assert (_NODE.size, _LIFE.size, _SESSION.size) == (48, 16, 24)
 
 FORMAT: Final = b"podkeeper embedded metadata 2"
 _FORMAT_1: Final = b"podkeeper embedded metadata 1"
@@ -74,64 +71,8 @@ _OURS: Final = re.compile(
 runs the store holds room for a start on a full disk there."""
 TABLE_BYTES: Final = 16 << 20
 """Bytes of a memory table that is written out, which takes a tenth of a second or two."""
-_ID: Final = struct.Struct(">q")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
-    """A stored session. `local`: of the owner's own process. `process`: its name, empty if it is unknown."""
-
-    session_id: int
-    password: bytes
-    timeout_ms: int
-    local: bool = False
-    process: str = ""
-
-    def encode(self) -> bytes:
-        return _SESSION.pack(self.timeout_ms, self.password) + bytes([self.local]) + self.process.encode()
-
-    @staticmethod
-    def decode(session_id: int, raw: bytes) -> SessionRecord:
-        timeout_ms, password = _SESSION.unpack_from(raw)
-        rest = raw[_SESSION.size :]  # empty in stores of the first release
-        return SessionRecord(session_id, password, timeout_ms, rest[:1] == b"\1", rest[1:].decode())
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
-    version: int
-    child_version: int
-    ctime_ms: int
-    owner: int
-    children: int
-    sequence: int
-    data: bytes
-    creation: int
-
-    @staticmethod
-    def new(data: bytes, owner: int = 0) -> NodeRecord:
-        return NodeRecord(0, 0, time.time_ns() // 1_000_000, owner, 0, 0, data, secrets.randbits(62) + 1)
-
-    def encode(self) -> bytes:
-        header = (self.version, self.child_version, self.ctime_ms, self.owner, self.children, self.sequence)
-        return _LIFE.pack(_WITH_CREATION, self.creation) + _NODE.pack(*header) + self.data
-
-    @staticmethod
-    def decode(raw: bytes) -> NodeRecord:
-        mark, creation = _LIFE.unpack_from(raw)
-        start, creation = (_LIFE.size, creation) if mark == _WITH_CREATION else (0, 0)
-        version, child_version, ctime_ms, owner, children, sequence = _NODE.unpack_from(raw, start)
-        data = raw[start + _NODE.size :]
-        return NodeRecord(version, child_version, ctime_ms, owner, children, sequence, data, creation)
-
-    @property
-    def stat(self) -> NodeStat:
-        return NodeStat(self.version, self.creation, self.ctime_ms, self.owner, self.children)
-
-
-assert _ID.size == 8
 
 
 class StoreIsOwned(MetadataUnavailable):
@@ -142,19 +83,12 @@ class StoreFull(MetadataUnavailable):
     """The disk has no room for what the store writes. No other process has the store open."""
 
 
-class Change(Enum):
-    """The change that a watch waits for: the node itself (made, written, deleted), or the set of its children."""
-
-    NODE = "node"
-    CHILDREN = "children"
-
-
 class NodeStore:
     """Open a folder; `StoreIsOwned` if another process has it, `StoreFull` if its disk has no room, another
     `MetadataUnavailable` if it cannot be opened, or is no such store. `make`: a folder that
-    is empty or missing becomes one, otherwise it is `MetadataNotFound`."""
+    is empty or missing becomes one, otherwise it is `MetadataNotFound`. `keep_notices`: for clients of Oxia."""
 
-    def __init__(self, folder: str, *, make: bool = True) -> None:
+    def __init__(self, folder: str, *, make: bool = True, keep_notices: bool = False) -> None:
         self._folder = folder
         self.broken: str | None = None
         """Reason why the store refuses everything; None: it does not."""
@@ -163,8 +97,9 @@ class NodeStore:
         self._unsynced = False
         self._generation = 0
         self._closed = False
-        self.changes: set[tuple[Change, str]] = set()
-        """Changes since the owner looked last; it takes and clears them."""
+        self._news = News()
+        self._has_extras = True
+        self.notices: NoticeLog | None = None
         self._seal = seal.StoreSeal(folder)
         options = common_options()
         options.set_max_background_jobs(2)
@@ -207,6 +142,9 @@ class NodeStore:
             raise MetadataUnavailable(f"cannot open the embedded metadata store in {folder}: {error}") from error
         try:
             self._check_whole()
+            self._has_extras = next(self._keys(EXTRAS), None) is not None
+            if keep_notices:
+                self.notices = NoticeLog(self.rows(NOTICES))
         except BaseException:
             self.close()
             raise
@@ -218,66 +156,128 @@ class NodeStore:
         return Node(record.data, record.stat)
 
     def exists(self, path: str) -> NodeStat | None:
-        record = self._load(path)
+        _check_path(path)
+        record = self.load(path)
         return None if record is None else record.stat
 
     def children(self, path: str) -> tuple[tuple[str, ...], NodeRecord]:
         """Their names, and the parent."""
         record = self._require(path)
-        prefix = b"n" + path.encode() + b"\0"
+        prefix = children_rows(path)
         names = tuple(key[len(prefix) :].decode() for key in self._keys(prefix))
-        return names, record
+        return (names if "" not in names else tuple(filter(None, names))), record  # that one is no path
 
     def sessions(self) -> list[SessionRecord]:
-        return [SessionRecord.decode(_ID.unpack(key[1:])[0], self._read(key) or b"") for key in self._keys(b"s")]
+        return [SessionRecord.decode(NUMBER.unpack(key[1:])[0], value) for key, value in self.rows(b"s")]
+
+    def load(self, path: str) -> NodeRecord | None:
+        """The record of a node, whatever its path."""
+        raw = self.row(node_row(path))
+        return None if raw is None else NodeRecord.decode(raw)
+
+    def row(self, key: bytes) -> bytes | None:
+        if key.startswith(EXTRAS) and not self._has_extras:
+            return None
+        values = self._guard(lambda: self._db.get([key]), breaks=False)
+        return None if not values or values[0] is None else bytes(values[0])
+
+    def rows(self, prefix: bytes, start: bytes = b"", *, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """The rows whose keys have this prefix, in order: from the first that is not below `prefix + start`; backwards
+        from the last that is below it."""
+        rows = self._guard(self._db.iter, breaks=False)
+        if backwards:
+            self._guard(lambda: rows.seek_for_prev(prefix + start), breaks=False)
+        else:
+            self._guard(lambda: rows.seek(prefix + start), breaks=False)
+        while self._guard(rows.valid, breaks=False):
+            key = bytes(rows.key())
+            if not key.startswith(prefix):
+                return
+            if not backwards or key != prefix + start:
+                yield key, bytes(rows.value())
+            self._guard(rows.prev if backwards else rows.next, breaks=False)
+        self._guard(rows.status, breaks=False)
 
     # --- writing ------------------------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes, owner: int, sequential: bool) -> tuple[str, NodeStat]:
         """`owner` 0: persistent. Returns the path, with its number if sequential, and the node."""
-        staged = _Staged()
-        created, record = self._stage_create(staged, path, data, owner, sequential)
-        self._commit(staged)
+        staged = self.stage()
+        created, record = _stage_create(staged, path, data, owner, sequential)
+        self.commit(staged)
         return created, record.stat
 
     def create_all(self, nodes: Sequence[tuple[str, bytes]]) -> None:
-        staged = _Staged()
+        staged = self.stage()
         for path, data in nodes:
-            self._stage_create(staged, path, data, 0, False)
-        self._commit(staged)
+            _stage_create(staged, path, data, 0, False)
+        self.commit(staged)
 
     def set(self, path: str, data: bytes, version: int, creation: int | None) -> NodeStat:
         """`creation`: of the node that is meant; None: any, as is a `version` of `ANY_VERSION`."""
-        record = self._require(path)
-        _check(path, record, version, creation)
-        record = replace(record, version=record.version + 1, data=data)
-        staged = _Staged()
-        staged.records[path] = record
-        staged.changes.add((Change.NODE, path))
-        self._commit(staged)
+        before = self._require(path)
+        _check(path, before, version, creation)
+        record = replace(before, version=before.writes + 1, data=data)
+        staged = self.stage()
+        staged.write(path, before, record)
+        self.commit(staged)
         return record.stat
 
     def delete(self, path: str, version: int, creation: int | None) -> None:
         """Delete a node; raises as `set`."""
-        staged = _Staged()
-        self._stage_delete(staged, path, version, creation)
-        self._commit(staged)
+        record = self._require(path)
+        _check(path, record, version, creation)
+        if record.children:
+            raise MetadataNotEmpty(f"{path} has children")
+        if path == ROOT:
+            raise MetadataNotEmpty("the root of the tree cannot be deleted")
+        staged = self.stage()
+        staged.remove(path)
+        self.commit(staged)
 
     def open_session(self, timeout_ms: int, *, local: bool = False, process: str = "") -> SessionRecord:
         session = SessionRecord(secrets.randbits(62) + 1, secrets.token_bytes(16), timeout_ms, local, process)
         batch = WriteBatch(raw_mode=True)
-        batch.put(b"s" + _ID.pack(session.session_id), session.encode())
+        batch.put(session_row(session.session_id), session.encode())
         self._write(batch)
         return session
 
     def end_session(self, session_id: int) -> None:
         """Delete the session and its ephemeral nodes."""
-        staged = _Staged()
-        prefix = b"e" + _ID.pack(session_id)
+        staged = self.stage()
+        prefix = owner_row(session_id, "")
         for key in self._keys(prefix):
-            self._stage_delete(staged, key[len(prefix) :].decode(), ANY_VERSION, None)
-        staged.deleted_keys.append(b"s" + _ID.pack(session_id))
-        self._commit(staged)
+            staged.remove(key[len(prefix) :].decode())
+        staged.rows[session_row(session_id)] = None
+        self.commit(staged)
+
+    def stage(self) -> Staged:
+        return Staged(self.row)
+
+    def commit(self, staged: Staged) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in staged.rows.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+                self._has_extras |= key.startswith(EXTRAS)
+        batches: list[tuple[int, bytes]] = []
+        if self.notices is not None and staged.notices:
+            batches, gone = self.notices.append(staged.notices)
+            for row in gone:
+                batch.delete(row)
+            for offset, value in batches:
+                batch.put(notice_row(offset), value)
+        self._write(batch)
+        self._news.changes |= staged.changes
+        self._news.batches += batches
+        self._news.sequences |= staged.sequences
+
+    def take_news(self) -> News:
+        """Return what changed since the last call."""
+        news, self._news = self._news, News()
+        return news
 
     def sync(self) -> None:
         """Make everything written durable."""
@@ -296,61 +296,6 @@ class NodeStore:
         self._seal.close()
 
     # --- inside -------------------------------------------------------------------------------------------
-
-    def _stage_create(
-        self, staged: _Staged, path: str, data: bytes, owner: int, sequential: bool
-    ) -> tuple[str, NodeRecord]:
-        _check_path(f"{path}0" if sequential else path)
-        parent_path = parent_of(path)
-        parent = staged.records.get(parent_path) or self._load(parent_path)
-        if parent is None:
-            raise MetadataNotFound(f"{parent_path} does not exist")
-        if parent.owner:
-            raise MetadataUnavailable(f"{parent_path} is ephemeral and cannot have children")
-        sequence = parent.sequence
-        if sequential:
-            path, sequence = f"{path}{sequence:010d}", sequence + 1
-        if path in staged.records or self._load(path) is not None:
-            raise MetadataExists(f"{path} exists already")
-        record = staged.records[path] = NodeRecord.new(data, owner)
-        staged.records[parent_path] = replace(
-            parent, child_version=parent.child_version + 1, children=parent.children + 1, sequence=sequence
-        )
-        if owner:
-            staged.new_keys.append(b"e" + _ID.pack(owner) + path.encode())
-        staged.changes |= {(Change.NODE, path), (Change.CHILDREN, parent_path)}
-        return path, record
-
-    def _stage_delete(self, staged: _Staged, path: str, version: int, creation: int | None) -> None:
-        record = self._require(path)
-        _check(path, record, version, creation)
-        if record.children:
-            raise MetadataNotEmpty(f"{path} has children")
-        parent_path = parent_of(path)
-        if parent_path == path:
-            raise MetadataNotEmpty("the root of the tree cannot be deleted")
-        parent = staged.records.get(parent_path) or self._require(parent_path)
-        staged.records[path] = None
-        staged.records[parent_path] = replace(
-            parent, child_version=parent.child_version + 1, children=parent.children - 1
-        )
-        if record.owner:
-            staged.deleted_keys.append(b"e" + _ID.pack(record.owner) + path.encode())
-        staged.changes |= {(Change.NODE, path), (Change.CHILDREN, path), (Change.CHILDREN, parent_path)}
-
-    def _commit(self, staged: _Staged) -> None:
-        batch = WriteBatch(raw_mode=True)
-        for path, record in staged.records.items():
-            if record is None:
-                batch.delete(_node_key(path))
-            else:
-                batch.put(_node_key(path), record.encode())
-        for key in staged.new_keys:
-            batch.put(key, b"")
-        for key in staged.deleted_keys:
-            batch.delete(key)
-        self._write(batch)
-        self.changes |= staged.changes
 
     def _look(self, options: Options) -> None:
         """Refuse a store before RocksDB opens it, which throws away what it takes for the leftovers of a crash.
@@ -377,7 +322,7 @@ class NodeStore:
         found = self._guard(self._db.latest_sequence_number, breaks=False)
         if sealed is not None and found < sealed:
             raise self._seal.lost(f"it had {sealed} changes, and has {found}")
-        numbers = {_ID.unpack(key[1:])[0] for key in self._keys(b"g")}
+        numbers = {NUMBER.unpack(key[1:])[0] for key in self._keys(b"g")}
         newest = max(numbers, default=0)
         missing = {*range(1, newest)} - numbers
         if sealed is not None and missing:
@@ -386,11 +331,11 @@ class NodeStore:
 
     def _check_whole(self) -> None:
         self._generation, missing = self._generations(self._seal.read())
-        found = self._read(_FORMAT_KEY)
+        found = self.row(_FORMAT_KEY)
         if found is None and next(self._keys(b""), None) is None:
             batch = WriteBatch(raw_mode=True)
             batch.put(_FORMAT_KEY, FORMAT)
-            batch.put(_node_key("/"), NodeRecord.new(b"").encode())
+            batch.put(node_row(ROOT), NodeRecord.new(b"").encode())
             self._write(batch)
         elif found == _FORMAT_1:
             batch = WriteBatch(raw_mode=True)
@@ -407,30 +352,14 @@ class NodeStore:
         self.sync()
 
     def _require(self, path: str) -> NodeRecord:
-        record = self._load(path)
+        _check_path(path)
+        record = self.load(path)
         if record is None:
             raise MetadataNotFound(f"{path} does not exist")
         return record
 
-    def _load(self, path: str) -> NodeRecord | None:
-        _check_path(path)
-        raw = self._read(_node_key(path))
-        return None if raw is None else NodeRecord.decode(raw)
-
-    def _read(self, key: bytes) -> bytes | None:
-        values = self._guard(lambda: self._db.get([key]), breaks=False)
-        return None if not values or values[0] is None else bytes(values[0])
-
     def _keys(self, prefix: bytes) -> Iterator[bytes]:
-        rows = self._guard(self._db.iter, breaks=False)
-        self._guard(lambda: rows.seek(prefix), breaks=False)
-        while self._guard(rows.valid, breaks=False):
-            key = bytes(rows.key())
-            if not key.startswith(prefix):
-                return
-            yield key
-            self._guard(rows.next, breaks=False)
-        self._guard(rows.status, breaks=False)
+        return (key for key, _ in self.rows(prefix))
 
     def _write(self, batch: WriteBatch) -> None:
         self._unsynced = True
@@ -446,7 +375,7 @@ class NodeStore:
         self._generation += 1
         batch = WriteBatch(raw_mode=True)
         for number in (*given_up, self._generation):
-            batch.put(b"g" + _ID.pack(number), b"")
+            batch.put(b"g" + NUMBER.pack(number), b"")
         self._db.write(batch)
 
     def _sync(self) -> None:
@@ -468,21 +397,20 @@ class NodeStore:
             raise kind(message) from error
 
 
-class _Staged:
-    """The writes of one call; a record of None is a delete."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, NodeRecord | None] = {}
-        self.new_keys: list[bytes] = []
-        self.deleted_keys: list[bytes] = []
-        self.changes: set[tuple[Change, str]] = set()
-
-
-def _node_key(path: str) -> bytes:
-    if path == "/":
-        return b"n\0"
-    parent, _, name = path.rpartition("/")
-    return b"n" + (parent or "/").encode() + b"\0" + name.encode()
+def _stage_create(staged: Staged, path: str, data: bytes, owner: int, sequential: bool) -> tuple[str, NodeRecord]:
+    _check_path(f"{path}0" if sequential else path)
+    if sequential:
+        parent_path = parent_of(path)
+        parent = staged.load(parent_path)
+        if parent is None:
+            raise MetadataNotFound(f"{parent_path} does not exist")
+        path = f"{path}{parent.sequence:010d}"
+        staged.keep(parent_path, replace(parent, sequence=parent.sequence + 1))
+    if staged.load(path) is not None:
+        raise MetadataExists(f"{path} exists already")
+    record = NodeRecord.new(data, owner)
+    staged.create(path, record)
+    return path, record
 
 
 def _check_path(path: str) -> None:
@@ -495,5 +423,5 @@ def _check_path(path: str) -> None:
 def _check(path: str, record: NodeRecord, version: int, creation: int | None) -> None:
     if creation not in (None, record.creation):
         raise MetadataReplaced(f"{path} was deleted, and another node has its name")
-    if version not in (ANY_VERSION, record.version):
-        raise MetadataVersionConflict(f"{path} has version {record.version}, not {version}")
+    if version not in (ANY_VERSION, record.writes):
+        raise MetadataVersionConflict(f"{path} has version {record.writes}, not {version}")

@@ -16,7 +16,7 @@ import asyncio
 from collections import defaultdict
 from typing import Final
 
-from bookie_protocol.metadata_service.embedded.store import Change
+from bookie_protocol.metadata_service.embedded.records import Change
 
 MAX_FIRED: Final = 10_000
 MAX_WATCHES: Final = 100_000

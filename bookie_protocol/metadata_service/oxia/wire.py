@@ -21,3 +21,22 @@ NOT_EXISTING: Final = -1
 ERROR_DOMAIN: Final = "oxia.io"
 """Newer servers and clients name the kind of an error in a `google.rpc.ErrorInfo` of this domain; `shard` and `leader`
 of its metadata say who leads the shard."""
+
+CALLS: Final = (
+    "GetShardAssignments",
+    "Write",
+    "WriteStream",
+    "Read",
+    "List",
+    "RangeScan",
+    "GetSequenceUpdates",
+    "GetNotifications",
+    "CreateSession",
+    "KeepAlive",
+    "CloseSession",
+)
+
+
+def methods(*calls: str) -> tuple[str, ...]:
+    """The full names of these calls, under both names of their service."""
+    return tuple(f"/{service}/{call}" for service in (SERVICE, FORMER_SERVICE) for call in calls)

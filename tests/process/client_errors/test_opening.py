@@ -25,7 +25,7 @@ from bookie_protocol.errors import (
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
-from bookie_protocol.metadata_service.embedded.store import NodeStore, _Staged
+from bookie_protocol.metadata_service.embedded.store import NodeStore
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree.paths import LONG_ID_GENERATION, SHORT_ID_LIMIT, ledger_path
 from bookie_protocol.metadata_service.uri import open_metadata_service
@@ -92,9 +92,9 @@ async def test_the_last_ledger_id_is_taken(tmp_path):
 def move_sequence(store, parent, number):
     """The next sequential node below `parent` gets this number."""
     nodes = NodeStore(str(store))
-    staged = _Staged()
-    staged.records[parent] = replace(nodes._require(parent), sequence=number)
-    nodes._commit(staged)
+    staged = nodes.stage()
+    staged.keep(parent, replace(nodes._require(parent), sequence=number))
+    nodes.commit(staged)
     nodes.sync()
     nodes.close()
 

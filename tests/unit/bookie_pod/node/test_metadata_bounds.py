@@ -22,7 +22,10 @@ from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as m
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
+from bookie_protocol.metadata_service.oxia.wire import FORMER_SERVICE
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.oxia_calls import OxiaCalls
 from tests.support.until import until
 
 MB = 1 << 20
@@ -55,7 +58,7 @@ class Served:
 
 @pytest.fixture
 async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    owner = await EmbeddedOwner.open(str(tmp_path), OwnerLimits(sessions=100))
+    owner = await EmbeddedOwner.open(str(tmp_path), OwnerLimits(sessions=100), keep_notices=True)
     memory = MemoryGovernor(LIMIT)
     callers = Callers(memory, Callers(MemoryGovernor(LIMIT // RENEWALS_SHARE)))
     server = EmbeddedMetadataServer(owner, bounds=serving_bounds(callers, 100))
@@ -125,6 +128,73 @@ async def test_who_does_not_take_its_answers_makes_way(served: Served) -> None:
         for call in untaken:
             call.cancel()
         await until(lambda: served.memory.total == 0)
+
+
+async def test_a_client_of_oxia_that_does_not_take_its_answers_makes_way(served: Served) -> None:
+    client = OxiaCalls(f"127.0.0.1:{served.server.port}")
+    await client.put("/a", bytes(3 * MB))
+    asked = oxia.RangeScanRequest(shard=0, start_inclusive="/", end_exclusive="//").SerializeToString()
+    async with served.channel() as greedy:
+        scan: Any = greedy.unary_stream(
+            f"/{FORMER_SERVICE}/RangeScan"
+        )  # so that nothing is taken before it is asked for
+        untaken = [scan(asked) for _ in range(20)]
+
+        def cut_off() -> bool:
+            served.memory.relieve(time.perf_counter(), LIMIT)  # as if another one had waited for all there is
+            return served.memory.cut_off > 0
+
+        await until(cut_off)
+        assert served.peak <= LIMIT, "answers were made for which there was no room"
+        assert len((await client.get("/a")).value) == 3 * MB
+        for call in untaken:
+            call.cancel()
+        await until(lambda: served.memory.total == 0)
+    await client.close()
+
+
+async def test_the_answers_of_a_scan_are_made_in_its_room(served: Served) -> None:
+    client = OxiaCalls(f"127.0.0.1:{served.server.port}")
+    await client.put("/a", bytes(3 * MB))
+    gate, post = threading.Event(), asyncio.get_running_loop().create_task
+    slow = post(served.owner._thread.post(lambda _: gate.wait(30)))
+    scans = [post(client.scan("/", "//")) for _ in range(20)]
+    await until(lambda: 2 * served.memory.total >= LIMIT)  # so many have room, and wait for the store
+    gate.set()
+    found = await asyncio.gather(*scans)
+    await slow
+    assert [len(record.value) for (record,) in found] == [3 * MB] * 20
+    assert served.peak <= LIMIT
+    await client.close()
+
+
+async def test_streams_of_notifications_hold_no_room(served: Served) -> None:
+    client = OxiaCalls(f"127.0.0.1:{served.server.port}")
+    streams = [client.notifications() for _ in range(50)]
+    for stream in streams:
+        await stream.read()
+    await until(lambda: served.memory.total == 0)
+    await client.put("/a")
+    assert [list((await stream.read()).notifications) for stream in streams] == [["/a"]] * 50
+    for stream in streams:
+        stream.cancel()
+    await client.close()
+
+
+async def test_a_slow_store_keeps_no_client_of_oxia_from_renewing_its_session(served: Served) -> None:
+    gate, post = threading.Event(), asyncio.get_running_loop().create_task
+    client = OxiaCalls(f"127.0.0.1:{served.server.port}")
+    mine = await client.session()
+    slow = post(served.owner._thread.post(lambda _: gate.wait(30)))
+    try:
+        reads = [post(client.get("/")) for _ in range(40)]
+        await until(lambda: 2 * served.memory.total >= LIMIT)
+        async with asyncio.timeout(10):
+            await client.keep_alive(mine)
+    finally:
+        gate.set()
+    await asyncio.gather(slow, *reads)
+    await client.close()
 
 
 async def test_a_slow_store_keeps_nobody_from_writing_or_renewing_a_session(served: Served) -> None:

@@ -27,8 +27,10 @@ from bookie_protocol.metadata_service.embedded.remote import GrpcTransport
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 from bookie_protocol.metadata_service.options import MetadataTls
+from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.certificates import Certificates
+from tests.support.oxia_calls import OxiaCalls
 
 TOKEN = "a-token-that-nobody-knows"
 
@@ -67,7 +69,7 @@ class Guarded:
     @asynccontextmanager
     async def serve(self, **given: object) -> AsyncIterator[EmbeddedMetadataServer]:
         options = self.options(**given)
-        owner = await EmbeddedOwner.open(str(options.data))
+        owner = await EmbeddedOwner.open(str(options.data), keep_notices=True)
         bounds = serving_bounds(
             Callers(MemoryGovernor(16 << 20), Callers(MemoryGovernor(2 << 20))), options.max_sessions
         )
@@ -135,6 +137,36 @@ async def test_nobody_gets_an_answer_without_the_token(guard: Guarded) -> None:
     )
     assert float(refusals.split()[-1]) >= 7
     assert TOKEN not in counted
+
+
+async def test_clients_of_oxia_show_the_token_too(guard: Guarded) -> None:
+    async with guard.serve() as server:
+        asked = {
+            "GetShardAssignments": oxia.ShardAssignmentsRequest(namespace="default"),
+            "Read": oxia.ReadRequest(shard=0),
+            "List": oxia.ListRequest(shard=0),
+            "RangeScan": oxia.RangeScanRequest(shard=0),
+            "GetSequenceUpdates": oxia.GetSequenceUpdatesRequest(),
+            "GetNotifications": oxia.NotificationsRequest(),
+        }
+        stranger = OxiaCalls(f"127.0.0.1:{server.port}")
+        for name, request in asked.items():
+            assert await stranger.many(name, request, oxia.ReadResponse).code() is grpc.StatusCode.UNAUTHENTICATED
+        for call in (stranger.put("/a"), stranger.session(), stranger.keep_alive(1), stranger.close_session(1)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+        async def writes() -> AsyncIterator[oxia.WriteRequest]:
+            yield oxia.WriteRequest()
+
+        assert await stranger.write_stream(writes()).code() is grpc.StatusCode.UNAUTHENTICATED
+        await stranger.close()
+        known = OxiaCalls(f"127.0.0.1:{server.port}", metadata=(("authorization", f"Bearer {TOKEN}"),))
+        await known.put("/a", session_id=await known.session())
+        assert await known.list() == ["/a"]
+        assert len([each async for each in known.write_stream(writes())]) == 1
+        await known.close()
 
 
 async def test_a_role_that_is_less_than_everything_opens_nothing(guard: Guarded) -> None:

@@ -19,8 +19,9 @@ from bookie_protocol.metadata_service.embedded import watches as watches_module
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
+from bookie_protocol.metadata_service.embedded.records import Change
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
-from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
+from bookie_protocol.metadata_service.embedded.store import NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint

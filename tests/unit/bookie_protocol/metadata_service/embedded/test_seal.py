@@ -185,7 +185,7 @@ def test_a_store_of_an_older_release_is_accepted_and_sealed(tmp_path: Path) -> N
     batch = WriteBatch(raw_mode=True)
     for key in store._keys(b""):
         if not key.startswith(b"g"):
-            batch.put(key, store._read(key))
+            batch.put(key, store.row(key))
     old.write(batch)
     old.flush_wal(True)
     folder = shutil.copytree(tmp_path / "store", tmp_path / "killed")

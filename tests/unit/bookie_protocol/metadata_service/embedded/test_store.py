@@ -18,7 +18,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.embedded import store as module
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
-from bookie_protocol.metadata_service.embedded.store import Change, NodeRecord, NodeStore
+from bookie_protocol.metadata_service.embedded.records import Change, NodeRecord
+from bookie_protocol.metadata_service.embedded.store import NodeStore
 from tests.support.until import until
 
 FIRST = b"podkeeper embedded metadata 1"
@@ -95,10 +96,10 @@ def test_a_session_takes_its_nodes_along(store: NodeStore) -> None:
     store.create("/a/two", b"", two.session_id, False)
     with pytest.raises(MetadataUnavailable, match="ephemeral"):
         store.create("/a/two/below", b"", 0, False)
-    store.changes.clear()
+    store.take_news()
     store.end_session(one.session_id)
     assert store.children("/a")[0] == ("two",)
-    assert store.changes >= {(Change.CHILDREN, "/a"), (Change.NODE, "/a/one-0")}
+    assert store.take_news().changes >= {(Change.CHILDREN, "/a"), (Change.NODE, "/a/one-0")}
     parent = store.exists("/a")
     assert parent is not None
     assert (parent.children, store.children("/a")[1].child_version) == (1, 7)
@@ -184,7 +185,7 @@ async def test_waiting_calls_share_one_sync(store: NodeStore, monkeypatch: pytes
     sync, gate = store.sync, threading.Event()
     monkeypatch.setattr(store, "sync", lambda: (syncs.append(1), sync()))
     changes: list[set[tuple[Change, str]]] = []
-    thread = StoreThread(store, changes.append, pytest.fail)
+    thread = StoreThread(store, lambda news: changes.append(news.changes), pytest.fail)
     post = asyncio.get_running_loop().create_task
     blocked = post(thread.post(lambda _: gate.wait(10)))
     calls = [post(thread.post(partial(_create, path=f"/n{i}"))) for i in range(20)]

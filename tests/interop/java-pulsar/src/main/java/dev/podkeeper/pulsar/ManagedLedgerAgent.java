@@ -55,12 +55,16 @@ public final class ManagedLedgerAgent {
     private final Map<String, ManagedLedger> topics = new HashMap<>();
 
     private ManagedLedgerAgent(URI metadata, String driver) throws Exception {
-        store = MetadataStoreExtended.create("zk:" + metadata.getAuthority(), MetadataStoreConfig.builder().build());
+        boolean isOxia = "oxia".equals(metadata.getScheme());
+        String url = isOxia ? metadata.toString() : "zk:" + metadata.getAuthority();
+        store = MetadataStoreExtended.create(url, MetadataStoreConfig.builder().build());
         ClientConfiguration configuration = new ClientConfiguration();
         switch (driver) {
             case "pulsar" -> {
                 MetadataDrivers.registerClientDriver("metadata-store", PulsarMetadataClientDriver.class);
-                configuration.setMetadataServiceUri("metadata-store://" + metadata.getAuthority() + metadata.getPath());
+                configuration.setMetadataServiceUri(isOxia
+                        ? "metadata-store:" + url + "/ledgers" // as brokers have it, with the root that it always is
+                        : "metadata-store://" + metadata.getAuthority() + metadata.getPath());
                 configuration.setProperty(PulsarMetadataClientDriver.METADATA_STORE_INSTANCE, store);
             }
             case "bookkeeper" -> configuration.setMetadataServiceUri(metadata.toString());
