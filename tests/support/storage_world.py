@@ -34,10 +34,10 @@ from functools import partial
 from typing import Any, Final
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.config.sections.journal import JournalConfig
+from bookie_pod.config.sections.journal import CURRENT_FOLDER, JournalConfig
 from bookie_pod.metrics.journal import JournalMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node.identity.cookies import CURRENT_FOLDER, BookieDirectories
+from bookie_pod.node.identity.cookies import BookieDirectories
 from bookie_pod.node.identity.places import DirectoryPlaces, MisplacedDirectory
 from bookie_pod.node.recovery import replay_journals
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread

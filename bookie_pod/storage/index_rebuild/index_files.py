@@ -39,6 +39,7 @@ from bookie_pod.storage.index.index_file import (
     relative_path,
     slot_offset,
 )
+from bookie_pod.storage.index.ledger_cache.seal import IndexFilesSeal
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.locations import chosen
 from bookie_pod.storage.index_rebuild.locations import STEP_ENTRIES, ReadableScan, oldest_first, readable_end
@@ -122,6 +123,7 @@ class IndexFilesRebuild:
         self._first_logs: dict[int, int] = {}
         """The first log that may hold entries of each ledger met."""
         self._built: dict[int, str] = {}
+        self._seal: IndexFilesSeal | None = None
         self._unread: set[int] = set()
         """Ledgers whose old file could not be read to its end."""
         self._highest: dict[int, int] = {}
@@ -185,9 +187,41 @@ class IndexFilesRebuild:
         if doubtful:
             yield from self._take_doubtful(log_id)
         self.report.bytes_done = before + self._logs.size(log_id)
-        if scan.end.outcome is ScanOutcome.DAMAGED or scan.end.position < (entries_end or 0):
+        damaged = scan.end.outcome is ScanOutcome.DAMAGED
+        if damaged and suspect and not scan.is_cut:
+            damaged = self._may_lead_behind(log_id, scan.end.position)  # else a crash has left it
+        if damaged or scan.end.position < (entries_end or 0):
             self.report.damages = (*self.report.damages, scan.end)
         yield True
+
+    def _may_lead_behind(self, log_id: int, position: int) -> bool:
+        """Return whether the old files lead to this position of the log or behind it, as far as anything proves that
+        they do not."""
+        try:
+            return any(
+                not self._is_complete(ledger_id)
+                or any(
+                    split_location(location)[0] == log_id and split_location(location)[1] >= position
+                    for _, location in self._old.rows(ledger_id)
+                )
+                for ledger_id in self._ledger_ids
+            )
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault:
+            return True
+
+    def _is_complete(self, ledger_id: int) -> bool:
+        path, record = self._old.path(ledger_id), self._old_record(ledger_id)
+        if path is None or record is None or record.limbo:
+            return False
+        if self._seal is None:
+            self._seal = IndexFilesSeal(self._files, self._old.folders)
+        file = self._files.open(path)
+        try:
+            return self._seal.is_complete(ledger_id, file)
+        finally:
+            file.close()
 
     def _scan(self, log_id: int, *, bodies: bool) -> ReadableScan:
         scan: LogScan[Any] = (self._logs.scan if bodies else self._logs.scan_sizes)(log_id, self._ledger_ids)

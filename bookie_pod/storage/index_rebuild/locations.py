@@ -71,6 +71,11 @@ class ReadableScan:
         self._end: ScanEnd | None = None
 
     @property
+    def is_cut(self) -> bool:
+        """Return whether the log could not be read from some place on."""
+        return self._end is not None
+
+    @property
     def end(self) -> ScanEnd:
         """See `LogScan`."""
         return self._scan.end if self._end is None else self._end

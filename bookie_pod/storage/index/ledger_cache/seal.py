@@ -185,6 +185,15 @@ class IndexFilesSeal:
         found = slots_in(file.pread(min(self._page_bytes, left), begin) if left > 0 else b"")
         return joined(self.held(ledger_id, page), found) != found
 
+    def is_complete(self, ledger_id: int, file: File) -> bool:
+        """Return whether the ledger's file surely has all that was sealed. Raises `OSError`."""
+        length = self._lengths.get(ledger_id)
+        return (
+            length is not None
+            and file.size() >= length
+            and not any(self.has_lost(ledger_id, page, file) for page in self.pages(ledger_id))
+        )
+
     # --- writing --------------------------------------------------------------------------------------------
 
     def prepare(self, ledger_id: int, folders: Sequence[str]) -> None:

@@ -11,9 +11,11 @@ import pytest
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.entry_log.format import HEADER_SIZE, encode_header, make_location, split_location
 from bookie_pod.storage.entry_log.reader import EntryReader
+from bookie_pod.storage.index.index_file import slot_offset
 from bookie_pod.storage.index.seal import NAME as SEAL
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.inspect.index import FileIndex
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import NotThere, StorageFault
 from tests.support.gc_rig import GcRig
@@ -319,3 +321,29 @@ def _with_remains(kind: str) -> RebuildRig:
     path = f"{rig.folder}/{log_id:x}.log"
     rig.files.write_bytes_synced(path, rig.files.read_bytes(path) + _lose_the_middle(rest))
     return rig
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+@pytest.mark.parametrize("case", ["nothing names it", "no seal", "a row leads there"])
+def test_zeros_in_a_log_that_nothing_proves_are_no_damage_if_the_old_file_names_nothing_there(
+    engine: str, case: str
+) -> None:
+    rig = _rig(engine)
+    files, folder = rig.bookie.files, rig.bookie.directories[0]
+    log_id = split_location(rig.parts.location_of(LEDGER, 0))[0] + 1
+    old = FileIndex(files, [folder]).path(LEDGER)
+    rig.storage.close()
+    first, second = (len(each).to_bytes(4, "big") + each for each in (signed(LEDGER, 6), signed(LEDGER, 7)))
+    data = encode_header() + first + bytes(300)
+    files.write_bytes_synced(f"{folder}/{log_id:x}.log", data + second)
+    if case == "no seal":
+        files.unlink(f"{folder}/index-files-seal")
+    elif case == "a row leads there":
+        assert old is not None
+        files.corrupt(old, slot_offset(7), make_location(log_id, len(data) + 4).to_bytes(8, "big"))
+    assert rebuild(rig, engine).damages == (0 if case == "nothing names it" else 1)
+    assert rig.storage.read(LEDGER, 4) == signed(LEDGER, 4)
+    record = rig.storage.ledger(LEDGER)
+    assert record is not None
+    assert record.limbo is (case != "nothing names it")
+    rig.storage.close()
