@@ -305,6 +305,7 @@ class MemTableStorage(ListenedStorage):
         return self.cache.records.ledger_ids()
 
     def deleted_before(self, ledger_id: int, next_log: int) -> None:
+        """See `LedgerStorage`. An index file, record and rows, is of one life."""
         self.cache.records.deleted_before(ledger_id, next_log)
 
     def flags(self) -> int:

@@ -189,7 +189,7 @@ class LedgerRebuild:
 
     def _take_entries(self) -> Iterator[bool]:
         for ledger_id in self._with_entries:
-            if ledger_id >= 0 and self._known(ledger_id) is None:
+            if ledger_id >= 0 and self._belongs(ledger_id) and self._known(ledger_id) is None:
                 self._put(ledger_id, self._made(self._journaled.get(ledger_id, Journaled())))
                 self.report.from_entries += 1
             yield True

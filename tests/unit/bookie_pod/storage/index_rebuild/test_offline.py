@@ -363,6 +363,24 @@ def test_a_directory_that_holds_ledgers_of_another_one_is_refused(tmp_path: Path
     assert sorted(_records(layout)) == [2, 4]
 
 
+def test_of_logs_that_no_check_sum_proves_ledgers_of_other_directories_are_left_out(tmp_path: Path) -> None:
+    """Damage may have changed an id."""
+    layout = golden_disk("db", tmp_path)
+    (_current(layout) / "1.log").unlink()  # it has a single ledger, of the other directory
+    for kind in StoreKind:
+        shutil.rmtree(_current(layout) / kind.value)
+    logs = StoredLogs(FILES, layout.ledgers)
+    rebuilding = OfflineLedgers(
+        FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs, (), number=0, count=2
+    )
+    _carry_out(rebuilding, logs)
+    store = RocksStores(FILES).open(str(_current(layout) / "ledgers"), StoreKind.LEDGERS)
+    found = [int.from_bytes(key[:8], "big") for key, _ in store.scan(b"", b"\x80")]
+    store.close()
+    assert found
+    assert not [each for each in found if each % 2]
+
+
 def test_without_journals_entries_and_locations_tell_which_ledgers_there_are(tmp_path: Path) -> None:
     layout = write_disk("db", tmp_path, {1: 5, 2: 5})
     (_current(layout) / "ledgers/CURRENT").write_bytes(b"junk")
