@@ -9,17 +9,22 @@ import pytest
 
 from bookie_pod.storage.entry_log import EntryLogger
 from bookie_protocol.errors import StorageFault
-from tests.support.entry_logs import entry, open_logger, run
+from tests.support.entry_logs import PER_LEDGER, entry, open_logger, run
 from tests.support.memory_faults import quiet_death
 from tests.support.memory_files import Died, MemoryFiles
 
 A, B = "/a/current", "/b/current"
 SHAPES = {
-    "default": {"log_size_limit": 3000, "write_buffer_bytes": 700},
-    "preallocated": {"log_size_limit": 3000, "write_buffer_bytes": 700, "preallocate": True},
-    "forced": {"log_size_limit": 3000, "write_buffer_bytes": 300, "flush_interval_bytes": 900},
-    "per ledger": {"log_size_limit": 3000, "write_buffer_bytes": 700, "per_ledger": True, "max_active_logs": 2},
-    "direct": {"log_size_limit": 8192, "direct_io": True, "direct_write_buffer_bytes": 4096},
+    "default": {"log_size_limit_bytes": 3000, "write_buffer_size_bytes": 700},
+    "preallocated": {"log_size_limit_bytes": 3000, "write_buffer_size_bytes": 700, "entry_log_preallocation": True},
+    "forced": {"log_size_limit_bytes": 3000, "write_buffer_size_bytes": 300, "flush_entry_log_bytes": 900},
+    "per ledger": {
+        "log_size_limit_bytes": 3000,
+        "write_buffer_size_bytes": 700,
+        **PER_LEDGER,
+        "max_active_entry_logs": 2,
+    },
+    "direct": {"log_size_limit_bytes": 8192, "direct_io_entry_logger": True, "direct_buffer_bytes": 4096},
 }
 Key = tuple[int, int]
 

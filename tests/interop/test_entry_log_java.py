@@ -9,7 +9,7 @@ import pytest
 
 from bookie_pod.storage.files_posix import PosixFiles
 from tests.interop.java_programs import dump_entry_logs
-from tests.support.entry_logs import entry, open_logger
+from tests.support.entry_logs import PER_LEDGER, entry, open_logger
 
 pytestmark = pytest.mark.interop
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.interop
 @pytest.mark.parametrize(
     "shape",
     [
-        {"log_size_limit": 1 << 20},
-        {"log_size_limit": 1 << 20, "direct_io": True, "direct_write_buffer_bytes": 65536},
-        {"log_size_limit": 1 << 20, "per_ledger": True, "max_active_logs": 5},
+        {"log_size_limit_bytes": 1 << 20},
+        {"log_size_limit_bytes": 1 << 20, "direct_io_entry_logger": True, "direct_buffer_bytes": 65536},
+        {"log_size_limit_bytes": 1 << 20, **PER_LEDGER, "max_active_entry_logs": 5},
     ],
     ids=["ordinary", "direct", "per ledger"],
 )

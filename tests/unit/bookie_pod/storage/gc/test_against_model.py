@@ -137,7 +137,7 @@ def test_store_and_model_agree(engine: str, transactional: bool, seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
 def test_with_one_log_per_ledger(engine: str, seed: int) -> None:
     pair = Pair(_make(engine, transactional=False, per_ledger=True), seed)
     pair.run()
