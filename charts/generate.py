@@ -66,7 +66,7 @@ def spec_schema() -> dict[str, Any]:
     schema["required"] = [name for name in schema["required"] if name != "version"]
     schema["properties"]["version"].pop("minLength", None)
     service = schema["properties"]["metadataService"]
-    service["if"] = {"properties": {"type": {"const": "Embedded"}}, "required": ["type"]}
+    service["if"] = {"properties": {"type": {"enum": ["Embedded", "Etcd"]}}, "required": ["type"]}
     service["else"] = {"properties": {"uri": {"minLength": 1}}, "required": ["uri"]}
     return schema
 

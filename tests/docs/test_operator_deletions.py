@@ -17,10 +17,10 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "`" in li
 ACTIONS = {
     *("DeleteClaim", "RetireClaim", "DeleteCookie", "UndoDrain", "BeginDrain"),
     *("DeletePod", "EvictPod", "ScaleStatefulSet"),
-    *("DeleteObject", "OrphanStatefulSet", "DestroyMetadata", "ReleaseFinalizer", "Removal"),
+    *("DeleteObject", "OrphanStatefulSet", "DestroyMetadata", "ReleaseFinalizer", "Removal", "RemoveMember"),
 }
 """What plans decide."""
-REQUESTS = {"delete", "delete_cookie", "_delete", "_delete_as_seen"}
+REQUESTS = {"delete", "delete_cookie", "remove_member", "_delete", "_delete_as_seen"}
 GROW = {
     "planner/flows/decommission_steps.py::return_",
     "planner/flows/replicas.py::begin",

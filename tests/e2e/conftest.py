@@ -223,11 +223,15 @@ def make_workload(
     the ring's ZooKeeper does not have them; `placement`: policy of its ledgers."""
 
     def make(name: str, uri: str = "", placement: str = "rack-aware") -> Workload:
-        metadata_of = name if uri.startswith("embedded:") else ""
+        secrets: dict[str, list[str]] = {}
+        if uri.startswith("embedded:"):
+            secrets = {f"{name}-metadata-token": ["token"], f"{name}-metadata-tls": ["ca.crt"]}
+        elif uri.startswith(f"etcd://{name}-metadata-0."):
+            secrets = {f"{name}-metadata-client": ["ca.crt", "tls.crt", "tls.key"]}
         uri = uri or zookeeper_service.uri(f"/{name}", "hierarchical")
         pod = f"workload-{name}"
         return Workload(
-            kube, settings.image, uri, node=nodes[0], name=pod, placement=placement, metadata_of=metadata_of
+            kube, settings.image, uri, node=nodes[0], name=pod, placement=placement, metadata_secrets=secrets
         )
 
     return make

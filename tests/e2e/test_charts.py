@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_operator.main import main
 from tests.e2e.support.environment import Environment
 from tests.support.chart_files import CHARTS, CLUSTER, OPERATOR, alert_files
 from tests.support.helm_api import RELEASE, HelmApi, serve_helm
 from tests.support.helm_charts import NAMESPACE, Object, lint, program, refused, render
+from tests.support.operator_clusters import MINIMAL, cluster
 
 EXAMPLES = sorted(CHARTS.glob("*/ci/*.yaml"))
 URI = {"spec": {"metadataService": {"uri": "zk+hierarchical://zk-0:2181"}}}
@@ -363,3 +366,17 @@ def test_upgrade_and_uninstall_of_the_operator_leave_clusters_alone(make_cluster
     operator.install()
     cluster.wait_ready(120)
     assert cluster.uids() == pods
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+def test_the_pod_of_helm_test_uses_the_uri_that_the_operator_tells(replicas: int):
+    service = {"type": "Etcd", "rootPath": "/events", "etcd": {"replicas": replicas}}
+    pod = only(render(CLUSTER, values={"spec": {"metadataService": service}}), "Pod")
+    name = pod["metadata"]["name"].removesuffix("-test-write-read")
+    wanted = metadata_service_uri(
+        replace(cluster({**MINIMAL, "metadataService": service}, name=name), namespace=NAMESPACE)
+    )
+    (config,) = [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "CLIENT_CONFIG"]
+    assert f"metadataServiceUri={wanted}" in config.splitlines()
+    (secret,) = [each["secret"] for each in pod["spec"]["volumes"] if each["name"] == "metadata"]
+    assert secret == {"secretName": f"{name}-metadata-client"}

@@ -17,6 +17,11 @@ def _spec(**changes: Any) -> Object:
     return {"spec": changes}
 
 
+def _etcd(**changes: Any) -> Object:
+    """A cluster with an etcd of the operator's."""
+    return _spec(metadataService={"type": "Etcd", "uri": "", **changes})
+
+
 def _storage(**changes: Any) -> Object:
     return _spec(storage=changes)
 
@@ -83,7 +88,18 @@ CREATED = (
         for n, path in enumerate(("/a//b", "/../a", "/a/..b/../c", "/zookeeper", "/zookeeper/a"))
     ),
     Case(
-        "embedded-uri", _spec(metadataService={"type": "Embedded"}), "an embedded metadata service has no URI of yours"
+        "embedded-uri",
+        _spec(metadataService={"type": "Embedded"}),
+        "that the operator runs has no URI of yours: remove",
+    ),
+    Case("own-etcd-uri", _spec(metadataService={"type": "Etcd"}), "that the operator runs has no URI of yours: remove"),
+    *(
+        Case(f"own-etcd-{n}", _etcd(etcd={"replicas": n}), "must be 1, 3 or 5: another member than an odd one")
+        for n in (2, 4)
+    ),
+    Case("own-etcd-7", _etcd(etcd={"replicas": 7}), "spec.metadataService.etcd.replicas"),
+    Case(
+        "own-etcd-too-small", _etcd(size="900Mi"), "must be 1Gi or more with type: Etcd, which keeps its log there too"
     ),
     Case("metadata-size", _spec(metadataService={"size": "big"}), "above 0: for example 2Gi"),
     Case("acks", _spec(durability={"writeQuorum": 1}), "must not exceed writeQuorum: an entry has no more copies"),
@@ -183,9 +199,20 @@ CHANGED = (
     Case(
         "metadata-service-words",
         _spec(metadataService={"rootPath": "/elsewhere"}),
-        "cannot be changed but for uri: the cluster's ledgers are listed there; put it back, or make a new cluster",
+        "cannot be changed but for uri, and image and resources of etcd: the cluster's ledgers are listed there; put "
+        "it back, or make a new cluster",
         before={},
         status=_CREATED,
+    ),
+    *(
+        Case(
+            f"own-etcd-{next(iter(change))}",
+            _etcd(**change),
+            "cannot be changed but for uri, and image and resources of etcd",
+            before=_etcd(),
+            status=_CREATED,
+        )
+        for change in ({"etcd": {"replicas": 5}}, {"size": "3Gi"}, {"storageClassName": "slow"})
     ),
     Case(
         "bootstrap",
@@ -266,6 +293,14 @@ ALLOWED = (
     Case("adoption-taken-out", _spec(bootstrap={}), "", before=_spec(bootstrap=_ADOPT), status=_CREATED),
     Case("etcd-uri", _spec(metadataService={"uri": "etcd://etcd-0:2379,etcd-1:2379"}), "", before={}),
     Case("oxia-uri", _spec(metadataService={"uri": "oxia://oxia-0:6648,oxia-1:6648/default"}), "", before={}),
+    Case("own-etcd", _etcd(etcd={"replicas": 1}), "", before=_etcd(etcd={"replicas": 3})),
+    Case(
+        "own-etcd-image",
+        _etcd(etcd={"image": "registry.example/etcd:1", "resources": {"limits": {"memory": "4Gi"}}}),
+        "",
+        before=_etcd(),
+        status=_CREATED,
+    ),
     Case("root-path-with-dots", _spec(metadataService={"rootPath": "/a/..b/zookeeper"}), "", before={}),
     Case("another-root-before-it-exists", _spec(metadataService={"rootPath": "/elsewhere"}), "", before={}),
     Case(

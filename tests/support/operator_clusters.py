@@ -55,6 +55,11 @@ EMBEDDED: Final[Spec] = {
     "metadataService": {"type": "Embedded", "size": "1Gi", "storageClassName": "standard"},
     "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}},
 }
+ETCD: Final[Spec] = {
+    "version": "0.1.0",
+    "metadataService": {"type": "Etcd", "size": "4Gi", "rootPath": "/demo"},
+    "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}},
+}
 _BARE: Final[Spec] = {
     **MINIMAL,
     "autorecovery": {"enabled": False},
@@ -170,6 +175,7 @@ CASES: Final[Mapping[str, tuple[ClusterView, BuildContext]]] = {
     "zones": (cluster(_ZONES, name="prod"), BuildContext()),
     "index-tls": (cluster(_INDEX_TLS, annotations={"podkeeper.dev/restart": "2026-01-02T03:04:05Z"}), FULL),
     "embedded": (cluster(EMBEDDED, name="dev", protected=True), BuildContext()),
+    "etcd": (cluster(ETCD), BuildContext()),
     "gateway": (cluster(_GATEWAY), FULL),
     "bare": (cluster(_BARE, instance_id=""), BuildContext()),
     "everything": (cluster(_EVERYTHING, name=LONGEST_NAME), FULL),

@@ -27,6 +27,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $root := default "/ledgers" $service.rootPath }}
 {{- if eq (default "External" $service.type) "Embedded" -}}
 embedded://{{ include "cluster.name" . }}-metadata.{{ .Release.Namespace }}.svc:2281{{ $root }}
+{{- else if eq (default "External" $service.type) "Etcd" -}}
+{{- $set := printf "%s-metadata" (include "cluster.name" .) }}
+{{- $members := list }}
+{{- range $ordinal := until (int (dig "etcd" "replicas" 3 $service)) }}
+{{- $members = append $members (printf "%s-%d.%s.%s.svc:2379" $set $ordinal $set $.Release.Namespace) }}
+{{- end -}}
+etcd://{{ join "," $members }}{{ $root }}
 {{- else -}}
 {{ trimSuffix "/" $service.uri }}{{ $root }}
 {{- end }}

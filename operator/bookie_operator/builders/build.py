@@ -18,6 +18,7 @@ from bookie_operator.builders.common import Manifest, key_of, service_account
 from bookie_operator.builders.config import config_map
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import BookieSet, DesiredObjects
+from bookie_operator.builders.etcd import etcd, members
 from bookie_operator.builders.identity import identity_secret
 from bookie_operator.builders.metadata import check_job, destruction_job, embedded_service, initialisation_job
 from bookie_operator.builders.metadata_uri import moves_to
@@ -53,6 +54,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         *network_policies(cluster, context),
         *certificates(cluster, context),
         *embedded_service(cluster, context),
+        *etcd(cluster, context),
     )
     suffix = in_place.id_suffix(cluster)
     return DesiredObjects(
@@ -76,6 +78,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         bookie_id_suffix=suffix,
         issued=issued_secrets(cluster),
         missing=tuple(_missing(cluster, context)),
+        members=members(cluster, context),
     )
 
 

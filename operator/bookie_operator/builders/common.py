@@ -25,13 +25,14 @@ from typing import Any, Final
 
 from bookie_operator.builders import naming
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import BootstrapMode
+from bookie_operator.crds.cluster_spec import BootstrapMode, Nodes
 from bookie_operator.crds.pod_spec import User
 from bookie_operator.world.model import ClusterView
 
 APP: Final = "podkeeper"
 MANAGER: Final = "podkeeper-operator"
 KIND: Final = "BookieCluster"
+HOSTNAME: Final = "kubernetes.io/hostname"
 USER: Final = 10001
 """User and group of the image."""
 
@@ -135,6 +136,17 @@ def over_zones(cluster: ClusterView, component: str) -> dict[str, Any]:
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": selector(cluster, component)},
     }
+
+
+def apart(cluster: ClusterView, component: str) -> dict[str, list[dict[str, Any]]]:
+    """The rule of an anti-affinity by which no two pods of the component share a node, or not where there are more."""
+    term: dict[str, Any] = {
+        "topologyKey": HOSTNAME,
+        "labelSelector": {"matchLabels": selector(cluster, component)},
+    }
+    if cluster.spec.placement.nodes is Nodes.SHARED:
+        return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
 def temporary_volume() -> dict[str, Any]:

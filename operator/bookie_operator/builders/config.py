@@ -25,7 +25,7 @@ from typing import Final
 
 from bookie_operator.builders import in_place, naming, settings
 from bookie_operator.builders.common import Manifest, content_hash, manifest
-from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
+from bookie_operator.builders.metadata_uri import is_etcd, is_protected, metadata_service_uri
 from bookie_operator.builders.zones import spreads_over_zones
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.config_keys import RESERVED, static_part, switched
@@ -40,12 +40,15 @@ CLIENT_TOKEN_DIRECTORY: Final = "/etc/podkeeper/client"
 TLS_DIRECTORY: Final = "/etc/podkeeper/tls"
 ADMIN_TLS_DIRECTORY: Final = "/etc/podkeeper/admin-tls"
 METADATA_DIRECTORY: Final = "/etc/podkeeper/metadata"
-METADATA_FILES: Final = {
+_METADATA_TLS: Final = {
     "metadataServiceTlsEnable": "true",
     "metadataServiceTrustStorePath": f"{METADATA_DIRECTORY}/ca.crt",
-    "metadataServiceTokenFile": f"{METADATA_DIRECTORY}/{TOKEN_KEY}",
 }
-"""Keys by which the embedded metadata service is reached; options of Spark jobs, too."""
+_METADATA_TOKEN: Final = {"metadataServiceTokenFile": f"{METADATA_DIRECTORY}/{TOKEN_KEY}"}
+_METADATA_CERTIFICATE: Final = {
+    "metadataServiceCertificatePath": f"{METADATA_DIRECTORY}/tls.crt",
+    "metadataServiceKeyPath": f"{METADATA_DIRECTORY}/tls.key",
+}
 
 _CLIENT_TOKENS: Final = "grpcServerAuthTokenFile"
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
@@ -53,6 +56,13 @@ _KEY_SPECIAL: Final = re.compile(r"[\\=: \t\f\n\r#!]")
 _UNESCAPED: Final = {escaped: character for character, escaped in _ESCAPES.items()}
 _ESCAPED: Final = re.compile(r"\\(.)")
 _LINE: Final = re.compile(r"((?:\\.|[^\\=])*)=(.*)")
+
+
+def metadata_files(cluster: ClusterView) -> dict[str, str]:
+    """Return the keys by which a metadata service that the operator runs is reached; options of Spark jobs, too."""
+    if is_etcd(cluster):
+        return {**_METADATA_TLS, **_METADATA_CERTIFICATE}
+    return {**_METADATA_TLS, **_METADATA_TOKEN} if is_protected(cluster) else {}
 
 
 def directories(spec: BookieClusterSpec) -> dict[str, str]:
@@ -153,7 +163,7 @@ def logging_keys(cluster: ClusterView) -> dict[str, str]:
 def static_keys(cluster: ClusterView) -> dict[str, str]:
     """Return all keys of the file."""
     given = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
-    metadata = METADATA_FILES if is_protected(cluster) else {}
+    metadata = metadata_files(cluster)
     return {**default_keys(cluster), **given, **logging_keys(cluster), **metadata, **operator_keys(cluster)}
 
 

@@ -20,7 +20,7 @@ from bookie_operator.builders.common import (
     temporary_volume,
 )
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.metadata_uri import is_protected
+from bookie_operator.builders.metadata_uri import is_etcd, is_protected
 from bookie_operator.builders.settings import PREFIX
 from bookie_operator.crds.pod_spec import Probe
 from bookie_operator.world.model import ClusterView
@@ -33,7 +33,7 @@ TLS: Final = f"{OWN_VOLUME}tls"
 HTTP: Final = "http"
 HTTPS: Final = "https"
 METADATA: Final = f"{OWN_VOLUME}metadata"
-"""Volume with what opens the embedded metadata service."""
+"""Volume with what opens a metadata service that the operator runs."""
 ADMIN_TLS: Final = f"{OWN_VOLUME}admin-tls"
 """Volume with the certificate of the HTTP port. A pod that has it serves HTTPS."""
 _SHARED_KINDS: Final = frozenset({"name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "csi"})
@@ -80,7 +80,7 @@ def _mounts(cluster: ClusterView) -> list[dict[str, Any]]:
     ]
     if config.demands_client_token(cluster):
         mounts.append({"name": CLIENT_TOKEN, "mountPath": config.CLIENT_TOKEN_DIRECTORY, "readOnly": True})
-    if is_protected(cluster):
+    if metadata_access(cluster) is not None:
         mounts.append(metadata_mount())
     if cluster.spec.tls.admin_api.enabled:
         mounts.append({"name": ADMIN_TLS, "mountPath": config.ADMIN_TLS_DIRECTORY, "readOnly": True})
@@ -100,14 +100,26 @@ def volumes(cluster: ClusterView, config_name: str) -> list[dict[str, Any]]:
     if config.demands_client_token(cluster):
         secret = {"secretName": naming.client_token(cluster.name), "defaultMode": 0o440}
         found.append({"name": CLIENT_TOKEN, "secret": secret})
-    if is_protected(cluster):
-        found.append(metadata_volume(cluster, "ca.crt"))
+    if (access := metadata_access(cluster)) is not None:
+        found.append(access)
     if cluster.spec.tls.admin_api.enabled:
         secret = {"secretName": admin_tls_secret(cluster), "defaultMode": 0o440}
         found.append({"name": ADMIN_TLS, "secret": secret})
     if cluster.spec.tls.enabled:
         found.append({"name": TLS, "secret": {"secretName": tls_secret(cluster), "defaultMode": 0o440}})
     return found
+
+
+def metadata_access(cluster: ClusterView) -> dict[str, Any] | None:
+    """The volume of a client of a metadata service that the operator runs; None: it needs nothing of the operator's."""
+    if is_etcd(cluster):
+        return tls_files(naming.metadata_client(cluster.name))
+    return metadata_volume(cluster, "ca.crt") if is_protected(cluster) else None
+
+
+def tls_files(secret: str) -> dict[str, Any]:
+    """A certificate for the connections of a metadata service, with its key and its authority."""
+    return {"name": METADATA, "secret": {"secretName": secret, "defaultMode": 0o440}}
 
 
 def metadata_volume(cluster: ClusterView, *files: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from bookie_operator.builders.common import Manifest, key_of, object_hash, stamped
 from bookie_operator.crds import names
-from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet, Evictions
+from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredMembers, DesiredStatefulSet, Evictions
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class DesiredObjects:
     """Names of Secrets that pods mount and cert-manager fills."""
     missing: tuple[str, ...] = ()
     """Kinds that `spec` asks for and this Kubernetes does not know, each with its remedy."""
+    members: DesiredMembers | None = None
 
     @cached_property
     def objects(self) -> Mapping[str, Manifest]:
@@ -147,6 +148,7 @@ class DesiredObjects:
             bookie_id_suffix=self.bookie_id_suffix,
             issued=self.issued,
             missing=self.missing,
+            members=self.members,
         )
 
 

@@ -24,10 +24,12 @@ NAME: Final = "network-location"
 _VOLUME: Final = f"{OWN_VOLUME}pod"
 _DIRECTORY: Final = "/etc/podkeeper/pod"
 _ANNOTATIONS: Final = "annotations"
+ANNOTATIONS: Final = f"{_DIRECTORY}/{_ANNOTATIONS}"
+"""File with the annotations of the pod, where `volume` is mounted."""
 _SECONDS: Final = 60
 _WAIT: Final = f"""\
 for second in $(seq {_SECONDS}); do
-  if grep -q '^{names.NETWORK_LOCATION}=' {_DIRECTORY}/{_ANNOTATIONS}; then exit 0; fi
+  if grep -q '^{names.NETWORK_LOCATION}=' {ANNOTATIONS}; then exit 0; fi
   sleep 1
 done
 echo 'the operator did not tell the zone of this node within {_SECONDS} s: the bookie starts without a zone'
@@ -49,11 +51,15 @@ def init_container(cluster: ClusterView, context: BuildContext) -> dict[str, Any
         "imagePullPolicy": cluster.spec.image_pull_policy,
         "command": ["/bin/sh", "-ec", _WAIT],
         "securityContext": dict(READ_ONLY_CONTAINER),
-        "volumeMounts": [{"name": _VOLUME, "mountPath": _DIRECTORY, "readOnly": True}],
+        "volumeMounts": [mount()],
     }
     if cluster.spec.pod.resources:
         made["resources"] = dict(cluster.spec.pod.resources)
     return made
+
+
+def mount() -> dict[str, Any]:
+    return {"name": _VOLUME, "mountPath": _DIRECTORY, "readOnly": True}
 
 
 def volume() -> dict[str, Any]:

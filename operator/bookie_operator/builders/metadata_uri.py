@@ -41,9 +41,25 @@ def _asked_for(cluster: ClusterView) -> str:
     if service.type is MetadataServiceKind.EMBEDDED:
         host = metadata_host(cluster)
         return f"embedded://{host}:{naming.METADATA_PORT}{service.root_path}"
+    if service.type is MetadataServiceKind.ETCD:
+        targets = ",".join(f"{host}:{naming.ETCD_PORT}" for host in member_hosts(cluster).values())
+        return f"etcd://{targets}{service.root_path}"
     return f"{service.uri.rstrip('/')}{service.root_path}"
 
 
 def metadata_host(cluster: ClusterView) -> str:
-    """Return the host of an embedded service."""
+    """Return the host of a service that the operator runs: of all its pods."""
     return f"{naming.metadata(cluster.name)}.{cluster.namespace}.svc"
+
+
+def is_etcd(cluster: ClusterView) -> bool:
+    """Return whether the operator runs an etcd for the cluster."""
+    return cluster.spec.metadata_service.type is MetadataServiceKind.ETCD
+
+
+def member_hosts(cluster: ClusterView) -> dict[str, str]:
+    """Return the host of each member of the etcd that the operator runs, by pod name; empty: it runs none."""
+    if not is_etcd(cluster):
+        return {}
+    pods = (naming.pod(naming.metadata(cluster.name), n) for n in range(cluster.spec.metadata_service.etcd.replicas))
+    return {pod: f"{pod}.{metadata_host(cluster)}" for pod in pods}

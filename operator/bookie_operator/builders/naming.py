@@ -20,6 +20,9 @@ BOOKIE_PORT: Final = 3181
 GRPC_PORT: Final = 3182
 HTTP_PORT: Final = 8000
 METADATA_PORT: Final = 2281
+ETCD_PORT: Final = 2379
+ETCD_PEER_PORT: Final = 2380
+ETCD_METRICS_PORT: Final = 2381
 
 BOOKIE: Final = "bookie"
 AUTORECOVERY: Final = "autorecovery"
@@ -98,8 +101,13 @@ def metadata_token(cluster: str) -> str:
 
 
 def metadata_certificate(cluster: str) -> str:
-    """Secret with the certificate of the embedded metadata service."""
+    """Secret with the certificate of a metadata service that the operator runs."""
     return f"{cluster}-metadata-tls"
+
+
+def metadata_client(cluster: str) -> str:
+    """Secret with the certificate that clients show to the etcd that the operator runs."""
+    return f"{cluster}-metadata-client"
 
 
 def admin_certificate(cluster: str) -> str:

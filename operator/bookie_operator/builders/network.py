@@ -26,7 +26,7 @@ from bookie_operator.builders.common import MANAGER, Manifest, manifest, selecto
 from bookie_operator.builders.container import admin_tls_secret, http_port, tls_secret
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.jobs import common as jobs
-from bookie_operator.builders.metadata_uri import metadata_service_uri, moves_to
+from bookie_operator.builders.metadata_uri import is_etcd, metadata_service_uri, moves_to
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import MetadataServiceKind
 from bookie_operator.world.model import ClusterView
@@ -60,7 +60,22 @@ def network_policies(cluster: ClusterView, context: BuildContext) -> list[Manife
     if cluster.spec.metadata_service.type is MetadataServiceKind.EMBEDDED:
         metadata = _rule(_peers(cluster, cluster.spec.network_policy.clients), naming.METADATA_PORT)
         policies.append(_policy(cluster, naming.metadata(cluster.name), naming.METADATA, [metadata]))
+    if is_etcd(cluster):
+        policies.append(_policy(cluster, naming.metadata(cluster.name), naming.METADATA, _of_etcd(cluster, context)))
     return policies
+
+
+def _of_etcd(cluster: ClusterView, context: BuildContext) -> list[dict[str, Any]]:
+    clients = [*_peers(cluster, cluster.spec.network_policy.clients), _operator(context)]
+    return [
+        _rule(clients, naming.ETCD_PORT),
+        _rule([_members(cluster)], naming.ETCD_PEER_PORT),
+        _rule(_peers(cluster, cluster.spec.network_policy.metrics_from), naming.ETCD_METRICS_PORT),
+    ]
+
+
+def _members(cluster: ClusterView) -> dict[str, Any]:
+    return {"podSelector": {"matchLabels": selector(cluster, naming.METADATA)}}
 
 
 def _peers(cluster: ClusterView, given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -86,6 +101,7 @@ def _egress(cluster: ClusterView) -> Manifest:
         {"ports": dns},
         {"ports": _tcp(*metadata_ports(cluster))},
         {"ports": _tcp(naming.BOOKIE_PORT, naming.HTTP_PORT), "to": [EVERY_POD]},
+        *([{"ports": _tcp(naming.ETCD_PEER_PORT), "to": [_members(cluster)]}] if is_etcd(cluster) else []),
         *cluster.spec.network_policy.egress,
     ]
     spec = {

@@ -23,7 +23,7 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from bookie_operator.builders import commands, in_place, location, naming
 from bookie_operator.builders.claims import (
@@ -37,6 +37,7 @@ from bookie_operator.builders.common import (
     CONTAINER_SECURITY,
     Manifest,
     account_name,
+    apart,
     common_pod_spec,
     content_hash,
     environment,
@@ -52,7 +53,7 @@ from bookie_operator.builders.desired_objects import BookieSet
 from bookie_operator.builders.inputs import inputs_hash, record
 from bookie_operator.builders.zones import ZoneShare, shares, spreads_over_zones
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import BookieClusterSpec, Nodes
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.planner.desired import Evictions
 from bookie_operator.world.model import ClusterView
 
@@ -122,9 +123,6 @@ def budget(cluster: ClusterView, evictions: Evictions) -> Manifest:
     return manifest(
         cluster, "policy/v1", "PodDisruptionBudget", naming.bookies(cluster.name), naming.BOOKIE, {"spec": spec}
     )
-
-
-HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 def pod_labels(cluster: ClusterView, share: ZoneShare) -> dict[str, str]:
@@ -210,16 +208,9 @@ def _data_mounts(spec: BookieClusterSpec) -> list[dict[str, Any]]:
 def _affinity(cluster: ClusterView) -> dict[str, Any]:
     """Return what the user asks for, and that no two bookies share a node, or not where there are more."""
     given = cluster.spec.pod.affinity
-    apart = given.get("podAntiAffinity") or {}
-    term: dict[str, Any] = {
-        "topologyKey": HOSTNAME,
-        "labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)},
-    }
-    rule = "requiredDuringSchedulingIgnoredDuringExecution"
-    if cluster.spec.placement.nodes is Nodes.SHARED:
-        rule = "preferredDuringSchedulingIgnoredDuringExecution"
-        term = {"weight": 100, "podAffinityTerm": term}
-    return {**given, "podAntiAffinity": {**apart, rule: [term, *(apart.get(rule) or [])]}}
+    others = given.get("podAntiAffinity") or {}
+    own = {rule: [*terms, *(others.get(rule) or [])] for rule, terms in apart(cluster, naming.BOOKIE).items()}
+    return {**given, "podAntiAffinity": {**others, **own}}
 
 
 def _spread(cluster: ClusterView, share: ZoneShare) -> list[dict[str, Any]]:

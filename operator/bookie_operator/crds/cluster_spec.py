@@ -99,24 +99,40 @@ class Monitoring(Model):
 class MetadataServiceKind(StrEnum):
     EXTERNAL = "External"
     EMBEDDED = "Embedded"
+    ETCD = "Etcd"
+
+
+class Etcd(Model):
+    """The etcd that the operator runs for the cluster, with `type: Etcd`. `replicas` cannot be changed."""
+
+    replicas: Annotated[int, Field(ge=1, le=5)] = 3
+    """Members: 1, 3 or 5. The metadata can be read and written while more than half of them serve; with 1 the loss of
+    its volume is the loss of the cluster."""
+    image: Words = "gcr.io/etcd-development/etcd:v3.6.5"
+    """Image with etcd 3.4 or newer. Another one reaches the members one after the other. etcd goes to the next minor
+    version only, and never back."""
+    resources: Freeform = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
+    """Requests and limits of each member's container."""
 
 
 class MetadataService(Model):
     """The service in which the cluster keeps what its clients and bookies agree on. Once it exists only `uri` can be
-    changed, to other servers of the same service."""
+    changed, to other servers of the same service, and image and resources of `etcd`."""
 
     type: MetadataServiceKind = MetadataServiceKind.EXTERNAL
-    """`External`: a ZooKeeper, etcd or Oxia of yours. `Embedded`: one pod that the operator runs, for development
-    only."""
+    """`External`: a ZooKeeper, etcd or Oxia of yours. `Etcd`: an etcd that the operator runs. `Embedded`: one pod that
+    the operator runs, for development only."""
     uri: Annotated[str, Field(max_length=1024)] = ""
     """Address of an external one, without the root: `zk+hierarchical://zk-0:2181;zk-1:2181`,
     `etcd://etcd-0:2379,etcd-1:2379`; of Oxia with the namespace, `oxia://oxia:6648/default`."""
     root_path: Annotated[str, Field(max_length=255, pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")] = "/ledgers"
     """One root is one cluster."""
     size: Quantity = "2Gi"
-    """Volume of an embedded one."""
+    """Volume of an embedded one, or of each member of `etcd`. Two fifths of it, and 8Gi at most, are for etcd's
+    database."""
     storage_class_name: Words | None = None
-    """Storage class of an embedded one's volume; without: the default class."""
+    """Storage class of these volumes; without: the default class."""
+    etcd: Etcd = Etcd()
 
 
 class Durability(Model):
@@ -334,8 +350,8 @@ class NetworkPolicy(Model):
     enabled: bool = True
     """If false, every pod that has a route may reach them."""
     clients: Annotated[list[Freeform], Field(max_length=32)] = []
-    """Peers of a NetworkPolicy that may use the ports of clients, beside the cluster's own pods: 3181, 3182, that of an
-    embedded metadata service. Brokers and writers belong here. Empty: every pod of the namespace."""
+    """Peers of a NetworkPolicy that may use the ports of clients, beside the cluster's own pods: 3181, 3182, that of a
+    metadata service which the operator runs. Brokers and writers belong here. Empty: every pod of the namespace."""
     metrics_from: Annotated[list[Freeform], Field(max_length=32)] = []
     """Peers that may use port 8000, with metrics, probes and the admin API; empty: every pod of the namespace."""
     egress: Annotated[list[Freeform], Field(max_length=32)] = []

@@ -45,6 +45,7 @@ class OperationType(StrEnum):
     REPLACE = "Replace"
     AUDIT = "Audit"
     DELETE = "Delete"
+    METADATA = "Metadata"
 
 
 class Operation(StatusModel):
@@ -193,6 +194,33 @@ class StorageStatus(StatusModel):
     """Growth of the volumes of the index, if it has its own."""
 
 
+class MemberState(StrEnum):
+    SERVING = "Serving"
+    AWAY = "Away"
+    LOST = "Lost"
+    UNKNOWN = "Unknown"
+
+
+class MemberStatus(StatusModel):
+    """One member of the etcd that the operator runs."""
+
+    name: Words
+    """Name of its pod."""
+    state: MemberState = MemberState.UNKNOWN
+    """`Serving`: it belongs to a majority. `Away`: it does not answer, or knows no leader. `Lost`: its volume is empty.
+    `Unknown`: no majority tells."""
+    leader: bool = False
+    """True if it leads the others."""
+    version: Words = ""
+    """Version of etcd that it runs, when it was last asked."""
+    space_used_percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Use of the space that its database may have, in steps of 5."""
+    claim_uid: Words = ""
+    """UID of the claim that its data are on."""
+    message: Message = ""
+    """Fault, in words."""
+
+
 class BookieClusterStatus(StatusModel):
     """The observed state, and the operation that is under way."""
 
@@ -217,6 +245,8 @@ class BookieClusterStatus(StatusModel):
     metadata_protected: bool = False
     """True if an embedded metadata service demands the token in Secret `CLUSTER-metadata-token`, over TLS: that of a
     cluster that was made by an operator which makes one."""
+    metadata_members: Annotated[list[MemberStatus], Field(max_length=5)] = []
+    """Members of the etcd that the operator runs."""
     version: VersionStatus = VersionStatus()
     revision: RevisionStatus = RevisionStatus()
     ledgers: LedgersStatus = LedgersStatus()

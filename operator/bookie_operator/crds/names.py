@@ -19,7 +19,7 @@ INSTANCE_ID: Final = f"{GROUP}/instance-id"
 ZONE: Final = f"{GROUP}/zone"
 """Label of StatefulSets, pods and claims: the zone, where there are several."""
 VOLUME: Final = f"{GROUP}/volume"
-"""Label of claims: `journal`, `ledger` or `index`."""
+"""Label of claims: `journal`, `ledger` or `index`; `metadata` of those of the metadata service."""
 RETIRED: Final = f"{GROUP}/retired"
 """Label of claims whose bookie was taken out, after the proof; the annotation of the same name has the proof."""
 
@@ -42,6 +42,10 @@ RENEW_AT: Final = f"{GROUP}/renew-at"
 
 NETWORK_LOCATION: Final = f"{GROUP}/network-location"
 """Annotation of pods of bookies: `/ZONE`, from the label of their node; empty if the node has no such label."""
+
+ETCD_START: Final = f"{GROUP}/etcd-start"
+"""Annotation of pods of etcd whose volume is empty: `new`, they are the first members; `existing`, they are members
+that were added for a lost one. Without it nothing starts on an empty volume."""
 
 TAKEN_OVER: Final = f"{GROUP}/taken-over"
 """Annotation of pods that an earlier StatefulSet made, and that were taken over in place: nothing of ours runs in

@@ -223,8 +223,9 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "",
         f"{_NEW} || ({_same('metadataService', 'type', 'rootPath', 'size')} && "
-        f"{same_if_given('spec.metadataService.storageClassName')})",
-        "cannot be changed but for uri: the cluster's ledgers are listed there; put it back, or make a new cluster",
+        f"{_same('metadataService', 'etcd.replicas')} && {same_if_given('spec.metadataService.storageClassName')})",
+        "cannot be changed but for uri, and image and resources of etcd: the cluster's ledgers are listed there; put "
+        "it back, or make a new cluster",
         field="spec.metadataService",
     ),
     Rule(
@@ -294,7 +295,7 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         f"self.type != 'External' || self.uri.matches('{URI_PATTERN}')",
         "an external metadata service needs a URI such as zk+hierarchical://zk-0:2181;zk-1:2181, "
         "etcd://etcd-0:2379,etcd-1:2379 or oxia://oxia:6648/NAMESPACE, without a path (that is rootPath) and without "
-        "credentials (those are in config); for a development cluster set type: Embedded",
+        "credentials (those are in config); to have the operator run an etcd set type: Etcd",
         field="uri",
     ),
     Rule(
@@ -306,9 +307,21 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "spec.metadataService",
-        "self.type != 'Embedded' || size(self.uri) == 0",
-        "an embedded metadata service has no URI of yours: remove it, or set type: External",
+        "self.type == 'External' || size(self.uri) == 0",
+        "a metadata service that the operator runs has no URI of yours: remove it, or set type: External",
         field="uri",
+    ),
+    Rule(
+        "spec.metadataService",
+        "self.type != 'Etcd' || !isQuantity(self.size) || !quantity(self.size).isLessThan(quantity('1Gi'))",
+        "must be 1Gi or more with type: Etcd, which keeps its log there too",
+        field="size",
+    ),
+    Rule(
+        "spec.metadataService.etcd",
+        "self.replicas != 2 && self.replicas != 4",
+        "must be 1, 3 or 5: another member than an odd one bears no further loss",
+        field="replicas",
     ),
     Rule(
         "spec.metadataService",

@@ -44,6 +44,8 @@ _NEEDED: Final = frozenset({"operation", "operationsBegun", "instanceId", "recor
 """Fields of the status on which decisions rest."""
 _TOKENS: Final = "grpcServerAuthTokenFile"
 _LOGINS: Final = "bookieAuthProviderFactoryClass"
+_MEMBERS: Final = frozenset({1, 3, 5})
+_LEAST_OF_ETCD: Final = 2**30
 _URI: Final = re.compile(r"((zk(\+[a-z]+)?|etcd)://[^/@?#\s]+|oxia://[^/@?#\s]+/[^/@?#\s]+)/?")
 
 
@@ -111,7 +113,14 @@ def _metadata(spec: BookieClusterSpec) -> Iterator[str]:
                 "without a path (that is rootPath) and without credentials"
             )
     elif service.uri:
-        yield "spec.metadataService.uri: an embedded metadata service has none; remove it, or set type: External"
+        yield "spec.metadataService.uri: one that the operator runs has none; remove it, or set type: External"
+    if service.type is MetadataServiceKind.ETCD:
+        size = known_bytes(service.size)
+        if size is not None and size < _LEAST_OF_ETCD:
+            yield "spec.metadataService.size: must be 1Gi or more with type: Etcd, which keeps its log there too"
+    if service.etcd.replicas not in _MEMBERS:
+        yield "spec.metadataService.etcd.replicas: must be 1, 3 or 5; give one of them"
+    yield from resource_faults("spec.metadataService.etcd.resources", service.etcd.resources)
     parts = service.root_path.split("/")[1:]
     if {"", ".", ".."} & set(parts) or parts[0] == "zookeeper":
         yield (

@@ -6,10 +6,11 @@ Threads: values; `ask_speakers` on the event loop.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_operator.api.admin import Admin, AdminUnreachable, Endpoint
+from bookie_operator.api.etcd import Etcd
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.planner.decision import Plan
@@ -43,6 +44,16 @@ class Execution:
     objects: DesiredObjects
     desired: Desired
     plan: Plan
+    own_etcd: Etcd | None = None
+    """The etcd that the operator runs; None: it runs none."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of its members by pod name."""
+
+    def etcd(self) -> Etcd:
+        """Raises Outdated: the operator runs no etcd."""
+        if self.own_etcd is None:
+            raise Outdated("the operator runs no etcd for this cluster")
+        return self.own_etcd
 
     @property
     def cluster(self) -> ClusterView:

@@ -29,6 +29,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.validation import is_older, is_version
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
 from bookie_operator.planner.actions import (
+    AddMember,
     ApplyObjects,
     ApplyTemplate,
     CreateStatefulSet,
@@ -38,9 +39,10 @@ from bookie_operator.planner.actions import (
     EvictPod,
     OrphanStatefulSet,
     RecordInputs,
+    RemoveMember,
     RestoreTemplate,
     ScaleStatefulSet,
-    TellLocation,
+    TellPod,
 )
 from bookie_operator.world.model import ClusterView
 
@@ -151,9 +153,17 @@ async def delete_pod(execution: Execution, action: DeletePod) -> None:
     await execution.kubernetes.delete(POD, execution.namespace, action.name, uid=action.uid)
 
 
-async def tell_location(execution: Execution, action: TellLocation) -> None:
-    patch = {"metadata": {"annotations": {names.NETWORK_LOCATION: action.location}}}
+async def tell_pod(execution: Execution, action: TellPod) -> None:
+    patch = {"metadata": {"annotations": {action.annotation: action.text}}}
     await execution.kubernetes.merge_exactly(POD, execution.namespace, action.name, action.uid, patch)
+
+
+async def remove_member(execution: Execution, action: RemoveMember) -> None:
+    await execution.etcd().remove_member(execution.members, action.member)
+
+
+async def add_member(execution: Execution, action: AddMember) -> None:
+    await execution.etcd().add_member(execution.members, action.peer_url)
 
 
 async def destroy_metadata(execution: Execution, action: DestroyMetadata) -> None:

@@ -68,9 +68,11 @@ def fault_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -
     return fault_of_mounts(pod, events)
 
 
-def bookie_runs(pod: Mapping[str, Any]) -> bool:
-    """Return whether the container of the bookie itself runs."""
-    return any(one.get("name") == NAME and "running" in (one.get("state") or {}) for one in _container_statuses(pod))
+def bookie_runs(pod: Mapping[str, Any], container: str = NAME) -> bool:
+    """Return whether the container of the bookie itself runs, or another one."""
+    return any(
+        one.get("name") == container and "running" in (one.get("state") or {}) for one in _container_statuses(pod)
+    )
 
 
 def elsewhere(pod: Mapping[str, Any]) -> bool:

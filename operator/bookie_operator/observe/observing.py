@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from bookie_operator.api.admin import Admin, Endpoint
 from bookie_operator.api.errors import Absent, Forbidden
+from bookie_operator.api.etcd import Etcd
 from bookie_operator.api.kinds import (
     BUDGET,
     CERTIFICATE,
@@ -49,7 +50,7 @@ from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.identity import recorded_bookies
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
-from bookie_operator.observe import others, pods_facts, volumes, workloads
+from bookie_operator.observe import members, others, pods_facts, volumes, workloads
 from bookie_operator.observe.drift import drift
 from bookie_operator.observe.faults import elsewhere, fits_nowhere, refusals, starts_slowly
 from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
@@ -79,6 +80,8 @@ class Sources:
     """None: nodes and storage classes are not asked for at all; a namespaced operator may not."""
     taken: Mapping[str, str] = field(default_factory=dict)
     """Secrets with tokens that have another owner, as `World.taken` names them."""
+    etcd: Etcd | None = None
+    """The etcd that the operator runs; None: it runs none."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Observed:
     """Endpoints by pod name."""
     tellers: tuple[Endpoint, ...]
     """Pods that answer for the cluster; the one that gave the facts of the snapshot comes first."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of the members of etcd that run, by pod name."""
     expired_tasks: tuple[tuple[str, str], ...] = ()
     """Name and UID of the cluster's tasks that were to be deleted by now."""
 
@@ -130,10 +135,12 @@ async def observe(
     reachable = pods_facts.endpoints(read.pods, sources.admin_port)
     candidates = pods_facts.tellers(read.pods, reachable)
     by_bookie = {pod["metadata"]["name"]: reachable.get(pod["metadata"]["name"]) for pod in bookies}
-    (facts, teller, problem), bookie_facts, views = await asyncio.gather(
+    own_members, member_hosts = members.members(read.pods, desired)
+    (facts, teller, problem), bookie_facts, views, etcd = await asyncio.gather(
         pods_facts.cluster_facts(sources.admin, candidates),
         pods_facts.bookie_facts(sources.admin, by_bookie),
         _pod_views(sources.kubernetes, cluster.namespace, bookies, read, now),
+        members.facts(sources.etcd, member_hosts),
     )
     found = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
     tasks, outlived_tasks = others.task_views(read.tasks, cluster)
@@ -184,9 +191,11 @@ async def observe(
         spec_errors=spec_errors,
         autorecovery=_deployment(read, desired.autorecovery.key, naming.AUTORECOVERY),
         gateway=_deployment(read, desired.gateway.key, naming.GATEWAY),
+        members=own_members,
+        etcd=etcd,
     )
     ordered = [teller, *(each for each in candidates if each != teller)] if teller else candidates
-    return Observed(world, reachable, tuple(ordered), others.expired_tasks(read.tasks, cluster.name, now))
+    return Observed(world, reachable, tuple(ordered), member_hosts, others.expired_tasks(read.tasks, cluster.name, now))
 
 
 def _nodes(read: _Read, cluster: ClusterView) -> dict[str, NodeView] | None:

@@ -147,13 +147,30 @@ class DeletePod:
 
 
 @dataclass(frozen=True)
-class TellLocation:
-    """Write the location of its node into an annotation of the pod, which waits for it."""
+class TellPod:
+    """Write an annotation of the pod, for which an init container of it waits."""
 
     name: str
     uid: str
-    location: str
-    """`/ZONE`; empty: its node has no zone."""
+    annotation: str
+    text: str | None
+    """None: take it away."""
+
+
+@dataclass(frozen=True)
+class RemoveMember:
+    """Take a member that lost its volume out of etcd's list."""
+
+    pod: str
+    member: int
+
+
+@dataclass(frozen=True)
+class AddMember:
+    """Add a member to etcd's list in place of the one that was taken out."""
+
+    pod: str
+    peer_url: str
 
 
 @dataclass(frozen=True)
@@ -264,7 +281,9 @@ Action = (
     | RetireClaim
     | EvictPod
     | DeletePod
-    | TellLocation
+    | TellPod
+    | RemoveMember
+    | AddMember
     | SetReadOnly
     | BeginDrain
     | UndoDrain

@@ -57,6 +57,19 @@ class DesiredDeployment:
 
 
 @dataclass(frozen=True)
+class DesiredMembers:
+    """The etcd that the operator runs."""
+
+    stateful_set: str
+    template_hash: str
+    """Hash of the pod template."""
+    peer_urls: Mapping[str, str]
+    """Address among members by pod name, for each member."""
+    quota: int
+    """Bytes that its database may have."""
+
+
+@dataclass(frozen=True)
 class Desired:
     stateful_sets: tuple[DesiredStatefulSet, ...]
     support: Mapping[str, str]
@@ -99,6 +112,8 @@ class Desired:
     missing: tuple[str, ...] = ()
     """Kinds that `spec` asks for and this Kubernetes does not know, each with its remedy: everything else goes on
     without."""
+    members: DesiredMembers | None = None
+    """None: the operator runs no etcd."""
 
     @property
     def deployments(self) -> Mapping[str, str]:

@@ -10,6 +10,7 @@
     I10  a StatefulSet is left alone until its controller has caught up
     I11  replicas that others took away are put back before anything else
     I12  no pod that is all that keeps a deleted claim is stopped, unless its bookie is replaced
+    I13  etcd's list of members changes only for a pod whose volume is empty, and a majority of the others serves
 
 I6 (no sleeping), and that no pod is deleted by force, follow from the actions that there are; I9 (claims are retained
 by StatefulSets) is the builders'. A paused cluster and one with another instance id are not changed at all.
@@ -26,6 +27,7 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import (
     Action,
+    AddMember,
     AdoptClaim,
     ApplyObjects,
     ApplyTemplate,
@@ -40,22 +42,33 @@ from bookie_operator.planner.actions import (
     ModifyClaim,
     OrphanStatefulSet,
     RecordState,
+    RemoveMember,
     RestoreTemplate,
     RetireClaim,
     ScaleStatefulSet,
     SetReadOnly,
-    TellLocation,
+    TellPod,
     UpdateTask,
 )
 from bookie_operator.planner.decision import Act, Finish, Plan, Record, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import delete
+from bookie_operator.planner.flows import delete, members
 from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import World
 
 _OF_OPERATIONS: Final = (ApplyTemplate, EvictPod, BeginDrain, DeleteCookie, ExpandClaim, ModifyClaim, SetReadOnly)
 _ON_SETS: Final = (ScaleStatefulSet, ApplyTemplate, RestoreTemplate, OrphanStatefulSet)
-_HARMLESS: Final = (ApplyObjects, CreateStatefulSet, RecordState, DeleteObject, UpdateTask, AdoptClaim, TellLocation)
+_HARMLESS: Final = (
+    ApplyObjects,
+    CreateStatefulSet,
+    RecordState,
+    DeleteObject,
+    UpdateTask,
+    AdoptClaim,
+    TellPod,
+    AddMember,
+    RemoveMember,
+)
 
 
 def check(world: World, desired: Desired, plan: Plan) -> list[str]:
@@ -156,8 +169,8 @@ def _seen(world: World, desired: Desired, action: Action) -> Iterator[str]:
     match action:
         case DeleteClaim() | RetireClaim() | ExpandClaim() | ModifyClaim() | AdoptClaim():
             seen = {(one.name, one.uid) for one in world.claims}
-        case DeletePod() | EvictPod() | TellLocation():
-            seen = {(one.name, one.uid) for one in world.pods}
+        case DeletePod() | EvictPod() | TellPod():
+            seen = {(one.name, one.uid) for one in (*world.pods, *world.members)}
         case OrphanStatefulSet():
             seen = {(one.name, one.uid) for one in world.stateful_sets}
         case DeleteObject(key=key, uid=uid):
@@ -206,6 +219,20 @@ def _kept(world: World, desired: Desired, action: Action) -> Iterator[str]:
         yield f"I12: {action} would let a deleted claim go"
 
 
+def _majority(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I13."""
+    if not isinstance(action, RemoveMember | AddMember):
+        return
+    if not any(one.name == action.pod and one.awaits_start for one in world.members):
+        yield f"I13: {action}, whose volume is not known to be empty"
+    listed = world.etcd.members if world.etcd is not None else ()
+    others = [each.id for each in listed if not isinstance(action, RemoveMember) or each.id != action.member]
+    serving = members.serving_ids(world.etcd) if world.etcd is not None else frozenset()
+    most = max(len(listed), len(others) + isinstance(action, AddMember))
+    if sum(each in serving for each in others) < most // 2 + 1:
+        yield f"I13: {action} without a majority of {most}"
+
+
 def _caught_up(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I10."""
     if isinstance(action, _ON_SETS):
@@ -233,6 +260,7 @@ _RULES: Final[tuple[Callable[[World, Desired, Action], Iterator[str]], ...]] = (
     _one_down,
     _serving,
     _kept,
+    _majority,
     _caught_up,
     _put_back,
 )

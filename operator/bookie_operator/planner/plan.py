@@ -30,6 +30,8 @@ from bookie_operator.planner.flows import (
     expand,
     garbage,
     location,
+    members,
+    metadata_rollout,
     move,
     repair,
     replicas,
@@ -52,6 +54,7 @@ FLOWS: Final[Mapping[OperationType, Flow]] = {
     OperationType.EXPAND: expand,
     OperationType.REPLACE: repair,
     OperationType.AUDIT: tasks,
+    OperationType.METADATA: metadata_rollout,
     OperationType.DELETE: delete,
 }
 """Flows that go on with an operation, and say what its passes have to read."""
@@ -62,6 +65,7 @@ FIRST: Final[tuple[Rule, ...]] = (
     support.begin,
     create.adopted_claims,
     support.certificates,
+    members.begin,
     create.metadata,
     create.stateful_sets,
     lambda world, _: replicas.begin(world),
@@ -75,10 +79,13 @@ FIRST: Final[tuple[Rule, ...]] = (
 CHANGES: Final[tuple[Rule, ...]] = (
     support.names_taken,
     support.unstable,
+    members.replace,
+    members.broken,
     disruption.blocked,
     move.begin,
     expand.begin,
     volume_attributes.waiting,
+    metadata_rollout.begin,
     *giving_way.ORDER,
     tasks.begin,
     support.autorecovery,
@@ -94,6 +101,7 @@ SAFETY: Final[tuple[Rule, ...]] = (lambda world, _: replicas.begin(world), disru
 """Rules that protect data, whatever else is wrong: copies spread over zones too."""
 
 BESIDE: Final[tuple[Rule, ...]] = (
+    members.replace,
     lambda world, _: tasks.accept(world),
     rollout.mend_beside,
     support.down_deployments,
@@ -247,7 +255,9 @@ def unsteady(world: World, desired: Desired) -> Wait | None:
 
     The first thing that is not as it should be; None: all is well.
     """
-    return _pods(world) or _metadata(world, desired) or _replication(world) or _gateways(world)
+    return (
+        _pods(world) or _members(world, desired) or _metadata(world, desired) or _replication(world) or _gateways(world)
+    )
 
 
 def _pods(world: World) -> Wait | None:
@@ -263,6 +273,11 @@ def _pods(world: World) -> Wait | None:
 def _ready(world: World, name: str) -> bool:
     found = view.pod(world, name)
     return found is not None and found.ready and not found.deleting
+
+
+def _members(world: World, desired: Desired) -> Wait | None:
+    away = members.away(world, desired.members) if desired.members is not None else []
+    return Wait("MembersAway", f"waits for members of etcd to serve: {_listed(away)}", seconds=5.0) if away else None
 
 
 def _metadata(world: World, desired: Desired) -> Wait | None:

@@ -94,6 +94,9 @@ async def see(
     except Exception as exc:
         return errors or (f"spec: no objects can be made of it ({type(exc).__name__})",)
     desired = objects.desired()
+    if desired.members is not None:  # they speak gRPC, and only the operator has a way to them
+        desired = replace(desired, members=None)
+        doubts.append("the members of etcd were not asked: the plan leaves out what is about them")
     token = await _token(api, view.name, doubts)
     async with session_to(await pods_of(api, view.name), open_socket) as session:
         admin = Admin(session, token, trust=trust_of(api, view.name), timeout_s=_ADMIN_TIMEOUT_S)

@@ -1,11 +1,12 @@
-"""The certificates of a cluster's admin API and of its embedded metadata service.
+"""The certificates of a cluster's admin API and of the metadata service that the operator runs.
 
-The first is the operator's, made and renewed here, or one of the user's or of cert-manager, which is judged; the second
-is always the operator's.
+The first is the operator's, made and renewed here, or one of the user's or of cert-manager, which is judged; the others
+are always the operator's.
 
     CLUSTER-admin-ca     tls.crt, tls.key            the authority: no pod mounts it
     CLUSTER-admin-tls    tls.crt, tls.key, ca.crt    what pods mount, and read again when it changes
     CLUSTER-metadata-tls                             the same of the metadata service; others mount ca.crt alone
+    CLUSTER-metadata-client                          the same of clients of etcd, which has to know them
 
 An authority that follows another one has its key, so what either signed is good with both. One that was lost is
 followed by a stranger: then `ca.crt` has the last one too, until the pods serve what the new one signed.
@@ -31,12 +32,21 @@ from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import content_hash, is_outlived, is_own, manifest, owner_of
 from bookie_operator.builders.container import admin_tls_secret
-from bookie_operator.builders.metadata_uri import is_protected, metadata_host
+from bookie_operator.builders.metadata_uri import is_etcd, is_protected, member_hosts, metadata_host
 from bookie_operator.builders.network import dns_names
 from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.crds import names
 from bookie_operator.executor.workloads import apply_own
-from bookie_operator.reconcile.certificates import CertificateError, Pair, fault_of, make_authority, make_certificate
+from bookie_operator.reconcile.certificates import (
+    CLIENT,
+    SERVER,
+    CertificateError,
+    Pair,
+    Uses,
+    fault_of,
+    make_authority,
+    make_certificate,
+)
 from bookie_operator.world.model import ClusterView
 
 _log = structlog.get_logger(__name__)
@@ -69,10 +79,19 @@ class AdminCertificates:
         return (*await self._of_admin(kubernetes, cluster, now), *await self._of_metadata(kubernetes, cluster, now))
 
     async def _of_metadata(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> tuple[str, ...]:
-        if not is_protected(cluster):
-            return ()
-        name, remedy = naming.metadata_certificate(cluster.name), "give what is there another name"
-        return await _keep_own(kubernetes, cluster, name, [metadata_host(cluster)], now, "spec.metadataService", remedy)
+        hosts = [metadata_host(cluster), *member_hosts(cluster).values()]
+        server, client = naming.metadata_certificate(cluster.name), naming.metadata_client(cluster.name)
+        wanted: dict[str, tuple[list[str], Uses]] = {}
+        if is_protected(cluster):
+            wanted = {server: (hosts, SERVER)}
+        elif is_etcd(cluster):  # members are each other's clients
+            wanted = {server: (hosts, SERVER | CLIENT), client: ([client], CLIENT)}
+        faults: list[str] = []
+        for name, (names_in_it, uses) in wanted.items():
+            remedy = "give what is there another name"
+            at = "spec.metadataService"
+            faults += await _keep_own(kubernetes, cluster, name, names_in_it, now, at, remedy, uses)
+        return tuple(faults)
 
     async def _of_admin(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> tuple[str, ...]:
         wanted = cluster.spec.tls.admin_api
@@ -116,7 +135,14 @@ class AdminCertificates:
 
 
 async def _keep_own(
-    kubernetes: Kubernetes, cluster: ClusterView, name: str, hosts: list[str], now: float, field: str, remedy: str
+    kubernetes: Kubernetes,
+    cluster: ClusterView,
+    name: str,
+    hosts: list[str],
+    now: float,
+    field: str,
+    remedy: str,
+    uses: Uses = SERVER,
 ) -> tuple[str, ...]:
     """Keep a certificate that is the operator's; return what `AdminCertificates.keep` returns."""
     if cluster.paused:
@@ -132,7 +158,7 @@ async def _keep_own(
     if _is_good(found, _PART, now, ",".join(hosts)):
         return ()
     try:
-        await _make(kubernetes, cluster, name, hosts, found, authority, now)
+        await _make(kubernetes, cluster, name, hosts, found, authority, now, uses)
     except CertificateError as exc:
         if found is not None:
             _log.error("the certificate cannot be renewed", cluster=cluster.name, secret=name, reason=str(exc))
@@ -149,9 +175,10 @@ async def _make(
     before: KubernetesObject | None,
     signed_by: KubernetesObject | None,
     now: float,
+    uses: Uses,
 ) -> None:
     authority = await _authority(kubernetes, cluster, signed_by, now)
-    made = await asyncio.to_thread(make_certificate, authority, name, hosts, CERTIFICATE_DAYS)
+    made = await asyncio.to_thread(make_certificate, authority, name, hosts, CERTIFICATE_DAYS, uses)
     first, end, _ = (secret_texts(before) or {}).get("ca.crt", "").partition(_END)
     last = first + end if end else ""
     known = "" if authority.certificate in last else last

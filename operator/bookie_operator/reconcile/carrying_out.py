@@ -19,6 +19,7 @@ import structlog
 
 from bookie_operator.api.admin import AdminError, AdminRefused
 from bookie_operator.api.errors import Forbidden, Invalid, KubernetesError
+from bookie_operator.api.etcd import EtcdError
 from bookie_operator.api.kinds import STATEFUL_SET
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.executor.carrying_out import carry_out
@@ -94,7 +95,7 @@ async def _act(context: OperatorContext, execution: Execution, decision: Act) ->
         return Outcome(cluster.status, plan, _OUTDATED_S)
     except Prohibited as exc:
         return _violated(context, execution, str(exc))
-    except (RefusedNow, KubernetesError, AdminError) as exc:
+    except (RefusedNow, KubernetesError, AdminError, EtcdError) as exc:
         log.warning("action failed", error=str(exc))
         context.metrics.failed(*key, type(exc).__name__)
         person = isinstance(exc, Invalid | Forbidden | AdminRefused)

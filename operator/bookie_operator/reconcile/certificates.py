@@ -23,6 +23,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+Uses = frozenset[x509.ObjectIdentifier]
+SERVER: Final[Uses] = frozenset({ExtendedKeyUsageOID.SERVER_AUTH})
+CLIENT: Final[Uses] = frozenset({ExtendedKeyUsageOID.CLIENT_AUTH})
 SKEW: Final = timedelta(minutes=5)
 """A certificate is valid so much earlier, for nodes whose clocks are behind."""
 _ROUNDS: Final = 10
@@ -75,8 +78,8 @@ def make_authority(name: str, days: int, key: str = "") -> Pair:
     return _pair(request.sign(own, hashes.SHA256()), own)
 
 
-def make_certificate(authority: Pair, name: str, hosts: Sequence[str], days: int) -> Pair:
-    """Make the certificate of a server that any of `hosts` names. Raises CertificateError."""
+def make_certificate(authority: Pair, name: str, hosts: Sequence[str], days: int, uses: Uses = SERVER) -> Pair:
+    """Make the certificate of a server or client that any of `hosts` names. Raises CertificateError."""
     try:
         issuer = x509.load_pem_x509_certificate(authority.certificate.encode())
         identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -86,7 +89,7 @@ def make_certificate(authority: Pair, name: str, hosts: Sequence[str], days: int
     request = _builder(_name(name), issuer.subject, own, days)
     request = request.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     request = request.add_extension(_usage("digital_signature"), critical=True)
-    request = request.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    request = request.add_extension(x509.ExtendedKeyUsage(sorted(uses, key=str)), critical=False)
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
     request = request.add_extension(signed_by, critical=False)
     names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])

@@ -33,7 +33,7 @@ from bookie_operator.builders.config import TOKEN_KEY, demands_client_token
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.identity import recorded_spec
-from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
+from bookie_operator.builders.metadata_uri import is_etcd, is_protected, metadata_host, metadata_service_uri
 from bookie_operator.builders.secrets import secret_data, secret_texts, token_in
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import WhenDeleted
@@ -226,7 +226,16 @@ async def _reconcile(
     plan = make_plan(observed.world, desired)
     _count(context, cluster, plan)
     execution = Execution(
-        context.kubernetes, sources.admin, observed.world, observed.endpoints, observed.tellers, objects, desired, plan
+        context.kubernetes,
+        sources.admin,
+        observed.world,
+        observed.endpoints,
+        observed.tellers,
+        objects,
+        desired,
+        plan,
+        own_etcd=sources.etcd,
+        members=observed.members,
     )
     outcome = await follow(context, execution)
     if observed.world.facts is not None and observed.tellers and not outcome.gone:
@@ -282,6 +291,10 @@ async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
         context.session, token_in(shown), trust=trust, timeout_s=context.settings.admin_timeout_s, now=context.now
     )
     groups = (await context.building()).api_groups
+    etcd = None
+    if is_etcd(cluster):
+        found = await context.kubernetes.find(SECRET, cluster.namespace, naming.metadata_client(cluster.name))
+        etcd = context.etcd(secret_texts(found), metadata_host(cluster))
     return Sources(
         context.kubernetes,
         admin,
@@ -289,6 +302,7 @@ async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
         admin_port=context.settings.admin_port,
         surroundings=context.surroundings,
         taken=taken,
+        etcd=etcd,
     )
 
 

@@ -28,6 +28,7 @@ from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Finish, Plan, Record, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import tasks
+from bookie_operator.status import metadata_members
 from bookie_operator.world.model import World
 
 TRUE: Final = "True"
@@ -42,6 +43,7 @@ _VERB: Final = {
     OperationType.REPLACE: "Repairing",
     OperationType.AUDIT: "Auditing",
     OperationType.DELETE: "Deleting",
+    OperationType.METADATA: "UpdatingMetadata",
 }
 _SUMMARY: Final = 240
 """Characters of the message of `Ready`, a column of `kubectl get -o wide`."""
@@ -79,6 +81,7 @@ def findings(world: World, desired: Desired, plan: Plan, operation: Operation | 
         _paused(world),
         _deletion_blocked(world, plan),
         _spare(world),
+        *_metadata(world, desired),
     ]
     only_a_task = isinstance(plan.decision, Act) and isinstance(plan.decision.action, UpdateTask)
     return [_as_it_was(world, each) for each in found] if only_a_task else found
@@ -307,6 +310,14 @@ def _deletion_blocked(world: World, plan: Plan) -> Finding:
         reason = "Paused" if world.cluster.paused else _blockers(plan)[0].reason
         return Finding("DeletionBlocked", TRUE, reason, _words(plan))
     return Finding("DeletionBlocked", FALSE, "NotBlocked" if world.cluster.deleting else "NotDeleted")
+
+
+def _metadata(world: World, desired: Desired) -> Iterator[Finding]:
+    """Yield the condition of etcd, where the operator runs one."""
+    if desired.members is not None and not world.cluster.deleting:
+        told = metadata_members.metadata_members(world, desired)
+        healthy, reason, message = metadata_members.health(world, desired.members, told)
+        yield Finding("MetadataHealthy", UNKNOWN if healthy is None else TRUE if healthy else FALSE, reason, message)
 
 
 def _spare(world: World) -> Finding:

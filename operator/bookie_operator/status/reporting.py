@@ -40,6 +40,8 @@ from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.operations import written
 from bookie_operator.status import conditions
+from bookie_operator.status.metadata_members import metadata_members
+from bookie_operator.status.steps import stepped
 from bookie_operator.world.facts import ClusterFacts
 from bookie_operator.world.model import PodFault, PodView, World
 
@@ -60,6 +62,7 @@ def status_after(
         "revision": revision(world, desired),
         "ledgers": ledgers(world.facts, before.ledgers),
         "storage": storage(world),
+        "metadata_members": metadata_members(world, desired),
         "bookies": bookies(world, desired, before.bookies, base.operation),
     }
     return base.model_copy(update=changes)
@@ -133,7 +136,6 @@ async def write_status(
     )
 
 
-_STEP: Final = 5
 _MESSAGES: Final = 100_000
 """Characters of the messages of all bookies: etcd takes 1.5 MiB, of which everything else needs its share."""
 _SHORTEST: Final = 60
@@ -262,7 +264,7 @@ def _bookie(
         cookie=_cookie(world, bookie_id, pod),
         pod_uid=pod.uid if pod else "",
         template_hash=pod.template_hash if pod else "",
-        disk_used_percent=_stepped(facts.used_percent if facts else None, before.disk_used_percent if before else None),
+        disk_used_percent=stepped(facts.used_percent if facts else None, before.disk_used_percent if before else None),
         ledgers_remaining=drain.ledgers_left if leaving and drain is not None else None,
         message=shortened(pod.fault_message, room) if pod else "",
     )
@@ -291,11 +293,3 @@ def _cookie(world: World, bookie_id: str, pod: PodView | None) -> CookieState | 
     if bookie_id not in world.facts.cookies:
         return CookieState.MISSING
     return CookieState.MATCH if bookie_id in world.facts.registered else None
-
-
-def _stepped(percent: float | None, before: int | None) -> int | None:
-    if percent is None:
-        return before
-    if before is not None and abs(percent - before) < _STEP:
-        return before
-    return min(100, max(0, round(percent / _STEP) * _STEP))

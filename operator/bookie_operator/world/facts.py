@@ -101,6 +101,45 @@ class Proof:
         )
 
 
+@dataclass(frozen=True)
+class Member:
+    """A member of the etcd that the operator runs, as its list has it."""
+
+    id: int
+    name: str
+    """Name of its pod; empty: it was added, and has never started."""
+    peer_urls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MemberHealth:
+    """The state of a member that answers, as it tells it."""
+
+    id: int
+    leader: int
+    """Id of the leader; 0: it knows none."""
+    version: str = ""
+    database_bytes: int = 0
+    errors: tuple[str, ...] = ()
+
+    @property
+    def full(self) -> bool:
+        """Return whether etcd's space is used up: it takes no writes."""
+        return any("NOSPACE" in each for each in self.errors)
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it belongs to a majority, and finds nothing wrong but that the space is used up."""
+        return self.leader != 0 and all("NOSPACE" in each for each in self.errors)
+
+
+@dataclass(frozen=True)
+class EtcdFacts:
+    members: tuple[Member, ...]
+    health: Mapping[str, MemberHealth]
+    """Health by pod name, of the members that answer."""
+
+
 class DrainPhase(StrEnum):
     ABSENT = "absent"
     """The bookie is not being drained."""

@@ -22,7 +22,15 @@ from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Outlook, Proof, SafetyFacts
+from bookie_operator.world.facts import (
+    BookieFacts,
+    ClusterFacts,
+    DrainFacts,
+    EtcdFacts,
+    Outlook,
+    Proof,
+    SafetyFacts,
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ class PodView:
     ready: bool = False
     running: bool = False
     bookie_runs: bool = False
-    """The bookie's own container runs, whatever others do: it may serve, also where the pod is not ready."""
+    """The container of the bookie, or of the member of etcd, runs, whatever others do: it may serve, also where the pod
+    is not ready."""
     deleting: bool = False
     template_hash: str = ""
     fault: PodFault = PodFault.NONE
@@ -122,6 +131,10 @@ class PodView:
     """Names of the ConfigMaps that it uses; empty: unknown."""
     awaits_location: bool = False
     """True if it still needs the zone of its node."""
+    awaits_start: bool = False
+    """True if it is a pod of etcd that found its volume empty: it needs the operator's word to start."""
+    told_start: bool = False
+    """True if it was given that word."""
 
 
 class ResizeState(StrEnum):
@@ -332,6 +345,10 @@ class World:
     also where they were not compared, which is while an operation runs."""
     autorecovery: DeploymentView = DeploymentView()
     gateway: DeploymentView = DeploymentView()
+    members: tuple[PodView, ...] = ()
+    """Pods of the etcd that the operator runs."""
+    etcd: EtcdFacts | None = None
+    """Facts that its members report; None: unknown."""
 
 
 @dataclass(frozen=True)

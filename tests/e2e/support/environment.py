@@ -6,6 +6,7 @@
     PODKEEPER_E2E_SPARK_IMAGE   the image with Spark (that of PODKEEPER_E2E_IMAGE with -spark after its tag)
     PODKEEPER_E2E_PULSAR_IMAGE  the image for Pulsar's chart (that of PODKEEPER_E2E_IMAGE with -pulsar after its tag)
     PODKEEPER_E2E_JAVA_IMAGE    Java, the classes of the interop ring, and Apache's bookie (podkeeper-java:e2e)
+    PODKEEPER_E2E_ETCD_IMAGE    an image with `etcd` on its PATH (podkeeper-etcd:e2e)
     PODKEEPER_E2E_NAMESPACE     namespace of everything (podkeeper-e2e); it is made, and deleted with all that is in it
     PODKEEPER_E2E_HOST          address of this machine that pods reach (198.18.0.1): a ZooKeeper listens there
     PODKEEPER_CLUSTER           folder with the commands `node` and `disk`, which break nodes and disks of the cluster
@@ -34,6 +35,7 @@ class Environment:
     spark_image: str
     pulsar_image: str
     java_image: str
+    etcd_image: str
     host: str
     faults: str
     """Folder of the scripts; empty: there are none."""
@@ -56,6 +58,7 @@ def environment() -> Environment:
         spark_image=os.environ.get("PODKEEPER_E2E_SPARK_IMAGE", f"{image}-spark"),
         pulsar_image=os.environ.get("PODKEEPER_E2E_PULSAR_IMAGE", f"{image}-pulsar"),
         java_image=os.environ.get("PODKEEPER_E2E_JAVA_IMAGE", "podkeeper-java:e2e"),
+        etcd_image=os.environ.get("PODKEEPER_E2E_ETCD_IMAGE", "podkeeper-etcd:e2e"),
         host=os.environ.get("PODKEEPER_E2E_HOST", "198.18.0.1"),
         faults=os.environ.get("PODKEEPER_CLUSTER", ""),
         artifacts=os.environ.get("PODKEEPER_E2E_ARTIFACTS", ""),

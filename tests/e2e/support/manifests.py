@@ -51,18 +51,20 @@ def pod(
     files: str = "",
     node: str = "",
     probe: tuple[str, int] | None = None,
-    metadata_of: str = "",
+    metadata_secrets: Mapping[str, Sequence[str]] | None = None,
 ) -> Object:
     """`files`: a ConfigMap, mounted at /files. `node`: where it has to run. `probe`: path and port that answer when it
-    is ready. `metadata_of`: the cluster whose embedded metadata service it uses; /metadata has token and `ca.crt`."""
+    is ready. `metadata_secrets`: Secrets of which /metadata has these files."""
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
     volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}]
     if files:
         mounts.append({"name": "files", "mountPath": "/files"})
         volumes.append({"name": "files", "configMap": {"name": files}})
-    if metadata_of:
-        parts = {f"{metadata_of}-metadata-token": "token", f"{metadata_of}-metadata-tls": "ca.crt"}
-        sources = [{"secret": {"name": name, "items": [{"key": key, "path": key}]}} for name, key in parts.items()]
+    if metadata_secrets:
+        sources = [
+            {"secret": {"name": name, "items": [{"key": key, "path": key} for key in keys]}}
+            for name, keys in metadata_secrets.items()
+        ]
         mounts.append({"name": "metadata", "mountPath": "/metadata"})
         volumes.append({"name": "metadata", "projected": {"sources": sources}})
     container: Object = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -31,7 +32,7 @@ _VERIFY_SECONDS: Final = 600.0
 
 class Workload:
     """A context manager. The pod runs on `node`, which nobody should break. `placement`: policy of its ledgers.
-    `metadata_of`: the cluster, if its metadata service is embedded."""
+    `metadata_secrets`: Secrets with what opens its metadata service, and their keys."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Workload:
         node: str,
         name: str = "workload",
         placement: str = "rack-aware",
-        metadata_of: str = "",
+        metadata_secrets: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._kube = kube
         self._image = image
@@ -50,7 +51,7 @@ class Workload:
         self._node = node
         self._name = name
         self._placement = placement
-        self._metadata_of = metadata_of
+        self._metadata_secrets = metadata_secrets
         self._began: float | None = None
 
     def __enter__(self) -> Workload:
@@ -65,7 +66,7 @@ class Workload:
                 files=self._name,
                 node=self._node,
                 probe=("/state", _PORT),
-                metadata_of=self._metadata_of,
+                metadata_secrets=self._metadata_secrets,
             )
         )
         self._kube.wait_for(

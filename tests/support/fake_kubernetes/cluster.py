@@ -48,6 +48,7 @@ from tests.support.fake_kubernetes.api_server import ApiServer
 from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
 from tests.support.fake_kubernetes.claims import ClaimRules
 from tests.support.fake_kubernetes.controllers import Controllers, is_ready
+from tests.support.fake_kubernetes.etcd import FakeEtcd
 from tests.support.fake_kubernetes.objects import Object
 from tests.support.fake_kubernetes.statuses import declared, judge_status, schemas
 from tests.support.fake_kubernetes.store import Change, Store
@@ -81,7 +82,8 @@ class FakeCluster:
         self.server = server
         self.bookkeeper = bookkeeper
         self.admin = admin
-        self.controllers = Controllers(store, self._started, self._initialised, self._refuses)
+        self.etcd = FakeEtcd()
+        self.controllers = Controllers(store, self._started, self._initialised, self._refuses, self._held)
         self.operators: list[OperatorContext] = []
         self.time = START
         self.domain = ""
@@ -286,6 +288,7 @@ class FakeCluster:
             (self.store, ["objects", "changes", "version", "_versions", "_uids", "_managers", "_updates"]),
             (self.bookkeeper, keeper),
             (self.controllers, ["_addresses", "_numbers"]),
+            (self.etcd, list(vars(self.etcd))),
         ]
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -309,7 +312,16 @@ class FakeCluster:
                 return (texts["tls.crt"], texts["tls.key"]) if texts else None
         return None
 
+    def _held(self, pod: Object) -> Object | None:
+        if not _is_member(pod):
+            return None
+        (claim,) = self._claims_of(pod)
+        return self.etcd.held(pod, claim)
+
     def _started(self, pod: Object) -> None:
+        if _is_member(pod):
+            (claim,) = self._claims_of(pod)
+            self.etcd.start(pod, claim)
         if bookie_id := self._id_of(pod):
             self.bookkeeper.start(bookie_id)
             self.bookkeeper.stamped |= self._claims_of(pod)
@@ -343,6 +355,12 @@ class FakeCluster:
     def _changed(self, change: Change) -> None:
         if change.resource == POD and change.type == "DELETED":
             self.bookkeeper.stop(self._id_of(change.obj))
+            self.etcd.stop(change.obj["metadata"]["name"])
+
+
+def _is_member(pod: Object) -> bool:
+    """Of the etcd that the operator runs."""
+    return bool(pod["spec"]["containers"][0]["name"] == "etcd")
 
 
 def admin_secret(pod: Object) -> str:
@@ -376,9 +394,9 @@ async def fake_cluster(operators: int = 1, namespace: str = NAMESPACE, **setting
             chosen = replace(Settings(), admin_port=port, **settings)
             events = Events(kubernetes, f"operator-{number}", now=now)
             around = Surroundings(kubernetes, now)
-            fake.operators.append(
-                OperatorContext(kubernetes, session, events, settings=chosen, now=now, surroundings=around)
-            )
+            context = OperatorContext(kubernetes, session, events, settings=chosen, now=now, surroundings=around)
+            context.etcd = lambda files, server_name, etcd=fake.etcd: etcd
+            fake.operators.append(context)
         yield fake
 
 

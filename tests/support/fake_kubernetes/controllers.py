@@ -29,6 +29,8 @@ class Controllers:
     """Termination message of a Job's pod, by the Job's name."""
     refuses: Callable[[Object], bool] = lambda pod: False
     """A pod's program ends, because cookie and directories disagree."""
+    held: Callable[[Object], Object | None] = lambda pod: None
+    """The status of a pod whose init container waits; None: it may start."""
     stuck: dict[str, Object] = field(default_factory=dict)
     """Pods, by name, that do not get ready, with the state of their container."""
     broken_images: set[str] = field(default_factory=set)
@@ -204,6 +206,10 @@ class Controllers:
             pod = self.store.patch(POD, pod["metadata"]["namespace"], name, {"spec": {"nodeName": node}})
         if self._waits_for_location(pod):
             return
+        if (held := self.held(pod)) is not None:
+            if {**status, **held} != status:
+                self._status(POD, pod, held)
+            return
         address = status.get("podIP") or self._address()
         waiting = self.stuck.get(name)
         if waiting is None and pod["spec"]["containers"][0].get("image") in self.broken_images:
@@ -212,6 +218,7 @@ class Controllers:
             waiting = {"terminated": {"exitCode": 2, "message": "there is no cookie"}}
         now = self.store.time()
         ready = waiting is None
+        program = "etcd" if pod["spec"]["containers"][0]["name"] == "etcd" else "bookie"
         new = {
             "phase": "Running" if ready else "Pending",
             "podIP": address,
@@ -220,7 +227,7 @@ class Controllers:
                 {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now},
             ],
             "containerStatuses": [
-                {"name": "bookie", "restartCount": 0, "state": {"running": {"startedAt": now}} if ready else waiting}
+                {"name": program, "restartCount": 0, "state": {"running": {"startedAt": now}} if ready else waiting}
             ],
         }
         if {**new, "conditions": 0} == {**status, "conditions": 0}:

@@ -28,8 +28,8 @@ from bookie_operator.builders.common import (
 from bookie_operator.builders.container import (
     ADMIN_TLS,
     admin_tls_secret,
+    metadata_access,
     metadata_mount,
-    metadata_volume,
     shared_extras,
     tls_secret,
 )
@@ -43,7 +43,7 @@ from bookie_operator.builders.jobs.common import (
     object_name,
     pod_labels,
 )
-from bookie_operator.builders.metadata_uri import is_protected, metadata_service_uri
+from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_operator.crds.job_spec import JobKind
 from bookie_operator.world.model import ClusterView, JobResource
 
@@ -210,8 +210,7 @@ def _access(cluster: ClusterView) -> dict[str, str]:
         }
         if spec.tls.issuer_ref is None:  # a certificate of the user may name other hosts
             found["tls.checkHostname"] = "false"
-    if is_protected(cluster):
-        found |= config.METADATA_FILES
+    found |= config.metadata_files(cluster)
     logins = _LOGINS.get(spec.config.get("clientAuthProviderFactoryClass", "").strip().rpartition(".")[2], ())
     for key in ("zkAuthScheme", "zkAuthCredentialsPath", *_TO_THE_METADATA, *logins):
         if text := spec.config.get(key, "").strip():
@@ -233,8 +232,8 @@ def _volumes(cluster: ClusterView, job: JobResource) -> tuple[list[dict[str, Any
         source = {"secretName": password.name, "defaultMode": 0o440, "items": items}
         volumes.append({"name": _PASSWORD, "secret": source})
         mounts.append({"name": _PASSWORD, "mountPath": PASSWORD_DIRECTORY, "readOnly": True})
-    if is_protected(cluster):
-        volumes.append(metadata_volume(cluster, "ca.crt"))
+    if (access := metadata_access(cluster)) is not None:
+        volumes.append(access)
         mounts.append(metadata_mount())
     if any(cluster.spec.config.get(key, "").strip() for key in ("zkAuthCredentialsPath", *_TO_THE_METADATA)):
         given = {volume.get("name") for volume in job.spec.volumes}

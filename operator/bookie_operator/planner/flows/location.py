@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from bookie_operator.planner.actions import TellLocation
+from bookie_operator.crds import names
+from bookie_operator.planner.actions import TellPod
 from bookie_operator.planner.decision import Act
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import World
@@ -26,7 +27,7 @@ def begin(world: World, desired: Desired) -> Act | None:
         node = (world.nodes or {}).get(pod.node)
         if pod.awaits_location and not pod.deleting and node is not None:
             zone = _NO_NAME.sub("-", node.zone)
-            told = TellLocation(pod.name, pod.uid, f"/{zone}" if zone else "")
+            told = TellPod(pod.name, pod.uid, names.NETWORK_LOCATION, f"/{zone}" if zone else "")
             if any(one.action == told for one in world.refused_actions):
                 continue
             return Act(told, f"{pod.name} runs on node {node.name} in {f'zone {zone}' if zone else 'no zone'}")

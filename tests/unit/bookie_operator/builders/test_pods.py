@@ -61,7 +61,7 @@ def test_no_pod_has_a_token_of_kubernetes_or_a_writable_root(case: str) -> None:
     for _, template in templates(case):
         spec = template["spec"]
         assert spec["automountServiceAccountToken"] is False
-        own = [each for each in spec["containers"] if each["name"] == "bookie"]
+        own = [each for each in spec["containers"] if each["name"] in ("bookie", "etcd")]
         assert [each["securityContext"]["readOnlyRootFilesystem"] for each in own] == [True]
         assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 

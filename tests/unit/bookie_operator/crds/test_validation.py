@@ -31,7 +31,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"metadataService": {"uri": "zk://zk-0:2181?password=secret"}}, "spec.metadataService.uri: an external"),
     (
         {"metadataService": {"type": "Embedded", "uri": "zk://zk-0:2181"}},
-        "spec.metadataService.uri: an embedded metadata service has none; remove it",
+        "spec.metadataService.uri: one that the operator runs has none; remove it",
     ),
     (
         {"metadataService": {"uri": "zk://a", "rootPath": "/a//b"}},
@@ -109,6 +109,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "spec.storage.index.size: must be",
     ),
     ({"metadataService": {"type": "Embedded", "size": "big"}}, "spec.metadataService.size: must be"),
+    ({"metadataService": {"type": "Etcd", "size": "1000Mi"}}, "spec.metadataService.size: must be 1Gi or more"),
+    (
+        {"metadataService": {"type": "Etcd", "etcd": {"replicas": 4}}},
+        "spec.metadataService.etcd.replicas: must be 1, 3",
+    ),
     ({"tls": {"enabled": True}}, "spec.tls: needs a certificate: give either secretName or issuerRef"),
     ({"tls": {"enabled": True, "secretName": "a", "issuerRef": {"name": "b"}}}, "spec.tls: needs a certificate"),
     ({"tls": {"enabled": True, "issuerRef": {"kind": "Issuer"}}}, "spec.tls.issuerRef: has no name"),
@@ -308,7 +313,7 @@ def test_messages_are_bounded() -> None:
         ),
         (minimal(zzzz=1), "spec.zzzz: there is no such field; remove it, or upgrade the operator"),
         (minimal(replicas="many"), "spec.replicas: input should be a valid integer"),
-        (minimal(metadataService={"type": "Magic"}), "spec.metadataService.type: input should be 'External' or"),
+        (minimal(metadataService={"type": "Magic"}), "spec.metadataService.type: input should be 'External',"),
     ],
 )
 def test_what_cannot_be_read(spec: dict[str, Any], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from bookie_operator.crds import names
 from bookie_operator.plugin.planning import _repository
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
 from tests.support.fake_kubernetes.faults import Fault
-from tests.support.kubectl_rig import KubectlRig
+from tests.support.kubectl_rig import KubectlRig, kubectl_rig
 
 
 async def _lines(rig: KubectlRig, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -121,3 +122,15 @@ async def test_the_image_is_guessed_from_the_bookies(rig: KubectlRig, capsys: py
 )
 def test_repositories(image: str, repository: str) -> None:
     assert _repository(image) == repository
+
+
+async def test_members_of_etcd_are_left_out_and_not_taken_for_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the operator has a way to them."""
+    async with kubectl_rig(tmp_path) as rig:
+        rig.fake.apply(metadataService={"type": "Etcd", "uri": ""})
+        await rig.fake.settle()
+        lines = await _lines(rig, capsys)
+        assert any(line.startswith("note: the members of etcd were not asked") for line in lines)
+        assert not any("Member" in line for line in lines), lines

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bookie_operator.crds import names
 from bookie_operator.planner import invariants
-from bookie_operator.planner.actions import TellLocation
+from bookie_operator.planner.actions import TellPod
 from bookie_operator.planner.decision import Act, Plan
 from bookie_operator.planner.flows import location
 from bookie_operator.planner.plan import plan
@@ -22,17 +23,17 @@ def waiting(sim: Simulation, zone: str = "eu-1") -> World:
     return replace(world, pods=pods, nodes={**(world.nodes or {}), node: NodeView(node, True, zone=zone)})
 
 
-def told(world: World, sim: Simulation) -> TellLocation | None:
+def told(world: World, sim: Simulation) -> TellPod | None:
     found = location.begin(world, sim.desired())
-    assert found is None or isinstance(found.action, TellLocation)
+    assert found is None or isinstance(found.action, TellPod)
     return found.action if found is not None else None
 
 
 def test_a_pod_that_waits_is_told_also_that_there_is_no_zone() -> None:
     sim = resting()
     uid = sim.kubernetes.pods[POD].uid
-    assert told(waiting(sim), sim) == TellLocation(POD, uid, "/eu-1")
-    assert told(waiting(sim, zone=""), sim) == TellLocation(POD, uid, "")
+    assert told(waiting(sim), sim) == TellPod(POD, uid, names.NETWORK_LOCATION, "/eu-1")
+    assert told(waiting(sim, zone=""), sim) == TellPod(POD, uid, names.NETWORK_LOCATION, "")
     assert told(sim.world(), sim) is None
 
 
@@ -51,9 +52,9 @@ def test_it_is_told_while_an_operation_runs() -> None:
     world = waiting(sim)
     planned = plan(world, sim.desired())
     assert isinstance(planned.decision, Act)
-    assert isinstance(planned.decision.action, TellLocation)
+    assert isinstance(planned.decision.action, TellPod)
     assert invariants.check(world, sim.desired(), planned) == []
-    other = Plan(Act(TellLocation(POD, "another", "/eu-1"), "why"))
+    other = Plan(Act(TellPod(POD, "another", names.NETWORK_LOCATION, "/eu-1"), "why"))
     assert invariants.check(world, sim.desired(), other) != []
 
 
@@ -61,7 +62,7 @@ def test_it_is_told_though_spec_is_wrong() -> None:
     sim = resting()
     planned = plan(replace(waiting(sim), spec_errors=("spec: wrong",)), sim.desired())
     assert isinstance(planned.decision, Act)
-    assert isinstance(planned.decision.action, TellLocation)
+    assert isinstance(planned.decision.action, TellPod)
 
 
 def test_where_it_is_refused_everything_else_goes_on() -> None:
