@@ -42,6 +42,7 @@ FIRST_SHARE: Final = 8
 """Divisor of all memory that bounds the room for a first message, so that silent callers hold up no others for long."""
 TAKES_S: Final = 0.1
 """Seconds that a client may take for what it is given without being in the way."""
+SHORT: Final = "memory is short, and this call is in the way: try again later, or another bookie"
 _CURRENT: ContextVar[Call] = ContextVar("call")
 Address = tuple[str, int]
 """IP address and port."""
@@ -73,7 +74,7 @@ class Callers:
         """A call of this connection, for as long as the task runs that serves it."""
         caller = self._callers.get(peer)
         if caller is None:
-            caller = self._callers[peer] = Caller(self.memory)
+            caller = self._callers[peer] = Caller(self.memory, peer)
             self.anybody.set()
         call = Call(caller)
         caller.calls.add(call)
@@ -116,7 +117,9 @@ class Callers:
 class Caller:
     """One connection."""
 
-    def __init__(self, memory: MemoryGovernor) -> None:
+    def __init__(self, memory: MemoryGovernor, peer: str) -> None:
+        """`peer`: the connection, as gRPC names it."""
+        self.peer = peer
         self.calls: set[Call] = set()
         self.streams = 0
         """Number of the gateway's streaming calls."""
@@ -154,7 +157,9 @@ class Call:
         """A message may be coming in."""
         self.waits_since: float | None = None
         """Time since which its client has not taken what it was given, or not sent what it has to."""
-        self.was_cut = False
+        self.cut_for: str | None = None
+        """The reason why the server ended it; None: it did not."""
+        self.has_ended = False
         self._task = asyncio.current_task()
         self._share = caller.share
         self._held = self._making = 0
@@ -225,11 +230,16 @@ class Call:
             self.waits_since = None
             self.caller.look()
 
-    def cut(self) -> None:
-        """Memory is short, and this call is in the way."""
+    @property
+    def was_cut(self) -> bool:
+        """Return True if the server ended it."""
+        return self.cut_for is not None
+
+    def cut(self, reason: str = SHORT) -> None:
+        """End this call, which is in the way."""
         if not self.was_cut and self._task is not None:
             self.hold(-self._held)
-            self.was_cut = True
+            self.cut_for = reason
             self._task.cancel()
 
     def forget(self) -> None:
@@ -238,6 +248,7 @@ class Call:
 
     def end(self) -> None:
         """Give everything back."""
+        self.has_ended = True
         self.hold(-self._held)
         self.make(-self._making)
 

@@ -16,7 +16,7 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -62,6 +62,8 @@ LIST_BATCH: Final = 10_000
 _DELETE_TRIES: Final = 20
 GUESS_S: Final = 0.5
 """Seconds from one refusal of a wrong password to the next, for one name."""
+MOST_WAITING: Final = 8
+"""Refusals of one name that wait for their time."""
 MOST_GUESSERS: Final = 1000
 """Names, and names at an address, that are remembered."""
 ID_BYTES: Final = 48
@@ -88,8 +90,10 @@ class GatewayParts:
 
 
 class WrongPasswords:
-    """Makes guessing slow: a name gets one refusal of a wrong password in `GUESS_S`, however many calls it makes. Calls
-    that wait for that keep their places among the calls of the name.
+    """Makes guessing slow: a name gets one refusal of a wrong password in `GUESS_S`, however many calls it makes.
+
+    Calls that wait for that keep places among the calls of the port, so `MOST_WAITING` of a name do. More are refused
+    at once, and cost their caller as much as cancelled ones.
 
     A call that is cancelled while it waits costs its caller the same time, since the silence shows the caller that the
     password was wrong: the next calls of that name that come from the same address and show a password wait. Those from
@@ -101,24 +105,43 @@ class WrongPasswords:
         """Time of the last refusal of a wrong password by name, by the event loop's clock."""
         self._owes_until: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Time at which the refusals of cancelled calls would have been sent, by name and address."""
+        self._waiting: Counter[str | tuple[str, str]] = Counter()
+        """The calls that wait, by name, or by name and address for cancelled ones."""
 
     async def slow_down(self, caller: Caller) -> None:
-        """Wait until the refusal of a wrong password may be sent to the caller."""
+        """Wait until the refusal of a wrong password may be sent to the caller. Raises `TooManyRequests`."""
         now = asyncio.get_running_loop().time()
-        at = max(self._told_at.get(caller.name, now), now) + GUESS_S
-        _put(self._told_at, caller.name, at)
-        try:
-            await asyncio.sleep(at - now)
-        except asyncio.CancelledError:
-            who = caller.name, caller.address
-            _put(self._owes_until, who, max(self._owes_until.get(who, at), at))
-            raise
+        who = caller.name, caller.address
+        if self._waiting[caller.name] >= MOST_WAITING:
+            _put(self._owes_until, who, max(self._owes_until.get(who, now), now) + GUESS_S)
+        with self._place(caller.name):
+            at = max(self._told_at.get(caller.name, now), now) + GUESS_S
+            _put(self._told_at, caller.name, at)
+            try:
+                await asyncio.sleep(at - now)
+            except asyncio.CancelledError:
+                _put(self._owes_until, who, max(self._owes_until.get(who, at), at))
+                raise
 
     async def wait_for_cancelled(self, caller: Caller) -> None:
-        """Wait until the caller has paid for its cancelled calls, before a password that it shows is looked at."""
+        """Wait until the caller has paid for its cancelled calls, before a password that it shows is looked at. Raises
+        `TooManyRequests`."""
         loop, who = asyncio.get_running_loop(), (caller.name, caller.address)
-        while (left := self._owes_until.get(who, 0.0) - loop.time()) > 0:  # noqa: ASYNC110 - it may grow meanwhile
-            await asyncio.sleep(left)
+        while (left := self._owes_until.get(who, 0.0) - loop.time()) > 0:
+            with self._place(who):
+                await asyncio.sleep(left)  # it may grow meanwhile
+
+    @contextmanager
+    def _place(self, kind: str | tuple[str, str]) -> Iterator[None]:
+        if self._waiting[kind] >= MOST_WAITING:
+            raise TooManyRequests("many calls of this caller showed a wrong password: try again later")
+        self._waiting[kind] += 1
+        try:
+            yield
+        finally:
+            self._waiting[kind] -= 1
+            if not self._waiting[kind]:
+                del self._waiting[kind]
 
 
 def _put(times: OrderedDict[K, float], key: K, value: float) -> None:
@@ -335,7 +358,10 @@ class LedgerService(LedgerServiceServicer):
             if isinstance(error, Unauthorized):
                 audited_refusal(public_kind(error).__name__)
                 if _COMPARES.get():
-                    await self._guesses.slow_down(asked_by())
+                    try:
+                        await self._guesses.slow_down(asked_by())
+                    except TooManyRequests as too_many:
+                        status = status_of(too_many)
             else:
                 audited_failure(public_kind(error).__name__)
                 self._log_failure(error)

@@ -41,7 +41,8 @@ from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.roles import EVERYTHING, Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole, Strangers
-from bookie_pod.server.grpc.receiving import FewHeaders, GovernedCalls, bounds
+from bookie_pod.server.grpc.places import Places
+from bookie_pod.server.grpc.receiving import MAX_UNSEEN_CALLS, FewHeaders, GovernedCalls, bounds
 from bookie_pod.server.grpc.tls import TlsFiles, renewed_credentials
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tokens import Tokens
@@ -62,7 +63,7 @@ from bookie_protocol.metadata_service.oxia.wire import methods as oxia_methods
 
 ROLLOVER_S: Final = 60
 CALLS: Final = 1024
-"""Operations that run at a time; gRPC refuses more."""
+"""Operations that run at a time; more are refused, unless one of these waits for its client."""
 STREAMS: Final = 3
 """Streams of a client: one for events, or with Oxia's protocol one each for shards, writes and notifications."""
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
@@ -187,6 +188,7 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
     governed = GovernedCalls(
         callers,
         MAX_REQUEST_BYTES,
+        Places(calls),
         only=MAX_REQUEST_BYTES,
         large_answers=_is_read,
         apart=(f"/{_SERVICE.full_name}/Heartbeat", *oxia_methods("KeepAlive")),
@@ -198,7 +200,7 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
             ("grpc.max_connection_idle_ms", IDLE_MS),
             *bounds(calls, max_sessions + MORE_CONNECTIONS),
         ),
-        calls=calls,
+        calls=calls + MAX_UNSEEN_CALLS,
     )
 
 

@@ -9,7 +9,11 @@ Invariants
 - Room in which nothing of a stream comes is given back after `SILENT_S`, because a stream may be silent for hours. A
   message that comes then, and for which there is no room any more, ends its call before the message is read. Should
   more come in than there is memory for before that, `Callers.cut_receivers` ends the calls (`guard_memory`). A client
-  that calls with one request and does not send it delays the calls that wait for room.
+  that calls with one request and does not send it delays the calls that wait for room. So such a call ends after
+  `ONLY_LOOKS` times `SILENT_S`, and `SILENT_S` more for each `LOOK_BYTES` that its request may have. A process that
+  stood still finds what came meanwhile before.
+- Each call has one of the places of its kind (`places`). The calls that are `public` are those of strangers, too: they
+  have places of their own, keep no room in which nothing comes, and end like the others even if they are streams.
 - The one request of a call is at most `ONLY_REQUEST_BYTES`, unless the services' are larger; beyond, it is dropped
   unread.
 - A message counts until the next one is asked for, or the call ends. With `large_answers` an answer counts until the
@@ -17,7 +21,7 @@ Invariants
   the services' business.
 - A call that waits for the services keeps such room. So calls that have to go on meanwhile have some `apart`, and each
   of them so little that none waits for it: `APART_BYTES`, as much as their one request may have. A call of these that
-  is silent ends after `APART_LOOKS` times `SILENT_S`; a process that stood still finds what came meanwhile before.
+  is silent ends after `APART_LOOKS` times `SILENT_S`.
 - In one turn of the event loop `CALLS_PER_TURN` calls begin: gRPC hands over all that came since the last one, and a
   client may send thousands.
 - A call with more than `MOST_HEADERS` headers, or `HEADER_BYTES` of them, is refused before anything else is done for
@@ -39,8 +43,9 @@ import gc
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import grpc
@@ -49,7 +54,8 @@ import structlog
 from bookie_pod.audit import asked_request
 from bookie_pod.callers import FIRST_SHARE, Call, Callers, shut, to_its_end
 from bookie_pod.logs import FewLines
-from bookie_protocol.errors import BadRequest
+from bookie_pod.server.grpc.places import Places
+from bookie_protocol.errors import BadRequest, TooManyRequests
 
 SILENT_S: Final = 0.2
 SMALL_MESSAGE_BYTES: Final = 64 * 1024
@@ -59,6 +65,8 @@ largest.
 """
 APART_BYTES: Final = 4 * 1024
 APART_LOOKS: Final = 10
+ONLY_LOOKS: Final = 25
+LOOK_BYTES: Final = 32 * 1024
 FIRST_MESSAGES: Final = 2
 """The number of messages that show how large later ones will be: the first may say only what the stream is about."""
 MAX_UNSEEN_CALLS: Final = 256
@@ -74,8 +82,8 @@ HANDSHAKE_MS: Final = 10_000
 UNASKED_BYTES: Final = 16 * 1024
 """Bytes of a message that gRPC takes in before a call waits for it.
 
-No governor sees them, and there may be some 700 calls that wait. Once a call waits for the message, the rest is let in
-at once, so a longer message takes one more round trip.
+No governor sees them, and there may be some 1,000 calls that wait. Once a call waits for the message, the rest is let
+in at once, so a longer message takes one more round trip.
 """
 READ_BYTES: Final = 64 * 1024
 """gRPC's own limit is 4 MiB, which a connection that was fast once keeps ready as long as it lasts."""
@@ -87,7 +95,7 @@ _faults: Final = FewLines(structlog.get_logger(__name__))
 logging.getLogger("grpc._cython.cygrpc").disabled = True
 REQUEST_ID: Final = "x-request-id"
 """The metadata in which a client may send the id of its request, and gets it."""
-_CUT: Final = "memory is short, and this call is in the way: try again later, or another bookie"
+_SILENT: Final = "the request of this call did not come in time"
 
 
 def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
@@ -149,20 +157,25 @@ class FewHeaders(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
 
 class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Has every call's messages received by `_Messages`. Bytes: `largest` of any message, `only` of those that are
-    their call's only ones. `large_answers`: whether the answer to a request may be a large one. `apart`: the full names
-    of methods whose calls are `Callers.apart`."""
+    their call's only ones. `places`: those of all calls but the `public` ones, which are given by the full names of
+    their methods. `large_answers`: whether the answer to a request may be a large one. `apart`: the full names of
+    methods whose calls are `Callers.apart`."""
 
     def __init__(
         self,
         callers: Callers,
         largest: int,
+        places: Places,
         *,
+        public: Mapping[str, Places] = MappingProxyType({}),
         only: int = ONLY_REQUEST_BYTES,
         large_answers: Callable[[Any], bool] | None = None,
         apart: Collection[str] = (),
     ) -> None:
         self._callers = callers
         self._largest = largest
+        self._places = places
+        self._public = public
         self._only = only
         self._large_answers = large_answers
         self._apart = apart
@@ -178,61 +191,71 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
             return None
         many, answers = handler.request_streaming, handler.response_streaming
         large_answers = self._large_answers
-        streams = answers or large_answers is not None
-        callers, only = self._callers, self._only
+        callers, only, method = self._callers, self._only, handler_call_details.method
         first = min(COPIES * self._largest, callers.memory.limit // FIRST_SHARE)
-        is_apart = handler_call_details.method in self._apart
+        is_public, is_apart = method in self._public, method in self._apart
+        places = self._public.get(method, self._places)
+        looks = 0 if many and not is_public else ONLY_LOOKS + only // LOOK_BYTES
         if is_apart:
             assert callers.apart is not None, "there are such methods"
-            callers, first, only = callers.apart, APART_BYTES, APART_BYTES
+            callers, first, only, looks = callers.apart, APART_BYTES, APART_BYTES, APART_LOOKS
         serve = next(
             each
             for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
             if each is not None
         )
+        keeps_room = not is_public and (is_apart or not many)
+        send = _hold_and_write if large_answers is not None else _write
 
         @leaving_no_cycle
-        async def governed(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+        async def governed(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
             with callers.call(context.peer()) as call:
-                largest = None if many else only
-                messages = _Messages(context, call, handler.request_deserializer, first, largest, is_apart)
+                write = partial(send, call, context)
+                messages = _Messages(
+                    context,
+                    call,
+                    handler.request_deserializer,
+                    first,
+                    None if many else only,
+                    looks,
+                    keeps_room=keeps_room,
+                )
                 try:
-                    request = messages if many else await anext(messages, None)
-                    if request is None:
-                        raise BadRequest("the call ended without a request")
-                    is_large = not many and large_answers is not None and large_answers(request)
-                    if is_large:
-                        messages.keep_room()  # at once: others wait for it
-                    # A call can be ended, and what waits in it dropped, while a message is being sent, but not while
-                    # this is.
-                    await context.send_initial_metadata(_own_metadata())
-                    if not streams:
-                        return await serve(request, context)
-                    write = partial(_hold_and_write, call, context) if large_answers is not None else context.write
-                    if inspect.isasyncgenfunction(serve):
-                        await _give(serve(request, context), write, messages if is_large else None)
-                    elif answers:
-                        await serve(request, context)
-                    else:
-                        answer = await serve(request, context)
-                        messages.give_up_room()
-                        await write(answer)
-                    return None
+                    with places.place(call):
+                        request = messages if many else await anext(messages, None)
+                        if request is None:
+                            raise BadRequest("the call ended without a request")
+                        is_large = not many and large_answers is not None and large_answers(request)
+                        if is_large:
+                            messages.keep_room()  # at once: others wait for it
+                        # A call can be ended, and what waits in it dropped, while a message is being sent, but not
+                        # while this is.
+                        await context.send_initial_metadata(_own_metadata())
+                        if inspect.isasyncgenfunction(serve):
+                            await _give(serve(request, context), write, messages if is_large else None)
+                        elif answers:
+                            await serve(request, context)
+                        else:
+                            answer = await serve(request, context)
+                            messages.give_up_room()
+                            await write(answer)
+                    return
                 except BadRequest as error:
                     code, reason = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+                except TooManyRequests as error:
+                    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
                 except grpc.aio.InternalError:
                     raise asyncio.CancelledError from None  # the client went during the answer
                 except asyncio.CancelledError:
-                    if not call.was_cut:
+                    if call.cut_for is None:
                         raise
-                    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, _CUT
+                    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, call.cut_for
                 # Only now: else the error's frames, with the message, would live as long as that of the abort, which
                 # only the collector of cycles frees.
                 await end_call(context, code, reason)
-                return None
 
-        made = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
-        return made(governed, response_serializer=handler.response_serializer)
+        # The answer of a call that has only one is written here, too: its client may not take it.
+        return grpc.stream_stream_rpc_method_handler(governed, response_serializer=handler.response_serializer)
 
 
 def _own_metadata() -> tuple[tuple[str, str], ...]:
@@ -297,6 +320,11 @@ async def end_call(context: grpc.aio.ServicerContext, code: grpc.StatusCode, det
         raise asyncio.CancelledError from None  # the client is gone
 
 
+async def _write(call: Call, context: grpc.aio.ServicerContext, answer: Any) -> None:
+    with call.giving():
+        await context.write(answer)
+
+
 async def _hold_and_write(call: Call, context: grpc.aio.ServicerContext, answer: Any) -> None:
     nbytes = COPIES * answer.ByteSize()
     call.hold(nbytes)
@@ -325,16 +353,20 @@ class _Messages:
         deserialize: Callable[[bytes], Any] | None,
         first: int,
         only: int | None,
-        is_apart: bool = False,
+        looks: int,
+        *,
+        keeps_room: bool,
     ) -> None:
-        """`first`: the room for the first of them. `only`: there is just one, of so many bytes at most."""
+        """`first`: the room for the first of them. `only`: there is just one, of so many bytes at most. A call that is
+        silent for so many `looks` ends; 0: it does not. `keeps_room`: until then."""
         self._context = context
         self._call = call
         self._expected = first
         self._only = only
-        self._looks = APART_LOOKS if is_apart else 0
+        self._looks = looks
+        self._keeps_room = keeps_room
         self._silent: asyncio.TimerHandle
-        self._largest = self._count = 0
+        self._largest = self._count = self._seen_silent = 0
         self._room = 0
         self._held = 0
         self._deserialize = deserialize
@@ -371,6 +403,7 @@ class _Messages:
     async def _receive(self) -> bytes:
         call = self._call
         self._hold(0)
+        self._seen_silent = 0
         self._room = await call.room(self._expected)
         self._silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
         call.receives = True
@@ -392,18 +425,20 @@ class _Messages:
             self._give_back()
 
     def _is_silent(self) -> None:
-        if self._looks > 1:
-            self._looks -= 1
-            self._silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
+        self._seen_silent += 1
+        if self._seen_silent == 1:
+            room = self._room
+            self._give_back()  # first, so that it does not count twice
+            if self._keeps_room:
+                self._hold(room)
+        if not self._looks:
             return
-        if self._looks:
-            self._call.cut()
-            return
-        room = self._room
-        self._give_back()  # first, so that it does not count twice
-        if self._only is not None:
-            self._hold(room)
+        if self._seen_silent == 1:
             self._call.waits()
+        if self._seen_silent < self._looks:
+            self._silent = asyncio.get_running_loop().call_later(SILENT_S, self._is_silent)
+        else:
+            self._call.cut(_SILENT)
 
     def _give_back(self) -> None:
         room, self._room = self._room, 0

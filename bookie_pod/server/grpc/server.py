@@ -3,9 +3,10 @@
 Invariants
 - The services "" and "bookie", and those of the node, are SERVING exactly while the node has no reason to be unready; a
   change shows within `POLL_S`, at once after `refresh`. Other names are NOT_FOUND.
-- At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
-  RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out; nor can the watchers of the health: there are
-  at most `MAX_WATCHES`, they leave nothing behind, and nothing waits for them.
+- Calls of health and reflection have `MAX_CONCURRENT_RPCS` places, half of them for the watchers of the health, and
+  `PLACES_OF_ONE` at most of a connection. Others have as many as the node's services may have (`places`). So neither
+  those services nor the watchers can keep the probes out, and watchers leave nothing behind. gRPC itself answers
+  RESOURCE_EXHAUSTED only when many more calls begin or end at the same time.
 - At most `MAX_CONNECTIONS` connections are open, fewer where descriptors are few, and one whose handshake has not ended
   after `HANDSHAKE_MS` is closed. Those of which no call was let in but of health have half of them at most, and go
   after `STRANGER_S`.
@@ -35,7 +36,8 @@ from bookie_pod.descriptors import side_connections
 from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole, Strangers
-from bookie_pod.server.grpc.receiving import FewHeaders, GovernedCalls, bounds
+from bookie_pod.server.grpc.places import Places
+from bookie_pod.server.grpc.receiving import MAX_UNSEEN_CALLS, FewHeaders, GovernedCalls, bounds
 from bookie_pod.server.grpc.resident import MakeBound, ResidentBound
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
@@ -48,7 +50,11 @@ SERVICES: Final = ("", "bookie")
 POLL_S: Final = 0.5
 MAX_CONCURRENT_RPCS: Final = 128
 MAX_WATCHES: Final = MAX_CONCURRENT_RPCS // 2
+PLACES_OF_ONE: Final = 16
 MAX_CONNECTIONS: Final = 1024
+CHECK: Final = f"/{health.SERVICE_NAME}/Check"
+WATCH: Final = f"/{health.SERVICE_NAME}/Watch"
+REFLECT: Final = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
 STOP_GRACE_S: Final = 1.0
 STRANGER_S: Final = 300.0
 """Seconds for a stranger's connection. A client that watches the health is let in again at once."""
@@ -91,7 +97,7 @@ class GrpcService(Protocol):
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """The health of the services, for a bounded number of watchers.
+    """The health of the services.
 
     This is not gRPC's own servicer: there a watcher that receives nothing holds a lock that `set` needs, so that no
     watcher would learn of a change, and the bookie could not stop.
@@ -101,7 +107,6 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._statuses: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._final = False
-        self._watches = 0
 
     def set(self, service: str, status: int) -> None:
         """Ignored after `shut_down`."""
@@ -123,22 +128,14 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802 - its name in gRPC
-        if self._watches >= MAX_WATCHES:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients are watching already: use Check"
-            )
-        self._watches += 1
-        try:
-            told = None
-            while True:
-                status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
-                if status == told:
-                    await self._changed.wait()
-                else:
-                    told = status
-                    await context.write(health_pb2.HealthCheckResponse(status=status))
-        finally:
-            self._watches -= 1
+        told = None
+        while True:
+            status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+            if status == told:
+                await self._changed.wait()
+            else:
+                told = status
+                await context.write(health_pb2.HealthCheckResponse(status=status))
 
 
 class GrpcServer:
@@ -169,6 +166,8 @@ class GrpcServer:
         self._config = config
         self._status = status
         self._health = _Health()
+        self._probes = Places(MAX_CONCURRENT_RPCS - MAX_WATCHES, of_one=PLACES_OF_ONE, brief=True)
+        self._watches = Places(MAX_WATCHES, of_one=PLACES_OF_ONE, brief=True)
         self._server: grpc.aio.Server | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._port = 0
@@ -182,15 +181,17 @@ class GrpcServer:
         """Listen; `ServerStartFailed` if that is not possible, `InvalidConfiguration` for bad TLS files."""
         credentials = await asyncio.to_thread(server_credentials, self._config)
         largest = max((_MAX_MESSAGE_BYTES, *(service.max_message_bytes for service in self._services)))
-        governed = GovernedCalls(self._callers, largest)
+        most = sum(service.max_calls for service in self._services)
+        public = dict.fromkeys((CHECK, REFLECT), self._probes) | {WATCH: self._watches}
+        governed = GovernedCalls(self._callers, largest, Places(most), public=public)
         roles = {call: role for service in self._services for call, role in service.roles.items()}
-        calls = MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services)
+        calls = MAX_CONCURRENT_RPCS + most
         connections = min(MAX_CONNECTIONS, side_connections())
         strangers = Strangers(connections // 2, STRANGER_S)
         asks = DemandRole(self._access, self._audit, roles, let_in=strangers.let_in, tracer=self._tracer)
         server = grpc.aio.server(
             interceptors=(FewHeaders(), asks, governed),
-            maximum_concurrent_rpcs=calls,
+            maximum_concurrent_rpcs=calls + MAX_UNSEEN_CALLS,
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
                 ("grpc.max_receive_message_length", largest),

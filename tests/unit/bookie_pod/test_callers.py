@@ -187,7 +187,7 @@ async def test_room_for_a_request_that_does_not_come_counts_once(
     share.hold(6 * MB)
     share.stuck_since = 0.0
     with callers.call("silent") as call:
-        message = asyncio.create_task(anext(_Messages(_Silent(), call, None, 3 * MB // 2, MB)))
+        message = asyncio.create_task(anext(_Messages(_Silent(), call, None, 3 * MB // 2, MB, 10_000, keeps_room=True)))
         await until(lambda: call.waits_since is not None)
         assert (callers.memory.total, sends) == (15 * MB // 2, [])
         message.cancel()
@@ -218,7 +218,7 @@ async def test_what_comes_after_a_silence_ends_its_call_if_there_is_no_room(
 
     async def take(call: Call) -> bytes:
         call._task = asyncio.current_task()
-        data: bytes = await anext(_Messages(Late(), call, None, MB, None))
+        data: bytes = await anext(_Messages(Late(), call, None, MB, None, 0, keeps_room=False))
         return data
 
     assert await receive(0) == (False, bytes(2 * MB))

@@ -14,6 +14,7 @@ from grpc import StatusCode
 from bookie_pod.config.sections.service import AccessConfig
 from bookie_pod.gateway import service
 from bookie_pod.roles import Caller
+from bookie_protocol.errors import TooManyRequests
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from tests.support.certificates import Certificates
@@ -362,3 +363,21 @@ async def test_guesses_that_are_told_delay_no_other_call(monkeypatch):
     with pytest.raises(StopIteration):
         guesses.wait_for_cancelled(caller()).send(None)
     await waits
+
+
+async def test_few_refusals_of_a_name_wait_and_others_cost_their_caller_the_time(monkeypatch):
+    monkeypatch.setattr(service, "GUESS_S", 3600)
+    guesses = service.WrongPasswords()
+    told = [asyncio.create_task(guesses.slow_down(caller())) for _ in range(service.MOST_WAITING + 5)]
+    for refused in told[service.MOST_WAITING :]:
+        with pytest.raises(TooManyRequests):
+            await refused
+    owing = [asyncio.create_task(guesses.wait_for_cancelled(caller())) for _ in range(service.MOST_WAITING + 1)]
+    with pytest.raises(TooManyRequests):
+        await owing.pop()
+    with pytest.raises(StopIteration):
+        guesses.wait_for_cancelled(caller("10.0.0.8")).send(None)  # which waits for nothing
+    for each in (*told, *owing):
+        each.cancel()
+    await asyncio.gather(*told, *owing, return_exceptions=True)
+    assert not guesses._waiting

@@ -242,6 +242,13 @@ async def test_renewals_that_say_nothing_hold_up_nobodys_and_end(
         }
 
 
+async def test_a_call_whose_request_does_not_come_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "SILENT_S", 0.001)
+    async with served.channel() as channel, asyncio.timeout(10):
+        silent: Any = channel.stream_stream(EXECUTE)()
+        assert await silent.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 async def test_a_client_as_it_is_works_as_ever(served: Served) -> None:
     service = await open_metadata_service(served.server.uri(), timeout=10)
     instance = await service.cluster.initialize()
