@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bookie_client import patience
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
 from bookie_pod.autorecovery.decommission import moving
 from bookie_pod.autorecovery.decommission.moving import ClientMover
+from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, PodkeeperError, TooManyRequests
 from tests.support.auditor_rig import ledger
+from tests.unit.bookie_client.replication.cluster import PASSWORD, ReplicationCluster, payload
 
 
 class Replicator:
@@ -113,3 +117,22 @@ async def test_a_ledgers_end_is_found_by_a_check(
     monkeypatch.setattr(moving, "close_checked", close)
     await made.recover(5)
     assert closed == [("a client", "a checker", 5)]
+
+
+@pytest.mark.parametrize("answer", [TooManyRequests, LedgerStateUnknown, None], ids=["busy", "in limbo", "silent"])
+async def test_an_end_that_bookies_may_tell_later_is_no_lasting_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: type[PodkeeperError] | None
+) -> None:
+    monkeypatch.setattr(patience, "HEARD_SECONDS", 0.0)
+    async with ReplicationCluster(tmp_path, model=True) as models:
+        await models.add(*"abcd")
+        async with models.client(read_timeout=0.3) as client:
+            open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+            await open_ledger.append(payload(0))
+            leaving, *others = open_ledger.metadata.last_ensemble
+            await models.lose(client, leaving)
+            for bookie in others:
+                models.bookies[bookie].silent = answer is None
+                models.model(bookie).fail_reads = answer
+            with pytest.raises(BookieUnavailable):
+                await ClientMover(client).recover(open_ledger.ledger_id)
