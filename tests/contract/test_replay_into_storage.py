@@ -72,7 +72,9 @@ class Preempted:
 
 
 def _db(on_loop: OnLoop) -> LedgerStorage:
-    return MemoryBookie(options=replace(small_options(half_bytes=HALF), flush_bytes=HALF // 4), on_loop=on_loop).open()
+    options = small_options(half_bytes=HALF)
+    options = replace(options, db_storage=replace(options.db_storage, flush_threshold_bytes=HALF // 4))
+    return MemoryBookie(options=options, on_loop=on_loop).open()
 
 
 def _memtable(name: str) -> Callable[[OnLoop], LedgerStorage]:
