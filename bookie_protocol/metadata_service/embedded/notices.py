@@ -59,23 +59,27 @@ class NoticeLog:
 
     def append(self, notices: Mapping[str, oxia.Notification]) -> tuple[list[tuple[int, bytes]], list[bytes]]:
         """Return the new batches, and the rows that go for them."""
-        made = []
-        for part in _parts(notices):
-            now = time.time_ns()
-            self._last = max(self._last + 1, now // 1_000)
-            batch = oxia.NotificationBatch(
-                shard=SHARD, offset=self._last, timestamp=now // 1_000_000, notifications=part
-            )
-            made.append((self._last, batch.SerializeToString(deterministic=True)))  # in the order of keys
-        for offset, value in made:
-            self._kept.append((offset, len(value)))
-            self._nbytes += len(value)
+        made = [self._batch(part) for part in _parts(notices)]
         gone = []
         while len(self._kept) > KEPT_BATCHES or self._nbytes > KEPT_BYTES:
             offset, nbytes = self._kept.popleft()
             self._nbytes -= nbytes
             gone.append(notice_row(offset))
         return made, gone
+
+    def begin_session(self) -> tuple[int, bytes]:
+        """Return a batch without changes, whose offset is the id of a new session, as in Oxia: its client hears from
+        there what happens."""
+        return self._batch({})
+
+    def _batch(self, part: Mapping[str, oxia.Notification]) -> tuple[int, bytes]:
+        now = time.time_ns()
+        self._last = max(self._last + 1, now // 1_000)
+        batch = oxia.NotificationBatch(shard=SHARD, offset=self._last, timestamp=now // 1_000_000, notifications=part)
+        value = batch.SerializeToString(deterministic=True)  # in the order of keys
+        self._kept.append((self._last, len(value)))
+        self._nbytes += len(value)
+        return self._last, value
 
 
 def notice_row(offset: int) -> bytes:

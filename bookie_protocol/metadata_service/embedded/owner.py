@@ -161,13 +161,14 @@ class EmbeddedOwner:
     # --- sessions -----------------------------------------------------------------------------------------
 
     async def open_session(
-        self, request: messages.OpenSessionRequest, *, local: bool = False, peer: str = ""
+        self, request: messages.OpenSessionRequest, *, local: bool = False, peer: str = "", heard: bool = False
     ) -> messages.OpenSessionReply:
-        """`local`: the session cannot outlive this process. `peer`: the connection that asks, if it is another's."""
+        """`local`: the session cannot outlive this process. `peer`: the connection that asks, if it is another's.
+        `heard`: as for `NodeStore.open_session`."""
         if (refused := self._refuse_session(request, peer)) is not None:
             return messages.OpenSessionReply(outcome=messages.Outcome(code=messages.FAILED, message=refused))
         timeout_ms = min(max(request.timeout_ms, SHORTEST_TIMEOUT_MS), LONGEST_TIMEOUT_MS)
-        opening = self._loop.create_task(self._open_session(timeout_ms, local, request.process, peer))
+        opening = self._loop.create_task(self._open_session(timeout_ms, local, request.process, peer, heard))
         self._openings.add(opening)
         opening.add_done_callback(self._opened)
         try:
@@ -190,8 +191,10 @@ class EmbeddedOwner:
             return f"this connection has more sessions than the {left} that are left for all others"
         return None
 
-    async def _open_session(self, timeout_ms: int, local: bool, process: str, peer: str) -> _Lease:
-        record = await self._thread.post(lambda store: store.open_session(timeout_ms, local=local, process=process))
+    async def _open_session(self, timeout_ms: int, local: bool, process: str, peer: str, heard: bool) -> _Lease:
+        record = await self._thread.post(
+            lambda store: store.open_session(timeout_ms, local=local, process=process, heard=heard)
+        )
         return self._grant(record, peer)
 
     def _grant(self, record: SessionRecord, peer: str = "") -> _Lease:

@@ -249,7 +249,7 @@ class OxiaService:
         opening = messages.OpenSessionRequest(
             timeout_ms=asked.session_timeout_ms, process=records.PROCESS + asked.client_identity
         )
-        reply = await self._owner.open_session(opening, peer=context.peer())
+        reply = await self._owner.open_session(opening, peer=context.peer(), heard=True)
         _check_outcome(reply.outcome)
         return oxia.CreateSessionResponse(session_id=reply.session.session_id)
 

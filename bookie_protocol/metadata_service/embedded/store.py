@@ -235,9 +235,17 @@ class NodeStore:
         staged.remove(path)
         self.commit(staged)
 
-    def open_session(self, timeout_ms: int, *, local: bool = False, process: str = "") -> SessionRecord:
-        session = SessionRecord(secrets.randbits(62) + 1, secrets.token_bytes(16), timeout_ms, local, process)
+    def open_session(
+        self, timeout_ms: int, *, local: bool = False, process: str = "", heard: bool = False
+    ) -> SessionRecord:
+        """`heard`: of a client of Oxia, to which the id is a place in the notifications."""
+        session_id = secrets.randbits(62) + 1
         batch = WriteBatch(raw_mode=True)
+        if heard and self.notices is not None:
+            session_id, value = self.notices.begin_session()
+            batch.put(notice_row(session_id), value)
+            self._news.batches.append((session_id, value))
+        session = SessionRecord(session_id, secrets.token_bytes(16), timeout_ms, local, process)
         batch.put(session_row(session.session_id), session.encode())
         self._write(batch)
         return session

@@ -341,6 +341,21 @@ async def test_notices_of_all_clients(served: Served, client: OxiaCalls) -> None
     again.cancel()
 
 
+async def test_the_id_of_a_session_is_its_place_among_the_notices(served: Served) -> None:
+    client = served.client()
+    await client.put("/before")
+    session = await client.session()
+    stream = client.notifications()
+    assert (await stream.read()).offset == session
+    stream.cancel()
+    await client.put("/after")
+    await served.stop()
+    await served.start()
+    stream = served.client().notifications(session)
+    assert told(await stream.read()) == {"/after": oxia.KEY_CREATED}
+    stream.cancel()
+
+
 async def test_notices_outlive_the_process(served: Served) -> None:
     client = served.client()
     stream = client.notifications()
