@@ -22,6 +22,7 @@ from typing import Protocol
 from bookie_client.connection.request import Answer, SplitAdd
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadVersion
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.wire.auth import AuthMessage
 
 KeyAndFrame = tuple[bytes, bytes]
@@ -66,9 +67,11 @@ class Dialect(ABC):
         recovery: bool = False,
         background: bool = False,
         deferred_sync: bool = False,
+        life: bytes = NO_LIFE,
     ) -> AddEncoder:
         """The encoder of all adds of one ledger. `recovery`: adds that a fenced ledger accepts, with high priority;
-        `background`: such adds without it, for copies; `deferred_sync`: acknowledged before the sync (v3)."""
+        `background`: such adds without it, for copies; `deferred_sync`: acknowledged before the sync (v3); `life`: only
+        for the ledger with this life (v3; version 2 has no place for it)."""
 
     @abstractmethod
     def read(
@@ -114,7 +117,9 @@ class Dialect(ABC):
         """The explicit LAC and the last entry."""
         raise self._cannot("READ_LAC", 3)
 
-    def write_lac(self, txn_id: int, ledger_id: int, master_key: bytes, lac: int, packet: bytes) -> KeyAndFrame:
+    def write_lac(
+        self, txn_id: int, ledger_id: int, master_key: bytes, lac: int, packet: bytes, life: bytes = NO_LIFE
+    ) -> KeyAndFrame:
         """Store an explicit LAC."""
         raise self._cannot("WRITE_LAC", 3)
 

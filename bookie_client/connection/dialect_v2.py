@@ -21,6 +21,7 @@ from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
 from bookie_client.connection.request import Answer, SplitAdd, error_for
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER, ENTRY_IDS
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
 from bookie_protocol.wire.framing import LENGTH
@@ -89,6 +90,7 @@ class V2Dialect(Dialect):
         recovery: bool = False,
         background: bool = False,
         deferred_sync: bool = False,
+        life: bytes = NO_LIFE,
     ) -> AddEncoder:
         if deferred_sync:
             raise self._cannot("add with deferred sync", 3)

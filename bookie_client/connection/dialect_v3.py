@@ -25,6 +25,7 @@ from bookie_protocol.columns import byte_column
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import V3Status
+from bookie_protocol.keys import NO_LIFE, creation_token_of
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf, to_protobuf
@@ -108,10 +109,11 @@ MAX_SHAPES: Final = 256
 class V3AddEncoder:
     """The adds of one ledger; their key is the transaction id's varint."""
 
-    def __init__(self, ledger_id: int, master_key: bytes, flags: int) -> None:
+    def __init__(self, ledger_id: int, master_key: bytes, flags: int, life: bytes) -> None:
         self._ledger_id = ledger_id
         self._master_key = master_key
         self._flags = flags
+        self._life = life
         self._shapes: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.tail = v3_encode.add_request_tail(flags)
 
@@ -153,7 +155,7 @@ class V3AddEncoder:
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
             parts = v3_encode.add_request_parts(
-                self._ledger_id, self._master_key, shape >> 8, shape >> 4 & 15, shape & 15, self._flags
+                self._ledger_id, self._master_key, shape >> 8, shape >> 4 & 15, shape & 15, self._flags, self._life
             )
             self._shapes[shape] = parts
         return parts
@@ -173,13 +175,14 @@ class V3Dialect(Dialect):
         recovery: bool = False,
         background: bool = False,
         deferred_sync: bool = False,
+        life: bytes = NO_LIFE,
     ) -> AddEncoder:
         flags = v3_encode.RECOVERY_ADD if recovery or background else 0
         if recovery:
             flags |= v3_encode.HIGH_PRIORITY
         if deferred_sync:
             flags |= v3_encode.DEFERRED_SYNC
-        return V3AddEncoder(ledger_id, master_key, flags)
+        return V3AddEncoder(ledger_id, master_key, flags, life)
 
     def read(
         self,
@@ -213,10 +216,14 @@ class V3Dialect(Dialect):
         request.readLacRequest.ledgerId = ledger_id
         return _framed(request)
 
-    def write_lac(self, txn_id: int, ledger_id: int, master_key: bytes, lac: int, packet: bytes) -> KeyAndFrame:
+    def write_lac(
+        self, txn_id: int, ledger_id: int, master_key: bytes, lac: int, packet: bytes, life: bytes = NO_LIFE
+    ) -> KeyAndFrame:
         request = v3.new_request(pb.WRITE_LAC, txn_id)
         write = request.writeLacRequest
         write.ledgerId, write.lac, write.masterKey, write.body = ledger_id, lac, master_key, packet
+        if life:
+            write.life = creation_token_of(life)
         return _framed(request)
 
     def force_ledger(self, txn_id: int, ledger_id: int) -> KeyAndFrame:

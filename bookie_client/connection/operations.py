@@ -46,6 +46,7 @@ from bookie_protocol.errors import (
     Unauthorized,
     fresh,
 )
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.wire.availability import Availability
 from bookie_protocol.wire.v2 import PackedEntries
 
@@ -244,13 +245,15 @@ class BookieOperations:
         one_shot = OneShot(f"the read of the LAC of ledger {ledger_id}", detail_of(LacAnswer))
         return await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
 
-    async def write_lac(self, bookie: str, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
-        """Store an explicit LAC; `body` is its packet. Also in a fenced ledger.
+    async def write_lac(
+        self, bookie: str, ledger_id: int, master_key: bytes, lac: int, body: bytes, life: bytes = NO_LIFE
+    ) -> None:
+        """Store an explicit LAC; `body` is its packet. Also in a fenced ledger. `life`: only in the ledger with it.
 
         Raises `Unauthorized`, `BookieReadOnly`, `StorageFault`; `BadVersion` in a client of version 2.
         """
         channel = self._pool.channel(bookie, ledger_id)
-        request = channel.dialect.write_lac(next(self._transactions), ledger_id, master_key, lac, body)
+        request = channel.dialect.write_lac(next(self._transactions), ledger_id, master_key, lac, body, life)
         one_shot = OneShot(f"the explicit LAC {lac} of ledger {ledger_id}", nothing)
         await self._ask(channel, request, one_shot, self._pool.options.add_timeout)
 

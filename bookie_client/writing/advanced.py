@@ -24,6 +24,7 @@ from bookie_client.context import ClientContext
 from bookie_client.writing.writer import WriteHandle
 from bookie_protocol.digest import Buffer, DigestManager
 from bookie_protocol.errors import BadRequest, DuplicateEntry, LedgerClosed, PodkeeperError
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -113,6 +114,7 @@ class AdvancedLedgerWriter(WriteHandle):
         connections: int,
         deferred_sync: bool = False,
         restored: bool = False,
+        life: bytes = NO_LIFE,
     ) -> None:
         super().__init__(
             context,
@@ -122,6 +124,7 @@ class AdvancedLedgerWriter(WriteHandle):
             connections=connections,
             deferred_sync=deferred_sync,
             restored=restored,
+            life=life,
         )
         options = context.options
         self._order = ReorderBuffer(self.ledger_id, options.write_window_entries, options.write_window_bytes)

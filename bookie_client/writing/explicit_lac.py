@@ -20,6 +20,7 @@ from bookie_client.context import ClientContext
 from bookie_client.writing.add_state import AddState
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import NO_LAC
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.logs import get_logger
 
 _log = get_logger(__name__)
@@ -47,11 +48,19 @@ class LacAnnouncements:
 class ExplicitLac:
     """The periodic task of one handle; cancel `run` to stop it."""
 
-    def __init__(self, context: ClientContext, state: AddState, digest: DigestManager, master_key: bytes) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        state: AddState,
+        digest: DigestManager,
+        master_key: bytes,
+        life: bytes = NO_LIFE,
+    ) -> None:
         self._context = context
         self._state = state
         self._digest = digest
         self._master_key = master_key
+        self._life = life
         self._announcements = LacAnnouncements()
 
     async def run(self, interval: float) -> None:
@@ -75,7 +84,8 @@ class ExplicitLac:
         packet = self._digest.encode_lac(state.ledger_id, lac)
         bookies = [state.ensemble[position] for position in state.quorums.write_set(lac)]
         write_lac = self._context.operations.write_lac
-        requests = [write_lac(bookie, state.ledger_id, self._master_key, lac, packet) for bookie in bookies]
+        key, life = self._master_key, self._life
+        requests = [write_lac(bookie, state.ledger_id, key, lac, packet, life) for bookie in bookies]
         answers = await asyncio.gather(*requests, return_exceptions=True)
         for bookie, answer in zip(bookies, answers, strict=True):
             if isinstance(answer, BaseException):

@@ -48,6 +48,7 @@ from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.pipeline import AddPipeline, watch_quorum
 from bookie_protocol.digest import Buffer, DigestManager
 from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataUnavailable, PodkeeperError, QuorumLost, fresh
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.lasting import Ending
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.logs import get_logger
@@ -70,8 +71,10 @@ class WriteHandle:
         connections: int,
         deferred_sync: bool = False,
         restored: bool = False,
+        life: bytes = NO_LIFE,
     ) -> None:
-        """`connections`: so many had the pool made before the ledger was created."""
+        """`connections`: so many had the pool made before the ledger was created. `life`: presented to bookies, see
+        `bookie_protocol.keys`."""
         value = metadata.value
         options = context.options
         self.ledger_id = value.ledger_id
@@ -82,7 +85,7 @@ class WriteHandle:
             context, value.ledger_id, quorums, value.last_ensemble, deferred_sync=deferred_sync
         )
         encoder = context.pool.dialect.add_encoder(
-            self.ledger_id, master_key, background=restored, deferred_sync=deferred_sync
+            self.ledger_id, master_key, background=restored, deferred_sync=deferred_sync, life=life
         )
         self._doubt = Doubt(context.pool, self._look, connections, options.degraded_retry_interval)
         self._pipeline = AddPipeline(
@@ -103,7 +106,7 @@ class WriteHandle:
         if options.add_quorum_timeout is not None:
             self._run(watch_quorum(self._pipeline, options.add_quorum_timeout), "quorum time-out")
         if options.explicit_lac_interval is not None:
-            announcer = ExplicitLac(context, self._state, digest, master_key)
+            announcer = ExplicitLac(context, self._state, digest, master_key, life)
             self._run(announcer.run(options.explicit_lac_interval), "explicit LAC")
         self._unsynced = UnsyncedWatch(context, self._state, self._may_have_lost) if deferred_sync else None
         context.open_handles.add(self._abandon)

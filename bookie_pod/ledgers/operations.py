@@ -37,8 +37,15 @@ from bookie_pod.storage.journal.format import (
 )
 from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.entry import is_possible_lac, read_lac_packet
-from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized
-from bookie_protocol.keys import is_unknown_key
+from bookie_protocol.errors import (
+    BadRequest,
+    LedgerFenced,
+    LedgerStateUnknown,
+    NoSuchLedger,
+    StorageFault,
+    Unauthorized,
+)
+from bookie_protocol.keys import NO_LIFE, is_unknown_key
 
 Done = Callable[[BaseException | None], None]
 
@@ -106,13 +113,15 @@ class LedgerOperations:
         entry: bytes,
         *,
         recovery: bool,
+        life: bytes = NO_LIFE,
     ) -> WriteLane:
         """Admit one entry: into the write cache now, into its lane for the journal.
 
         Returns the lane, to which the caller adds its answer, and which it submits before this ledger's next fence,
         explicit LAC or force: the lane may hold the ledger's key record. An entry whose LAC cannot be right is stored
-        (its digest is the reader's to judge), and its LAC is not passed on. Raises LedgerFenced, Unauthorized, or
-        BadRequest for what the storage cannot hold; then nothing happened.
+        (its digest is the reader's to judge), and its LAC is not passed on. `life`: the metadata service confirmed it.
+        Raises LedgerFenced, LedgerStateUnknown, Unauthorized, or BadRequest for what the storage cannot hold; then
+        nothing is stored.
         """
         if entry_id < 0:
             # Negative ids are the journal's own record kinds: storing one would change the meaning of the journal.
@@ -123,6 +132,8 @@ class LedgerOperations:
         state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
         if state.fenced and not recovery:
             raise LedgerFenced(f"ledger {ledger_id} is fenced")
+        if state.life != life and not recovery:
+            _take_life(state, life, LedgerFenced)
         lane = lanes[state.journal]
         entries = self.storage.active_entries(ledger_id)  # first: what it refuses brings no key record to the journal
         self._journal_key(state, lane.specials)
@@ -200,7 +211,7 @@ class LedgerOperations:
             resolve(durable, error)
         return durable
 
-    def write_lac(self, ledger_id: int, key: bytes, packet: bytes, done: Done) -> None:
+    def write_lac(self, ledger_id: int, key: bytes, packet: bytes, done: Done, *, life: bytes = NO_LIFE) -> None:
         """Store an explicit LAC packet (the last one wins). Allowed on fenced ledgers.
 
         Raises BadRequest for a packet that is too short, too long or of another ledger, Unauthorized, NoSuchLedger
@@ -211,6 +222,8 @@ class LedgerOperations:
             raise BadRequest(f"the LAC packet is of ledger {packet_ledger}, the request of ledger {ledger_id}")
         check_storable(key, packet)
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
+        if state.life != life:
+            _take_life(state, life, NoSuchLedger)
         state.explicit_lac = packet
         self.ledgers.record(state)
         state.raise_lac(lac)
@@ -242,6 +255,20 @@ class LedgerOperations:
             if state.fenced:
                 pieces += fence_record(state.ledger_id)  # of a ledger that was made fenced nothing else tells
             state.key_journaled = True
+
+
+def _take_life(state: LedgerState, life: bytes, gone: type[LedgerFenced] | type[NoSuchLedger]) -> None:
+    """Take the life that a writer presents if none is known, and refuse it otherwise.
+
+    A ledger has one writer, which always presents the life or never. Raises `gone` to a writer that presents none,
+    LedgerStateUnknown to the writer of the living ledger if another one of its id is still stored here.
+    """
+    if not life:
+        raise gone(f"ledger {state.ledger_id}: its writer is another client")
+    if state.life:
+        raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is still stored here")
+    state.cool_down()  # what was admitted without a life is not any more
+    state.life = life
 
 
 def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:

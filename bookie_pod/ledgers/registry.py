@@ -27,7 +27,7 @@ from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.entry import read_lac_packet
 from bookie_protocol.errors import BadRequest, NoSuchLedger, Unauthorized
-from bookie_protocol.keys import is_unknown_key
+from bookie_protocol.keys import NO_LIFE, is_unknown_key
 
 STATES_MAX: Final = 500_000
 
@@ -66,6 +66,11 @@ class Ledgers:
         """Return whether the ledger exists here and this is its key."""
         state = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return state is not None and state.key == key
+
+    def life_of(self, ledger_id: int) -> bytes:
+        """Return the life of a ledger; `NO_LIFE` if it is not here, or its writer has presented none yet."""
+        state = self.states.get(ledger_id)
+        return NO_LIFE if state is None else state.life
 
     def create_fenced(self, ledger_id: int, key: bytes) -> None:
         """Make a ledger that no client writes any more, unless it exists. Raises BadRequest."""

@@ -2,9 +2,10 @@
 
 Invariants
 - There is at most one `LedgerState` per ledger in a process, so that fencing and adding take turns on it.
-- `hot_key` is the ledger's master key exactly while an ordinary add with that key may go straight into `entries`
-  without any further check: the key is known, the ledger is not fenced, its key record is in this process's journal, no
-  client waits for its LAC, and `entries` is the dict of the *active* write-cache half. In every other case it is None.
+- `hot_key` is the ledger's master key, with its life behind it if that is known (`bookie_protocol.keys`), exactly while
+  an ordinary add with that key and life may go straight into `entries` without any further check: the key is known, the
+  ledger is not fenced, its key record is in this process's journal, no client waits for its LAC, and `entries` is the
+  dict of the *active* write-cache half. In every other case it is None.
   Whatever breaks one of these conditions must call `cool_down()`; only the add path's slow branch heats a state again.
   That one comparison is the whole admission check of a hot add.
 - `entries` exists exactly while `hot_key` is set: a state must not keep what the write cache has let go of.
@@ -26,6 +27,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
+
+from bookie_protocol.keys import NO_LIFE
 
 if TYPE_CHECKING:
     import asyncio
@@ -123,6 +126,7 @@ class LedgerState:
         "lac",
         "lac_known",
         "ledger_id",
+        "life",
         "limbo",
         "waiters",
     )
@@ -131,6 +135,8 @@ class LedgerState:
         self.ledger_id = ledger_id
         self.key = key
         """The master key; empty: no client has presented one yet. All zero: it was begun without one."""
+        self.life = NO_LIFE
+        """The life that the ledger's writer presented and the metadata service confirmed; it is not stored."""
         self.journal = journal
         """Index of the journal that owns this ledger."""
         self.hot_key: bytes | None = None
@@ -154,7 +160,7 @@ class LedgerState:
     def heat(self, entries: dict[int, bytes]) -> None:
         """Let ordinary adds go straight into `entries`."""
         self.entries = entries
-        self.hot_key = self.key
+        self.hot_key = self.key + self.life
 
     def cool_down(self) -> None:
         """Send the next add through the slow branch, which checks everything."""

@@ -46,7 +46,7 @@ from bookie_pod.node.durability import DirtyMarker, Durability
 from bookie_pod.node.identity.bookie_id import derive_bookie_id
 from bookie_pod.node.identity.cookie_check import StoredCookie
 from bookie_pod.node.identity.cookies import BookieDirectories
-from bookie_pod.node.identity.earlier_life import older_ledgers
+from bookie_pod.node.identity.earlier_life import metadata_questions
 from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories
 from bookie_pod.node.identity.published import directory_places
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
@@ -214,7 +214,7 @@ class Bookie:
         if telemetry is not None:
             self._undo.push_async_callback(telemetry.stop)
             self._server.context.tracer, self.registry.has_exemplars = telemetry.tracer, True
-        self._server.context.older = older_ledgers(
+        self._server.context.questions = metadata_questions(
             self._server.context.operations.ledgers, newest_older, self._metadata.ledgers
         )
         await self._make_upkeep(own.cookie.instance_id)

@@ -137,7 +137,7 @@ class ReadRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "life")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RECOVERY_ADD: _ClassVar[AddRequest.Flag]
@@ -148,13 +148,15 @@ class AddRequest(_message.Message):
     BODY_FIELD_NUMBER: _ClassVar[int]
     WRITEFLAGS_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
     body: bytes
     writeFlags: int
     flag: AddRequest.Flag
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ...) -> None: ...
+    life: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ..., life: _Optional[int] = ...) -> None: ...
 
 class StartTLSRequest(_message.Message):
     __slots__ = ()
@@ -167,16 +169,18 @@ class ForceLedgerRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
 
 class WriteLacRequest(_message.Message):
-    __slots__ = ("ledgerId", "lac", "masterKey", "body")
+    __slots__ = ("ledgerId", "lac", "masterKey", "body", "life")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     LAC_FIELD_NUMBER: _ClassVar[int]
     MASTERKEY_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     lac: int
     masterKey: bytes
     body: bytes
-    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
+    life: int
+    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., life: _Optional[int] = ...) -> None: ...
 
 class ReadLacRequest(_message.Message):
     __slots__ = ("ledgerId",)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from bookie_protocol.errors import V3Status
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.traffic_class import BATCH_CONTEXT
 from bookie_protocol.wire.framing import LENGTH
 from bookie_protocol.wire.varint import encode_varint
@@ -81,18 +82,24 @@ def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> byt
 
 
 def add_request_parts(
-    ledger_id: int, master_key: bytes, size: int, txn_width: int, entry_width: int, flags: int = 0
+    ledger_id: int,
+    master_key: bytes,
+    size: int,
+    txn_width: int,
+    entry_width: int,
+    flags: int = 0,
+    life: bytes = NO_LIFE,
 ) -> tuple[bytes, bytes, bytes]:
     """Return the equal parts of the frames of all adds of one ledger whose entries have `size` bytes and whose two
     numbers have these widths.
 
     They are the parts before the transaction id, between it and the entry id, and between that and the entry. Flags:
-    RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC; `add_request_tail` follows the entry.
+    RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC; `add_request_tail` follows the entry. `life` as in `keys`.
     """
     tail = add_request_tail(flags)
     priority = _PRIORITY_FIELD if flags & HIGH_PRIORITY else b""
     ledger = encode_varint(ledger_id)
-    behind = b"".join((b"\x1a", encode_varint(len(master_key)), master_key, b"\x22", encode_varint(size)))
+    behind = b"".join((b"\x1a", encode_varint(len(master_key)), master_key, life, b"\x22", encode_varint(size)))
     inner = 2 + len(ledger) + entry_width + len(behind) + size + len(tail)
     inner_length = encode_varint(inner)
     header = 5 + txn_width + len(priority)

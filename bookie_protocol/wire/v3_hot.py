@@ -4,14 +4,14 @@ The decoders accept exactly one sequence of fields each, the one that BookKeeper
 everything else, which protobuf might read differently; the caller then parses with `v3.parse_request`. They never
 raise. The frames, with the bytes of a number as <name> and optional fields in brackets:
 
-    add     0a HL 08 03 10 02 18 <txn> [20 PR] aa 06 LEN 08 <ledger> 10 <entry> 1a 14 <key> 22 LEN
+    add     0a HL 08 03 10 02 18 <txn> [20 PR] aa 06 LEN 08 <ledger> 10 <entry> 1a 14 <key> [89 7d <life>] 22 LEN
             and behind this head: body [28 WF] [a0 06 01]
     read    0a HL 08 03 10 01 18 <txn> [20 PR] a2 06 LEN 08 <ledger> 10 <entry>
 
 Requests of one *shape* (same frame length, same width of every varint, same optional fields) have their fixed bytes at
 fixed places. A shape holds the head of the frame as one big integer with a mask over all fixed bits: tags, lengths, and
 the continuation bit of every varint byte. One AND and one comparison prove that a frame has the shape, and one
-`Struct.unpack_from` takes it apart. Only the bits of numbers, the key and the entry are free.
+`Struct.unpack_from` takes it apart. Only the bits of numbers, the key, the life and the entry are free.
 
 Invariants
 - A number is echoed as it came, so the answer names the ids that the request's envelope named, whatever the entry says.
@@ -31,7 +31,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from bookie_protocol.entry import ENTRY_PREFIX_SIZE
-from bookie_protocol.keys import MASTER_KEY_SIZE
+from bookie_protocol.keys import LIFE_SIZE, LIFE_TAG, MASTER_KEY_SIZE
 from bookie_protocol.wire.add_runs import Echo, RunShape
 from bookie_protocol.wire.framing import LENGTH_SIZE
 from bookie_protocol.wire.v3_encode import DEFERRED_SYNC, HIGH_PRIORITY, RECOVERY_ADD, add_response_parts
@@ -95,8 +95,8 @@ def flags_of(priority: bytes, tail: bytes) -> int:
 
 
 AddFields = tuple[bytes, int, int, int, bytes, int, int, int]
-"""Response frame of success, ledger id, entry id and LAC of the entry, master key, where the entry starts
-and ends in the buffer, flags."""
+"""Response frame of success, ledger id, entry id and LAC of the entry, master key with the life behind it if there is
+one, where the entry starts and ends in the buffer, flags."""
 
 MAX_RUN_SHAPES: Final = 1024
 """Layouts and lengths of frames whose runs are remembered, all clients together: a client chooses both."""
@@ -105,6 +105,8 @@ _ADD_HEADER: Final = b"\x08\x03\x10\x02\x18"
 _ADD_FIELD: Final = b"\xaa\x06"
 _KEY_FIELD: Final = b"\x1a\x14"
 _BODY_FIELD: Final = b"\x22"
+_FREE_LIFE: Final = LIFE_TAG + bytes(LIFE_SIZE - len(LIFE_TAG))
+_LIFE_MASK: Final = b"\xff" * len(LIFE_TAG) + bytes(LIFE_SIZE - len(LIFE_TAG))
 assert _KEY_FIELD[1] == MASTER_KEY_SIZE
 
 
@@ -119,6 +121,7 @@ class _Layout(NamedTuple):
     entry_width: int
     body_width: int
     """Bytes of the body's length."""
+    has_life: bool
     tail: bytes
 
 
@@ -131,7 +134,7 @@ class AddShape(NamedTuple):
     """The first `head` bytes as a number, without those that `mask` leaves out."""
     head: int
     unpack: Callable[..., tuple[Any, ...]]
-    """Transaction, ledger and entry as they are on the wire, key, ledger id, entry id, LAC."""
+    """Transaction, ledger and entry as they are on the wire, key and life, ledger id, entry id, LAC."""
     body_at: int
     body_end: int
     tail: bytes
@@ -223,11 +226,14 @@ class _AddFamily:
 
     def __init__(self, layout: _Layout) -> None:
         self._layout = layout
-        priority, txn, field, ledger, entry, body, tail = layout
+        priority, txn, field, ledger, entry, body, has_life, tail = layout
+        key, key_mask = bytes(MASTER_KEY_SIZE), bytes(MASTER_KEY_SIZE)
+        if has_life:
+            key, key_mask = key + _FREE_LIFE, key_mask + _LIFE_MASK
         after_field = b"".join((b"\x08", free(ledger), b"\x10", free(entry), _KEY_FIELD))
         header_size = len(_ADD_HEADER) + txn + len(priority)
         self._before = b"".join((b"\x0a", bytes((header_size,)), _ADD_HEADER, free(txn), priority, _ADD_FIELD))
-        self._middle = after_field + bytes(MASTER_KEY_SIZE) + _BODY_FIELD
+        self._middle = after_field + key + _BODY_FIELD
         self._field_end = len(self._before) + field
         self._head = self._field_end + len(self._middle) + body
         before_key = b"".join(
@@ -238,11 +244,11 @@ class _AddFamily:
             )
         )
         behind_key = b"\xff" * (1 + body)
-        self._mask = int.from_bytes(b"".join((before_key, bytes(MASTER_KEY_SIZE), behind_key)))
-        self._same_in_runs = b"".join((b"\xff" * LENGTH_SIZE, before_key, b"\xff" * MASTER_KEY_SIZE, behind_key))
+        self._mask = int.from_bytes(b"".join((before_key, key_mask, behind_key)))
+        self._same_in_runs = b"".join((b"\xff" * LENGTH_SIZE, before_key, b"\xff" * len(key), behind_key))
         self._unpack = struct.Struct(
             f">{2 + len(_ADD_HEADER)}x{txn}s{len(priority) + 2 + field + 1}x{ledger}sx{entry}s2x"
-            f"{MASTER_KEY_SIZE}s{1 + body}xqqq"
+            f"{len(key)}s{1 + body}xqqq"
         ).unpack_from
         self._flags = flags_of(priority, tail)
         self._response = add_response_parts(txn, ledger, entry)
@@ -283,7 +289,7 @@ class _AddFamily:
         return known
 
     def _make_run_shape(self, size: int) -> RunShape:
-        _, txn, _, ledger, entry, _, tail = self._layout
+        _, txn, _, ledger, entry, _, _, tail = self._layout
         part1, part2 = self._response
         answer = b"".join((part1, bytes(txn), part2, bytes(ledger), b"\x18", bytes(entry)))
         ledger_at, answer_ledger_at = LENGTH_SIZE + self._field_end + 1, len(part1) + txn + len(part2)
@@ -301,7 +307,9 @@ def _parse_add(frame: bytes) -> _Layout | None:
     field = varint_size(frame, at)
     ledger = varint_size(frame, at + field + 1)
     entry = varint_size(frame, at + field + 1 + ledger + 1)
-    at += field + 1 + ledger + 1 + entry + len(_KEY_FIELD) + MASTER_KEY_SIZE + 1
+    at += field + 1 + ledger + 1 + entry + len(_KEY_FIELD) + MASTER_KEY_SIZE
+    has_life = frame.startswith(LIFE_TAG, at)
+    at += (LIFE_SIZE if has_life else 0) + len(_BODY_FIELD)
     body = varint_size(frame, at)
     widths = (txn, field, ledger, entry, body)
     # 10 bytes would be a negative number (or a transaction id above 2^63): rare enough for protobuf.
@@ -312,7 +320,7 @@ def _parse_add(frame: bytes) -> _Layout | None:
     rest = tail.removesuffix(RECOVERY_FIELD)
     if body_end > len(frame) or (rest and (len(rest) != 2 or rest[0] != WRITE_FLAGS_TAG or rest[1] > 0x7F)):
         return None
-    return _Layout(priority, txn, field, ledger, entry, body, tail)
+    return _Layout(priority, txn, field, ledger, entry, body, has_life, tail)
 
 
 def decode_read_request(buffer: bytes, start: int, end: int) -> ReadFields | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from bookie_protocol.keys import NO_LIFE, creation_token_of
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3, v3_encode
 from bookie_protocol.wire.auth import AuthMessage, to_protobuf
@@ -80,13 +81,20 @@ def v2_entries(frame: bytes) -> list[bytes]:
 
 
 def v3_add(
-    stored: bytes, key: bytes = KEY, *, txn: int = 1, recovery: bool = False, priority: bool = False, sync: bool = True
+    stored: bytes,
+    key: bytes = KEY,
+    *,
+    txn: int = 1,
+    recovery: bool = False,
+    priority: bool = False,
+    sync: bool = True,
+    life: bytes = NO_LIFE,
 ) -> bytes:
     ledger_id, entry_id = struct.unpack_from(">qq", stored)
     flags = (
         v3_encode.RECOVERY_ADD * recovery | v3_encode.HIGH_PRIORITY * priority | v3_encode.DEFERRED_SYNC * (not sync)
     )
-    return b"".join(add_request(txn, ledger_id, entry_id, key, stored, flags))
+    return b"".join(add_request(txn, ledger_id, entry_id, key, stored, flags, life))
 
 
 def v3_read(ledger_id: int, entry_id: int, *, txn: int = 1, priority: bool = False) -> bytes:
@@ -111,10 +119,12 @@ def v3_poll(
     return v3.encode_frame(request)
 
 
-def v3_write_lac(ledger_id: int, lac: int, key: bytes = KEY, *, txn: int = 1) -> bytes:
+def v3_write_lac(ledger_id: int, lac: int, key: bytes = KEY, *, txn: int = 1, life: bytes = NO_LIFE) -> bytes:
     request = v3.new_request(pb.WRITE_LAC, txn)
     write = request.writeLacRequest
     write.ledgerId, write.lac, write.masterKey, write.body = ledger_id, lac, key, lac_packet(ledger_id, lac)
+    if life:
+        write.life = creation_token_of(life)
     return v3.encode_frame(request)
 
 
@@ -177,12 +187,18 @@ def add_response(txn: bytes, ledger: bytes, entry: bytes) -> bytes:
 
 
 def add_request(
-    txn_id: int, ledger_id: int, entry_id: int, master_key: bytes, entry: bytes, flags: int = 0
+    txn_id: int,
+    ledger_id: int,
+    entry_id: int,
+    master_key: bytes,
+    entry: bytes,
+    flags: int = 0,
+    life: bytes = NO_LIFE,
 ) -> list[bytes]:
     """The frame of an add, in pieces. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
     txn, number = encode_varint(txn_id), encode_varint(entry_id)
     before, between, behind = v3_encode.add_request_parts(
-        ledger_id, master_key, len(entry), len(txn), len(number), flags
+        ledger_id, master_key, len(entry), len(txn), len(number), flags, life
     )
     head, tail = b"".join((before, txn, between, number, behind)), v3_encode.add_request_tail(flags)
     return [head, entry, tail] if tail else [head, entry]

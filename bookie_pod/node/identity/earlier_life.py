@@ -12,13 +12,13 @@ metadata service can tell; a bookie that took such an add like any other would a
 1. stamps this file together with its cookies, before the metadata service knows of it;
 2. puts in limbo what the metadata place on it, and notes the highest ledger id there is (`integrity.preboot`);
 3. asks the metadata service before it takes the first entry of an older ledger that it does not hold
-   (`bookie_pod.server.tcp.older_ledgers`).
+   (`bookie_pod.server.tcp.metadata_questions`).
 
 No file: there was no ledger when this bookie was new, or the bookie is of an older release. A copy that is damaged
 stands for the highest id possible: asking harms nothing; and `bookie disk rebuild-ledgers` notes that id where ledgers
 may have been forgotten. Apache BookKeeper looks at no file of this name.
 
-Threads: the files: any one at a time; `older_ledgers` on the event loop.
+Threads: the files: any one at a time; `metadata_questions` on the event loop.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import google_crc32c
 import structlog
 
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.server.tcp.older_ledgers import OlderLedgers
+from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import MetadataNotFound
-from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerState
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerStore
 
 _log = structlog.get_logger(__name__)
@@ -106,13 +106,13 @@ class EarlierLife:
         return int(_ID.unpack(newest)[0])
 
 
-def older_ledgers(ledgers: Ledgers, newest: int, store: LedgerStore) -> OlderLedgers | None:
-    """Return the check of entries of ledgers up to `newest` for the server; None if there were none."""
+def metadata_questions(ledgers: Ledgers, newest: int, store: LedgerStore) -> MetadataQuestions:
+    """Return the questions of the server. `newest` as above."""
 
-    async def is_open(ledger_id: int) -> bool:
+    async def look(ledger_id: int) -> LedgerMetadata | None:
         try:
-            return (await store.read(ledger_id, fresh=True)).value.state is LedgerState.OPEN
+            return (await store.read(ledger_id, fresh=True)).value
         except MetadataNotFound:
-            return False
+            return None
 
-    return OlderLedgers(ledgers, newest, is_open) if newest >= 0 else None
+    return MetadataQuestions(ledgers, newest, look)

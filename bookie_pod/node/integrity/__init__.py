@@ -6,6 +6,6 @@ copies what is missing through `LocalCopies` (recovery adds, journaled), and cle
 ledger in limbo, also if an engine that misses an index file, or a replay, put it there. A new bookie does the same with
 every engine and whatever the configuration says: its id may be that of one that is gone, which ledgers still name. The
 highest ledger id of that moment stays in `earlier-ledgers`; of a ledger up to it that is not here the metadata service
-is asked before the first entry is taken (`server.tcp.older_ledgers`), since a writer that has been idle since before
-may not know that its ledger was closed (apache/bookkeeper#4812, where the reference acknowledges what is lost).
+is asked before the first entry is taken (`server.tcp.metadata_questions`), since a writer that has been idle since
+before may not know that its ledger was closed (apache/bookkeeper#4812, where the reference acknowledges what is lost).
 """

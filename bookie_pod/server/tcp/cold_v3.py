@@ -23,7 +23,7 @@ from bookie_pod.server.tcp.requests import AddRequest, ConnectionReply, CountedR
 from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
-from bookie_protocol.keys import NO_KEY
+from bookie_protocol.keys import NO_KEY, life_of
 from bookie_protocol.traffic_class import is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire.v3 import (
@@ -95,6 +95,7 @@ def _add(conn: Connection, request: pb.Request, reply: Reply) -> None:
             recovery=add.HasField("flag") and add.flag == pb.AddRequest.RECOVERY_ADD,
             high_priority=request.header.priority > 0,
             deferred_sync=bool(add.writeFlags & DEFERRED_SYNC),
+            life=life_of(add.life),
         ),
         reply,
     )
@@ -134,7 +135,7 @@ def _write_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:
     except BadRequest as error:
         reply.error(error)
         return
-    conn.context.handlers.write_lac(conn, ledger_id, write.masterKey or NO_KEY, write.body, reply)
+    conn.context.handlers.write_lac(conn, ledger_id, write.masterKey or NO_KEY, life_of(write.life), write.body, reply)
 
 
 def _read_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:

@@ -52,7 +52,7 @@ LENGTH_BYTES: Final = 4
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.server.tcp.handlers import RequestHandlers
-    from bookie_pod.server.tcp.older_ledgers import OlderLedgers
+    from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
     from bookie_pod.server.tls import RenewedTls
 
 
@@ -88,8 +88,8 @@ class ServerContext:
         self.metrics = metrics or RequestMetrics(Registry())
         self.memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self.audit = audit or Audit("bookie", Registry())
-        self.older: OlderLedgers | None = None
-        """The check of older ledgers, in a bookie that may have the id of one that is gone."""
+        self.questions: MetadataQuestions | None = None
+        """None: there is no metadata service to ask."""
         self.reads_in_progress = ReadsInProgress(config.network.max_reads_in_progress)
         self.requests = RequestsUnderWay(self.memory.limit // REQUESTS_SHARE // REQUEST_BYTES)
         self.specials_in_progress = 0

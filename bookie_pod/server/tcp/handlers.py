@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.long_poll import LongPolls
-from bookie_pod.server.tcp.older_ledgers import refused_as
+from bookie_pod.server.tcp.metadata_questions import refused_as
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
@@ -35,6 +35,7 @@ from bookie_protocol.errors import (
     StorageFault,
     TooManyRequests,
 )
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.wire.availability import encode_availability
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 DiskSpace = Callable[[], tuple[int, int]]
 """Total and free bytes over the distinct file systems of the ledger directories."""
+
+_Admit = Callable[["Connection", AddRequest, Reply], None]
 
 
 class RequestHandlers:
@@ -64,10 +67,14 @@ class RequestHandlers:
     # --- writing --------------------------------------------------------------------------------------------
 
     def add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
-        """Admit an add, or park it while there is no room; one of an older ledger not before it is known to be open."""
-        older = self._context.older
-        if older is None or not older.must_ask(request.ledger_id):
-            self._add(conn, request, reply)
+        """Admit an add, or park it while there is no room; if the metadata service has to be asked, after that."""
+        self._when_open(conn, request, reply, self._add)
+
+    def _when_open(self, conn: Connection, request: AddRequest, reply: Reply, go_on: _Admit) -> None:
+        questions = self._context.questions
+        life = NO_LIFE if request.recovery else request.life
+        if questions is None or not questions.must_ask(request.ledger_id, life):
+            go_on(conn, request, reply)
             return
 
         def over() -> None:
@@ -77,14 +84,15 @@ class RequestHandlers:
                 except PodkeeperError as error:
                     self._refuse_add(error, reply)
                 else:
-                    self._add(conn, request, reply)
+                    go_on(conn, request, reply)
             else:
                 self._refuse_add(refused_as(LedgerFenced, request.ledger_id), reply)
 
-        older.when_open(
+        questions.when_open(
             conn,
             request.ledger_id,
-            lambda: self._add(conn, request, reply),
+            life,
+            lambda: go_on(conn, request, reply),
             over,
             lambda error: self._refuse_add(error, reply),
         )
@@ -115,6 +123,7 @@ class RequestHandlers:
                 request.key,
                 request.entry,
                 recovery=request.recovery,
+                life=request.life,
             )
         except PodkeeperError as error:
             self._refuse_add(error, reply)
@@ -150,7 +159,8 @@ class RequestHandlers:
                 self._context.loop,
                 adds_max=config.threads.max_pending_adds,
                 timeout_ms=config.db_storage.max_throttle_time_ms,
-                admit=lambda request, reply: self._admit(conn, request, reply),
+                # While it was parked its ledger may have been deleted here.
+                admit=lambda request, reply: self._when_open(conn, request, reply, self._admit),
                 refuse=self._refuse_add,
                 waited=self._context.metrics.add_waited,
                 on_change=on_change,
@@ -160,26 +170,29 @@ class RequestHandlers:
             )
         return conn.parked
 
-    def write_lac(self, conn: Connection, ledger_id: int, key: bytes, packet: bytes, reply: Reply) -> None:
+    def write_lac(self, conn: Connection, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply) -> None:
         """Store an explicit LAC; answered when it is durable."""
-        older = self._context.older
-        if older is None or not older.must_ask(ledger_id):
-            self._write_lac(conn, ledger_id, key, packet, reply)
+        questions = self._context.questions
+        if questions is None or not questions.must_ask(ledger_id, life):
+            self._write_lac(conn, ledger_id, key, life, packet, reply)
             return
-        older.when_open(
+        questions.when_open(
             conn,
             ledger_id,
-            lambda: self._write_lac(conn, ledger_id, key, packet, reply),
+            life,
+            lambda: self._write_lac(conn, ledger_id, key, life, packet, reply),
             lambda: reply.error(refused_as(NoSuchLedger, ledger_id)),
             reply.error,
         )
 
-    def _write_lac(self, conn: Connection, ledger_id: int, key: bytes, packet: bytes, reply: Reply) -> None:
+    def _write_lac(
+        self, conn: Connection, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply
+    ) -> None:
         try:
             if self._admission.refuses(high_priority=False):
                 raise BookieReadOnly(f"ledger {ledger_id}: this bookie is read-only")
             done = self._special(conn, reply, reply.lac_written)
-            self._operations.write_lac(ledger_id, key, packet, done)
+            self._operations.write_lac(ledger_id, key, packet, done, life=life)
         except PodkeeperError as error:
             reply.error(error)
         else:

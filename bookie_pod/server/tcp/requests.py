@@ -27,6 +27,7 @@ from bookie_protocol.errors import (
     V2Code,
     V3Status,
 )
+from bookie_protocol.keys import NO_LIFE
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -136,6 +137,8 @@ class AddRequest:
     recovery: bool = False
     high_priority: bool = False
     deferred_sync: bool = False
+    life: bytes = NO_LIFE
+    """The life of the ledger that is meant, see `bookie_protocol.keys`. Of a recovery's add it does not count."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations, WriteLane
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.node.identity.earlier_life import metadata_questions
 from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.tcp.admission import WriteAdmission
@@ -22,6 +23,10 @@ from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.keys import NO_LIFE
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.disk import VirtualJournal, VirtualLanes
 from tests.support.simulation.storage import VirtualStorage
@@ -66,6 +71,8 @@ class BookieProcess:
             _CONFIG,
             lambda context: RequestHandlers(context, reads, polls, lanes, lambda: (1 << 30, 1 << 29)),
         )
+        store: Any = _Store(self)
+        self.context.questions = metadata_questions(ledgers, -1, store)
         self.context.accepting = True
         self.storage.swap()  # what was replayed is not in memory
         self.storage.on_put = lambda ledger_id, entry_id, entry: bookie.put(
@@ -98,6 +105,18 @@ class BookieProcess:
             task.cancel()
 
 
+class _Store:
+    """The metadata of ledgers, as far as a process reads them. It has a session only a while after it has started."""
+
+    def __init__(self, process: BookieProcess) -> None:
+        self._process = process
+
+    async def read(self, ledger_id: int, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
+        if self._process.tree is None:
+            raise MetadataUnavailable("this bookie has no session yet")
+        return await self._process.tree.ledgers.read(ledger_id, fresh=fresh)
+
+
 class _ObservedOperations(LedgerOperations):
     """Knows whose add is under way."""
 
@@ -115,10 +134,11 @@ class _ObservedOperations(LedgerOperations):
         entry: bytes,
         *,
         recovery: bool,
+        life: bytes = NO_LIFE,
     ) -> WriteLane:
         self.is_recovery = recovery
         try:
-            return super().add(lanes, ledger_id, entry_id, lac, key, entry, recovery=recovery)
+            return super().add(lanes, ledger_id, entry_id, lac, key, entry, recovery=recovery, life=life)
         finally:
             self.is_recovery = False
 

@@ -21,9 +21,10 @@ class LivesPlan:
     deleters: int
     own_passwords: bool
     """Each life has a password of its own and the digest type MAC, so that bookies and readers can tell the lives
-    apart, and its writers and recoverers go on while it is deleted and made anew. Without it bookies cannot tell the
-    lives apart: then a ledger is deleted only while nobody adds to it, recovers or reads it, and an id is used again
-    only when every bookie has collected it. Handles are closed later in both."""
+    apart, and its writers and recoverers go on while it is deleted and made anew. Without it bookies tell the lives
+    apart by what writers present, which only version 3 has a place for; recoverers and readers present nothing. Then a
+    ledger is deleted only while nobody adds to it, recovers or reads it, though adds may be on their way still, and an
+    id is used again only when every bookie has collected it. Handles are closed later in both."""
     entries: int
     """At most, of one life."""
     lingers: float
@@ -65,7 +66,7 @@ def draw_lives(seed: int) -> Scenario:
             recoverers=random.choice((0, 1, 2)),
             readers=random.choice((0, 1, 2)),
             deleters=random.choice((1, 2)),
-            own_passwords=random.random() < 0.5,
+            own_passwords=random.random() < 0.5 or client.protocol_version == 2,
             entries=random.choice((3, 8, 20)),
             lingers=random.choice((0.05, 0.3, 1.0)),
             delete_every=random.choice((0.2, 0.6)),

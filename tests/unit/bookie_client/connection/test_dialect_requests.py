@@ -17,6 +17,7 @@ from bookie_protocol.errors import (
     V2Code,
     V3Status,
 )
+from bookie_protocol.keys import life_of
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf
@@ -187,6 +188,23 @@ def test_deferred_sync():
     assert len(frame) <= 3000 + V3Dialect.add_overhead
     with pytest.raises(BadVersion, match="deferred sync"):
         V2Dialect().add_encoder(1, KEY, deferred_sync=True)
+
+
+def test_life_of_the_ledger_goes_with_adds_and_explicit_lacs_of_version_3():
+    life = life_of(2**63 - 1)
+    encoder = V3Dialect().add_encoder(2**62, KEY, recovery=True, deferred_sync=True, life=life)
+    _, frame = encoder(2**63, 2**62, bytes(3000))
+    assert len(frame) <= 3000 + V3Dialect.add_overhead
+    assert v3.parse_request(frame[4:]).addRequest.life == 2**63 - 1
+    _, frame = V3Dialect().write_lac(1, 1, KEY, 0, b"packet", life)
+    assert v3.parse_request(frame[4:]).writeLacRequest.life == 2**63 - 1
+    _, frame = V3Dialect().add_encoder(7, KEY)(1, 3, bytes(40))
+    assert not v3.parse_request(frame[4:]).addRequest.HasField("life")
+
+
+def test_version_2_has_no_place_for_the_life():
+    plain, named = V2Dialect().add_encoder(7, KEY), V2Dialect().add_encoder(7, KEY, life=life_of(5))
+    assert plain(1, 3, bytes(40)) == named(1, 3, bytes(40))
 
 
 # --- version 2 --------------------------------------------------------------------------------------------

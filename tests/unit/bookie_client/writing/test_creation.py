@@ -9,9 +9,11 @@ from time import process_time
 import pytest
 
 from bookie_client import BlockingClient, Client
+from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.writing.creation import NewLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, MetadataExists, NotEnoughBookies
+from bookie_protocol.keys import NO_LIFE, life_of
 from bookie_protocol.ledger_metadata.model import LedgerState
 
 CREATES = (Client.create, Client.create_advanced, BlockingClient.create, BlockingClient.create_advanced)
@@ -154,3 +156,24 @@ async def test_the_largest_ensemble_costs_little_where_there_are_few_bookies(thr
             with pytest.raises(NotEnoughBookies):
                 await client.create(ensemble=200, write_quorum=100, ack_quorum=100)
     assert process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"ledger_id": 9}, True), ({}, False), ({"ledger_id": 9, "restored": True}, False)],
+    ids=["chosen id", "id of the cluster", "restored"],
+)
+async def test_writer_that_chose_the_id_names_the_ledger_by_its_life(three, monkeypatch, options, named):
+    lives = []
+    add_encoder = V3Dialect.add_encoder
+
+    def note(self, *ids, life=NO_LIFE, **more):
+        lives.append(life)
+        return add_encoder(self, *ids, life=life, **more)
+
+    monkeypatch.setattr(V3Dialect, "add_encoder", note)
+    async with three.client() as client, client.create(write_quorum=2, **options) as ledger:
+        await ledger.append(b"one")
+    token = ledger.metadata.creation_token
+    assert lives == [life_of(token) if named else NO_LIFE]
+    assert token

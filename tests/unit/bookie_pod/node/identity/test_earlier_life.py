@@ -7,21 +7,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bookie_client import Client
 from bookie_pod.node.bookie import Bookie
-from bookie_pod.node.identity.earlier_life import NAME, EarlierLife
+from bookie_pod.node.identity.earlier_life import NAME, EarlierLife, metadata_questions
 from bookie_pod.node.metadata import open_metadata
 from bookie_protocol.errors import V2Code, V3Status
-from bookie_protocol.keys import master_key
-from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerState
+from bookie_protocol.keys import NO_LIFE, life_of, master_key
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
 from tests.support.bookie_process import free_port
 from tests.support.frames import entry, v2_add, v2_code, v3_read, v3_status
 from tests.support.live_bookie import started_bookie
 from tests.support.memory_files import MemoryFiles
+from tests.support.memory_metadata import MemoryLedgers
 from tests.support.served_bookie import RawClient
+from tests.support.server_rig import ServerRig
 from tests.support.until import until
 
 ENGINES = ["DbLedgerStorage", "SortedLedgerStorage", "InterleavedLedgerStorage"]
@@ -168,3 +171,26 @@ async def test_a_start_that_ended_before_anybody_looked_looks_again(replaced: Re
     async with replaced.started() as (_, _, raw):
         assert (current / NAME).stat().st_size == 12
         assert v2_code(await raw.ask(v2_add(entry(ledger_id, 3), KEY))) == V2Code.EFENCED
+
+
+# --- what the metadata service is asked -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "life", "is_this"),
+    [(5, life_of(5), True), (5, NO_LIFE, True), (5, life_of(6), False), (0, life_of(6), True), (-5, life_of(-5), True)],
+)
+@pytest.mark.parametrize("newest", [-1, 7], ids=["younger", "older"])
+@pytest.mark.parametrize("state", LedgerState)
+async def test_first_entry_is_taken_for_no_other_life_and_of_an_older_ledger_if_it_is_open(
+    token: int, life: bytes, is_this: bool, newest: int, state: LedgerState
+) -> None:
+    """Metadata without a token say nothing of the life."""
+    store: Any = MemoryLedgers()
+    metadata = LedgerMetadata(7, 1, 1, 1, {0: ("b1",)}, creation_token=token)
+    store.make(replace(metadata, state=state) if state is not LedgerState.CLOSED else metadata.closed(0, 1))
+    rig = ServerRig()
+    questions = metadata_questions(rig.ledgers, newest, store)
+    assert await questions._ask(7, life) is (is_this and (newest < 7 or state is LedgerState.OPEN))
+    assert not await questions._ask(8, life)
+    rig.close()

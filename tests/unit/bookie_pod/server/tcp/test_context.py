@@ -146,7 +146,7 @@ async def test_nobody_is_served_before_the_bookie_says_so(rig: ServerRig) -> Non
     nobody: Any = None
     context = ServerContext(rig.context.loop, rig.operations, rig.admission, production(), lambda context: nobody)
     assert not context.accepting
-    assert (context.auth, context.tls, context.older, context.connections) == (None, None, None, set())
+    assert (context.auth, context.tls, context.questions, context.connections) == (None, None, None, set())
     assert not context.busy
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_protocol.keys import NO_LIFE, life_of
 from tests.support.frames import KEY, entry, v3_add
 from tests.support.server_rig import ServerRig
 
@@ -15,7 +16,7 @@ from tests.support.server_rig import ServerRig
 # shape; flags change the shape of equal fields.
 _EDGES = st.sampled_from([0, 1, 127, 128, 129, 16_383, 16_384])
 _ADDS = st.tuples(
-    _EDGES, _EDGES, _EDGES, st.sampled_from([0, 1, 2, 127, 128]), st.sampled_from(["", "recovery", "late"])
+    _EDGES, _EDGES, _EDGES, st.sampled_from([0, 1, 2, 127, 128]), st.sampled_from(["", "recovery", "late", "life"])
 )
 
 
@@ -45,7 +46,14 @@ async def _answers(chunks: list[bytes], count: int) -> tuple[list[bytes], dict[b
 async def test_a_run_of_adds_is_handled_like_single_ones(adds: list[tuple[int, int, int, int, str]]) -> None:
     unique = {(ledger, entry_id): (txn, size, kind) for ledger, entry_id, txn, size, kind in adds}
     frames = [
-        v3_add(entry(ledger, entry_id, bytes(size)), KEY, txn=txn, recovery=kind == "recovery", sync=kind != "late")
+        v3_add(
+            entry(ledger, entry_id, bytes(size)),
+            KEY,
+            txn=txn,
+            recovery=kind == "recovery",
+            sync=kind != "late",
+            life=life_of(5) if kind == "life" else NO_LIFE,
+        )
         for (ledger, entry_id), (txn, size, kind) in unique.items()
     ]
     assert await _answers([b"".join(frames)], len(frames)) == await _answers(frames, len(frames))

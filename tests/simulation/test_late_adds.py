@@ -1,0 +1,168 @@
+"""Adds that are still on their way when their ledger is deleted, and that arrive after another one has its id and its
+password. Each test runs the real client and the real request handling of one bookie, over a virtual network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bookie_client.client import Client
+from bookie_client.writing.explicit_lac import ExplicitLac
+from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.keys import life_of, master_key
+from tests.support.simulation.bookie import VirtualBookie
+from tests.support.simulation.clock import VirtualLoop
+from tests.support.simulation.lives.plan import draw_lives
+from tests.support.simulation.lives.world import LivesWorld
+from tests.support.simulation.trace import Trace
+
+ID = 7
+DIGEST = digest_manager(DigestType.CRC32C, b"one")
+
+
+class Cluster:
+    """One bookie, and two clients that make a ledger of the same id and password, one after the other."""
+
+    def __init__(self, loop: VirtualLoop, version: int) -> None:
+        drawn = draw_lives(1)
+        options = replace(
+            drawn.client, protocol_version=version, add_timeout=1.0, connect_timeout=30.0, channels_per_bookie=1
+        )
+        self.world = LivesWorld(replace(drawn, bookies=1, client=options), loop, Trace(keep=False))
+
+    async def start(self) -> None:
+        await self.world._set_up()
+        self.bookie: VirtualBookie = self.world.bookies[0]
+        self.former = await self._client("former")
+        self.next = await self._client("next")
+
+    async def _client(self, name: str) -> Client:
+        host = self.world.add_client(name)
+        await host.start()
+        return host.client
+
+    async def make(self, client: Client) -> LedgerWriter:
+        return await client.create(ledger_id=ID, ensemble=1, write_quorum=1, ack_quorum=1, password=b"one")
+
+    def cut_off(self) -> None:
+        """Nothing that the former client sends arrives until `heal`."""
+        self.world.network.block("former", self.bookie.host)
+
+    async def heal(self) -> None:
+        self.world.network.unblock("former", self.bookie.host)
+        await asyncio.sleep(5.0)
+
+    async def send_late(self, payload: bytes) -> LedgerWriter:
+        """Return the writer of a ledger that has entry 0, and whose entry 1 is on its way when the ledger goes."""
+        writer = await self.make(self.former)
+        await writer.append(b"former")
+        self.cut_off()
+        await writer.submit(payload)
+        await asyncio.sleep(0.1)
+        await self.delete()
+        return writer
+
+    async def delete(self) -> None:
+        await self.next.delete(ID)
+        self.bookie.collect(ID)
+
+    async def read(self) -> list[bytes]:
+        async with self.next.open(ID, password=b"one") as handle:
+            return [each.payload async for each in handle.entries()]
+
+
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    loop = VirtualLoop()
+
+    def run(work: Callable[[Cluster], Awaitable[Any]], version: int = 3) -> None:
+        async def everything() -> None:
+            cluster = Cluster(loop, version)
+            try:
+                await cluster.start()
+                await work(cluster)
+            finally:
+                await cluster.world.close()
+
+        loop.run_until_complete(everything())
+
+    yield run
+    loop.close()
+
+
+def test_late_add_does_not_take_the_place_of_an_entry_of_the_next_ledger(run: Run) -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.send_late(b"late")
+        async with await cluster.make(cluster.next) as writer:
+            await writer.append_many([b"0", b"1"])
+            await cluster.heal()
+        assert await cluster.read() == [b"0", b"1"]
+
+    run(work)
+
+
+def test_late_add_that_comes_first_begins_no_ledger(run: Run) -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.send_late(b"late")
+        async with await cluster.make(cluster.next) as writer:
+            await cluster.heal()
+            assert cluster.bookie.process.storage.ledger(ID) is None
+            await writer.append_many([b"0", b"1"])
+        assert await cluster.read() == [b"0", b"1"]
+
+    run(work)
+
+
+def test_recovery_of_the_next_ledger_finds_no_late_add(run: Run) -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.send_late(b"late")
+        writer = await cluster.make(cluster.next)
+        await writer.append(b"0")
+        await cluster.heal()
+        assert (await cluster.former.recover(ID, password=b"one")).last_entry_id == 0
+        assert await cluster.read() == [b"0"]
+
+    run(work)
+
+
+def test_bookie_that_does_not_know_the_life_any_more_asks_again(run: Run) -> None:
+    """The state of a ledger may be dropped from memory, and its life is not stored."""
+
+    async def work(cluster: Cluster) -> None:
+        await cluster.send_late(b"late")
+        writer = await cluster.make(cluster.next)
+        await writer.append(b"0")
+        cluster.bookie.process.context.operations.ledgers.states.clear()
+        await cluster.heal()
+        await writer.append(b"1")
+        await writer.close()
+        assert await cluster.read() == [b"0", b"1"]
+
+    run(work)
+
+
+def test_late_explicit_lac_is_refused(run: Run) -> None:
+    async def work(cluster: Cluster) -> None:
+        former = await cluster.make(cluster.former)
+        await former.append(b"former")
+        cluster.cut_off()
+        life = life_of(former.metadata.creation_token)
+        announcer = ExplicitLac(cluster.former.context, former._state, DIGEST, master_key(b"one"), life)
+        announced = asyncio.ensure_future(announcer._send(0))
+        await asyncio.sleep(0.1)
+        await cluster.delete()
+        async with await cluster.make(cluster.next) as writer:
+            await writer.append(b"0")
+            await cluster.heal()
+            assert not cluster.bookie.process.context.operations.ledgers.for_read(ID).explicit_lac
+        assert await announced == 0
+
+    run(work)
