@@ -75,6 +75,10 @@ class PendingAdd(SplitAdd):
 
     # --- BookieRequest --------------------------------------------------------------------------------------
 
+    @property
+    def is_wanted(self) -> bool:
+        return not self.answers.is_retracted
+
     def acknowledged(self, bookie: str) -> None:
         answers = self.answers
         if answers.state.acknowledged(self, bookie):

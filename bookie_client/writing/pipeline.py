@@ -65,6 +65,9 @@ class AddPipeline:
         """
         self.ledger_id = state.ledger_id
         self.state = state
+        self.is_retracted = False
+        """True if adds that still wait for a connection are not sent: the ledger is gone, and another one may have its
+        id."""
         self._context = context
         self._on_failure = on_failure
         options = context.options

@@ -47,7 +47,16 @@ from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.pipeline import AddPipeline, watch_quorum
 from bookie_protocol.digest import Buffer, DigestManager
-from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataUnavailable, PodkeeperError, QuorumLost, fresh
+from bookie_protocol.errors import (
+    LedgerClosed,
+    MetadataError,
+    MetadataNotFound,
+    MetadataReplaced,
+    MetadataUnavailable,
+    PodkeeperError,
+    QuorumLost,
+    fresh,
+)
 from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.lasting import Ending
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -246,12 +255,16 @@ class WriteHandle:
             unforced = state.delivered.entry_id - state.lac
             _log.warning("closed without force: entries are cut off", ledger=self.ledger_id, entries=unforced)
         lac, length = state.lac, state.confirmed_length
-        self._metadata = await update_metadata(
-            self._context.ledgers,
-            self._metadata,
-            lambda metadata: close_needed(metadata, lac, length),
-            lambda metadata: metadata.closed(lac, length),
-        )
+        try:
+            self._metadata = await update_metadata(
+                self._context.ledgers,
+                self._metadata,
+                lambda metadata: close_needed(metadata, lac, length),
+                lambda metadata: metadata.closed(lac, length),
+            )
+        except (MetadataNotFound, MetadataReplaced):
+            self._pipeline.is_retracted = True
+            raise
 
     async def _abandon(self) -> None:
         """The client closes while this handle is open: nothing more can be sent, and the ledger is left as it

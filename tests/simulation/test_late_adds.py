@@ -13,7 +13,9 @@ import pytest
 from bookie_client.client import Client
 from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.writer import LedgerWriter
+from bookie_pod.server.tcp.requests import AddRequest
 from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import MetadataReplaced, QuorumLost
 from bookie_protocol.keys import life_of, master_key
 from tests.support.simulation.bookie import VirtualBookie
 from tests.support.simulation.clock import VirtualLoop
@@ -166,3 +168,25 @@ def test_late_explicit_lac_is_refused(run: Run) -> None:
         assert await announced == 0
 
     run(work)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_writer_that_knows_that_its_ledger_is_gone_sends_nothing_more(run: Run, version: int) -> None:
+    """Its adds wait for a connection to the bookie, which comes after the next ledger has the id."""
+
+    async def work(cluster: Cluster) -> None:
+        received: list[AddRequest] = []
+        handlers: Any = cluster.bookie.process.context.handlers
+        handlers.add = lambda conn, request, reply: received.append(request)
+        cluster.cut_off()
+        writer = await cluster.make(cluster.former)
+        await writer.submit(b"late")
+        await cluster.delete()
+        await cluster.make(cluster.next)
+        writer._pipeline.abandon(QuorumLost("it has waited for long"))
+        with pytest.raises(MetadataReplaced):
+            await writer.close()
+        await cluster.heal()
+        assert received == []
+
+    run(work, version)
