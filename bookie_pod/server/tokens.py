@@ -57,7 +57,7 @@ class Tokens:
         self._lines: tuple[_Line, ...] = ()
         self._seen: tuple[int, int, int] | None = None
         self._looked_at = 0.0
-        self._lock = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
 
     @classmethod
     async def load(cls, key: str, path: str | None) -> Tokens | None:
@@ -92,20 +92,27 @@ class Tokens:
 
     async def _refresh(self) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._looked_at < CHECK_S or self._lock.locked():
+        if now - self._looked_at < CHECK_S or self._reading is not None:
             return
-        async with self._lock:
-            self._looked_at = now
-            try:
-                await asyncio.to_thread(self._read)
-            except (OSError, ValueError) as error:
-                self._lines, self._seen = (), None
-                _log.error(
-                    "tokens cannot be read: all callers are refused",
-                    path=self._path,
-                    key=self._key,
-                    reason=_reason(error),
-                )
+        self._looked_at = now
+        self._reading = asyncio.create_task(self._read_again(), name="tokens")
+        await asyncio.shield(self._reading)
+
+    async def _read_again(self) -> None:
+        """Read the file, in a task of its own: a caller that goes meanwhile must not take the outcome with it, or a
+        token would be good for as long as such callers come."""
+        try:
+            await asyncio.to_thread(self._read)
+        except (OSError, ValueError) as error:
+            self._lines, self._seen = (), None
+            _log.error(
+                "tokens cannot be read: all callers are refused",
+                path=self._path,
+                key=self._key,
+                reason=_reason(error),
+            )
+        finally:
+            self._reading = None
 
     def _begin(self) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.tokens import CHECK_S, Tokens
 from bookie_protocol.bearer_tokens import MAX_BYTES
 from bookie_protocol.errors import InvalidConfiguration
+from tests.support.until import until
 
 KEY = "httpServerAuthTokenFile"
 OLD, LOOK, DRAIN, WRITE = (f"{name}-of-sixteen-characters" for name in ("old", "look", "drain", "write"))
@@ -141,6 +144,32 @@ async def test_a_file_without_a_token_is_not_taken_for_no_file(tmp_path: Path, c
         rules._tokens._looked_at = -CHECK_S
         for asks in (shown("127.0.0.1"), shown(authorization=f"Bearer {OLD}"), shown(authorization="Bearer ")):
             assert (await rules.caller(asks)).roles == frozenset()
+
+
+async def test_a_caller_that_goes_while_the_file_is_read_does_not_keep_a_revoked_token_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"{OLD}\n")
+    rules = await access(path)
+    assert rules._tokens is not None
+    path.unlink()
+    rules._tokens._looked_at = -CHECK_S
+    begun, go, read = threading.Event(), threading.Event(), Tokens._read
+
+    def slow_read(tokens: Tokens) -> None:
+        begun.set()
+        assert go.wait(10)
+        read(tokens)
+
+    monkeypatch.setattr(Tokens, "_read", slow_read)
+    goes = asyncio.create_task(rules.caller(shown(authorization=f"Bearer {OLD}")))
+    assert await asyncio.to_thread(begun.wait, 10)
+    goes.cancel()
+    await asyncio.wait([goes])
+    go.set()
+    await until(lambda: not rules._tokens._lines)
+    assert (await rules.caller(shown(authorization=f"Bearer {OLD}"))).roles == frozenset()
 
 
 def subject(unit: str) -> object:
