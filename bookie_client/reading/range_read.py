@@ -137,7 +137,7 @@ class RangeRead:
             finally:
                 self._waiter = None
         if self._broken is not None:
-            raise self._broken
+            raise fresh(self._broken)
 
     def _piece_done(self) -> None:
         """Wake the consumer if the next piece is done, and ask for more if there is room."""

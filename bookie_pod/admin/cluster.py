@@ -42,7 +42,7 @@ class ClusterView:
         self._client = client
         self._service = client.metadata
         self._places = asyncio.Semaphore(ASKED_AT_A_TIME)
-        self._turns = Turns()
+        self._turns, self._console_turns = Turns(), Turns()
 
     async def bookies(self, *, read_only: bool) -> Sequence[str]:
         group = BookieGroup.READ_ONLY if read_only else BookieGroup.WRITABLE
@@ -54,10 +54,13 @@ class ClusterView:
     async def _host(self, bookie_id: str) -> str | None:
         return _host_of(await self._info(bookie_id))
 
-    async def known(self) -> Sequence[KnownBookie]:
+    async def known(self, *, for_console: bool = False) -> Sequence[KnownBookie]:
         """All bookies that are registered or have a cookie. Raises `TooManyRequests`: it costs a read for each
-        registration."""
-        async with self._turns.turn():
+        registration.
+
+        `for_console`: the console looks once for all its viewers, so other callers do not keep it out.
+        """
+        async with (self._console_turns if for_console else self._turns).turn():
             return await self._known()
 
     async def _known(self) -> Sequence[KnownBookie]:

@@ -9,7 +9,7 @@ Event loop only.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bookie_pod.admin.routes import RESOURCES as ADMIN
 from bookie_pod.roles import Caller, Role
@@ -17,6 +17,7 @@ from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Group, Handler, Operation, Resource
 from bookie_protocol.admin_api.bodies import NOTHING, Query, Route
+from bookie_protocol.admin_api.cluster import KNOWN
 from bookie_protocol.errors import CouldNotTell, NotThere
 from bookie_protocol.web_console.frame import CONTENT_TYPE, Place
 from bookie_protocol.web_console.site import PAGES, Page
@@ -43,6 +44,8 @@ class LocalSource:
         return self._context.admin.own_bookie
 
     async def cluster(self, route: Route[T], query: Query | None = None) -> T:
+        if route is KNOWN:
+            return cast("T", await self._context.admin.cluster.known(for_console=True))
         operation = _operations()[route]
         assert operation.role is Role.VIEWER, f"{route.path} is not for viewers"
         call = Call(route.method, query if query is not None else route.query(), caller=self._caller)

@@ -30,7 +30,7 @@ from bookie_protocol.admin_api.autorecovery import AutoRecoveryProcessState
 from bookie_protocol.admin_api.bodies import Query, Route
 from bookie_protocol.admin_api.bookie import BookieLoad
 from bookie_protocol.admin_api.cluster import ClusterFacts, KnownBookie
-from bookie_protocol.errors import CouldNotTell, PodkeeperError
+from bookie_protocol.errors import CouldNotTell, PodkeeperError, fresh
 from bookie_protocol.together import bounded
 from bookie_protocol.web_console.limits import TEXT, cut, short
 
@@ -151,7 +151,7 @@ class Watcher:
         if self._looking is None:
             if self.clock() < self._may_begin:
                 if self._failure is not None:
-                    raise self._failure
+                    raise fresh(self._failure)  # for any number of pages
                 if self._newest is not None:
                     return self._newest
             self._began = self.clock()
@@ -203,7 +203,7 @@ class Watcher:
             self._failure = None
             return self._newest
         except PodkeeperError as error:
-            self._failure = error
+            self._failure = fresh(error)
             raise
         finally:
             ended = self.clock()

@@ -246,7 +246,7 @@ class FakeCluster:
         known = self.writable | self.read_only
         return {bookie: known.get(bookie) for bookie in bookie_ids}
 
-    async def known(self) -> Sequence[KnownBookie]:
+    async def known(self, *, for_console: bool = False) -> Sequence[KnownBookie]:
         return self.known_bookies
 
     async def space(self) -> Mapping[str, BookieSpace]:

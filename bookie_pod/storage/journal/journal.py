@@ -33,7 +33,7 @@ from bookie_pod.storage.journal.format import FIRST_VERSION_WITH_EXPLICIT_LAC, N
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.sync_thread import SyncThread, WrittenGroup, observe_acknowledged
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import StorageFault, fresh
 
 _log = structlog.get_logger(__name__)
 
@@ -221,7 +221,8 @@ class Journal:
     def append(self, batch: JournalBatch) -> None:
         """Queue a batch. Never blocks. Raises `StorageFault` once the journal has failed or was stopped."""
         if self._error is not None or self._stopping:
-            raise self._error or StorageFault(f"journal {self.index} in {self.directory} is stopped")
+            stopped = StorageFault(f"journal {self.index} in {self.directory} is stopped")
+            raise stopped if self._error is None else fresh(self._error)
         self._queue.append(batch)
 
     def has_room(self) -> bool:

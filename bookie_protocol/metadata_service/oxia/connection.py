@@ -30,6 +30,7 @@ from bookie_protocol.errors import (
     MetadataRefused,
     MetadataUnavailable,
     PodkeeperError,
+    fresh,
 )
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.grpc_channel import ServiceChannel
@@ -110,11 +111,12 @@ class OxiaConnection:
             async with asyncio.timeout(timeout):
                 while self._map is None:
                     if isinstance(self._error, InvalidConfiguration | MetadataRefused):
-                        raise self._error
+                        raise fresh(self._error)
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise self._error or ConnectionLost(f"no answer from Oxia at {self._discovery.target}") from None
+            silent = ConnectionLost(f"no answer from Oxia at {self._discovery.target}")
+            raise (silent if self._error is None else fresh(self._error)) from None
         return self._map
 
     @property

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bookie_pod.admin.cluster import ClusterView
+from bookie_pod.admin.console import LocalSource
 from bookie_pod.admin.ledger_search import MOST_LOOKED_AT, MOST_WEIGHT, LedgerFinder
 from bookie_pod.admin.turns import LONGEST_S, WAITING, Turns
-from bookie_protocol.admin_api.cluster import FoundLedgers, LedgerSearch
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context, Workers
+from bookie_protocol.admin_api.cluster import KNOWN, FoundLedgers, LedgerSearch
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable, TooManyRequests
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from tests.support.memory_metadata import MemoryMetadata
+from tests.unit.bookie_pod.server.nodes import FakeNode
 
 
 @pytest.fixture
@@ -146,9 +152,12 @@ async def test_bookies_are_read_in_turns_and_only_those_that_are_registered(meta
     asking = [asyncio.create_task(view.known()) for _ in range(WAITING + 2)]
     refused, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
     assert {type(each.exception()) for each in refused} == {TooManyRequests}
+    context: Context[Any] = Context(FakeNode(), Registry(), lambda: SimpleNamespace(cluster=view), Workers())
+    look = asyncio.create_task(LocalSource(context, Call("GET", KNOWN.query())).cluster(KNOWN))
     gate.set()
+    assert len(await look) == 1_001, "those callers do not keep the console out"
     known = await asking[0]
-    assert (len(known), metadata.bookies.info_reads) == (1_001, 1)
+    assert (len(known), metadata.bookies.info_reads) == (1_001, 2)
     assert [each.host for each in known if each.registration != "none"] == ["h"]
     for each in asking:
         each.cancel()

@@ -450,9 +450,14 @@ async def test_a_look_that_failed_is_no_earlier_look() -> None:
     await watcher.look(source)
     source.lost = True
     now += AGE_S
+    lengths = set()
     for _ in range(3):
-        with pytest.raises(MetadataUnavailable):
+        with pytest.raises(MetadataUnavailable) as raised:
             await watcher.look(source)
+        lengths.add(len(raised.traceback))
+    assert len(lengths) == 2, "of the look, and of an answer that is the same for all"
+    assert watcher._failure is not None
+    assert watcher._failure.__traceback__ is None
     assert source.asked[cluster_api.KNOWN.path] == 2
     source.lost = False
     now += AGE_S

@@ -198,7 +198,7 @@ async def test_pages_do_not_take_the_places_of_the_admin_api(
 ) -> None:
     begun, go = asyncio.Semaphore(0), asyncio.Event()
 
-    async def slow() -> list[KnownBookie]:
+    async def slow(**_: object) -> list[KnownBookie]:
         begun.release()
         await go.wait()
         return []
