@@ -15,6 +15,7 @@ Threads: event loop; the work of `Aside` runs on a thread of the loop's pool.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -51,23 +52,33 @@ class Decoding:
     def __init__(self) -> None:
         self._aside = Aside()
         self._left = PER_TURN
-        self._more = asyncio.Event()
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Those who wait for a turn with room, with their bytes: in order, so that small ones do not starve others."""
 
     async def run(self, decode: Callable[[], T], nbytes: int) -> T:
         """Return what `decode` returns, or raise its error. `nbytes`: how much it decodes."""
         if nbytes > PER_TURN:
             return await self._aside.run(decode)
-        while self._left < nbytes:
-            self._more.clear()
-            await self._more.wait()
+        if self._waiting or self._left < nbytes:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append((turn, nbytes))
+            await turn
+        else:
+            self._take(nbytes)
+        return decode()
+
+    def _take(self, nbytes: int) -> None:
         if self._left == PER_TURN and nbytes:
             asyncio.get_running_loop().call_soon(self._next_turn)
         self._left -= nbytes
-        return decode()
 
     def _next_turn(self) -> None:
         self._left = PER_TURN
-        self._more.set()
+        while self._waiting and self._waiting[0][1] <= self._left:
+            turn, nbytes = self._waiting.popleft()
+            if not turn.cancelled():
+                self._take(nbytes)
+                turn.set_result(None)
 
 
 class Slices:

@@ -48,6 +48,22 @@ async def test_callers_that_give_up_leave_the_turns_to_others() -> None:
     assert [task.cancelled() for task in tasks] == [False, True, True, False]
 
 
+async def test_small_ones_do_not_starve_a_larger_one() -> None:
+    decoding = Decoding()
+
+    async def small() -> None:
+        while True:
+            await decoding.run(lambda: None, PER_TURN // 4)
+            await asyncio.sleep(0)
+
+    others = [asyncio.create_task(small()) for _ in range(6)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await decoding.run(lambda: None, PER_TURN)
+    for other in others:
+        other.cancel()
+
+
 async def test_an_error_is_the_same_either_way() -> None:
     def fail() -> None:
         raise MetadataDamaged("of this node")
