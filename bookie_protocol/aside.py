@@ -53,7 +53,7 @@ class Decoding:
         self._aside = Aside()
         self._left = PER_TURN
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        """Those who wait for a turn with room, with their bytes: in order, so that small ones do not starve others."""
+        """The callers that wait for a turn with room, with their bytes, in order: small ones do not starve others."""
 
     async def run(self, decode: Callable[[], T], nbytes: int) -> T:
         """Return what `decode` returns, or raise its error. `nbytes`: how much it decodes."""

@@ -268,7 +268,7 @@ async def _sanity(context: OfBookie, call: Call) -> Reply:
 
 
 async def _info(context: OfBookie, call: Call) -> Reply:
-    space = await context.workers.run(context.admin.node.space)
+    space = await context.workers.run(context.admin.node.space, call.caller)
     return Json(space if call.asked(SpaceQuery).fullest else BookieSpace(space.free_space, space.total_space))
 
 
@@ -283,7 +283,7 @@ async def _last_log_mark(context: OfBookie, call: Call) -> Reply:
 
 async def _files(context: OfBookie, call: Call) -> Reply:
     kind = call.asked(FilesQuery).file_type
-    found = await context.workers.run(context.admin.node.files)
+    found = await context.workers.run(context.admin.node.files, call.caller)
     names = {"index": found.index, "journal": found.journal, "entrylog": found.entry_log}
     return Json({f"{each} files": _tabbed(names[each]) for each in names if kind in (None, each)})
 

@@ -96,7 +96,8 @@ async def _update_cookie(context: OfCluster, call: Call) -> Reply:
 
 async def _delete_cookie(context: OfCluster, call: Call) -> Reply:
     bookie_id = named_bookie(call)
-    losses = accepted_losses(call.asked(ProofQuery).accept_loss) | accepted_losses(call.read(LossesBody).accept_loss)
+    losses = await accepted_losses(call.asked(ProofQuery).accept_loss)
+    losses |= await accepted_losses(call.read(LossesBody).accept_loss)
     audited(accept_loss=sorted(losses))
     await context.admin.cookies.delete(bookie_id, losses)
     return Text(f"cookie of {bookie_id} deleted")

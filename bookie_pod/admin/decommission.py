@@ -54,7 +54,7 @@ async def _decommission(context: OfCluster, call: Call) -> Reply:
         return Text("Request body not contains bookie_src.", 404)
     bookie_id = checked_id(members["bookie_src"], "bookie_src")
     delete_cookie = _flag(members.get("delete_cookie"), "delete_cookie")
-    losses = accepted_losses(members.get("accept_loss"))
+    losses = await accepted_losses(members.get("accept_loss"))
     audited(bookie=bookie_id, delete_cookie=delete_cookie, accept_loss=sorted(losses))
     if delete_cookie or losses:
         call.caller.demand(Role.ADMIN, "a decommission with delete_cookie or accept_loss")

@@ -142,7 +142,7 @@ async def _long_proof(context: OfCluster, call: Call) -> Reply:
 
 async def _prove(context: OfCluster, asked: ProofQuery, caller: Caller) -> Reply:
     bookie_id = checked_id(asked.bookie_id, "bookie_id")
-    return Json(await context.admin.facts.proof(bookie_id, accepted_losses(asked.accept_loss), caller))
+    return Json(await context.admin.facts.proof(bookie_id, await accepted_losses(asked.accept_loss), caller))
 
 
 RESOURCES: Final = (

@@ -307,7 +307,7 @@ def read_log_id(text: str) -> int:
 async def _why(context: OfBookie, call: Call) -> Reply:
     log_id = read_log_id(call.asked(EntryLogQuery).entry_log)
     gc = context.admin.gc
-    found = await context.workers.run(lambda: gc.reports(log_id))
+    found = await context.workers.run(lambda: gc.reports(log_id), call.caller)
     if not found:
         return Text(f"there is no entry log {log_id:x}.log (id {log_id}) here", 404)
     return Json([_why_of(directory, report) for directory, report in found])
@@ -336,12 +336,12 @@ def _log_of(log: LogSummary) -> LogEntry:
 
 async def _logs(context: OfBookie, call: Call) -> Reply:
     limit, gc = call.asked(LogsQuery).limit, context.admin.gc
-    return Json(await context.workers.run(lambda: gc.logs(limit)))
+    return Json(await context.workers.run(lambda: gc.logs(limit), call.caller))
 
 
 async def _forecast(context: OfBookie, call: Call) -> Reply:
     gc = context.admin.gc
-    return Json([_forecast_of(*each) for each in await context.workers.run(gc.forecasts)])
+    return Json([_forecast_of(*each) for each in await context.workers.run(gc.forecasts, call.caller)])
 
 
 def _forecast_of(directory: str, forecast: Forecast) -> GcForecast:

@@ -2,7 +2,7 @@
 
 Invariants
 - Memory holds a few ledgers' metadata, or what the client reads ahead; answers of any length are streamed. What is
-  heavy is made on a thread, and `MOST_LISTINGS` lists with metadata are under way at most.
+  heavy is made on a thread, and few lists with metadata are under way (`MOST_LISTINGS`).
 - What the metadata holds is shown; the ledgers' passwords, as the reference shows them, to who is `admin` alone, who
   may read payloads without knowing them too. Others see an empty password.
 """
@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.ledger_weights import Weighed, Window, beginning_of, end_of, weight_of
-from bookie_pod.roles import Caller, Role
+from bookie_pod.roles import CHANGES, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
@@ -42,7 +42,7 @@ T = TypeVar("T")
 LEDGERS_PER_PAGE: Final = 100
 ENTRIES_PER_PAGE: Final = 1000
 MOST_LISTINGS: Final = 2
-"""Lists with metadata that are made at the same time."""
+"""Lists with metadata that are made at the same time; one more is for callers who may change something."""
 _NO_LEDGER: Final = Answer("There is no such ledger.", 404)
 _ONLY_GET: Final = should_be("GET")
 _NEEDS_ID: Final = Text(f"{_ONLY_GET.body}, with ledger_id provided", 404)
@@ -58,9 +58,9 @@ class ClusterLedgers:
         self._listings = 0
 
     @asynccontextmanager
-    async def listing(self) -> AsyncIterator[None]:
+    async def listing(self, caller: Caller) -> AsyncIterator[None]:
         """Have a place for a list with metadata. Raises `TooManyRequests`."""
-        if self._listings >= MOST_LISTINGS:
+        if self._listings >= MOST_LISTINGS + (not CHANGES.isdisjoint(caller.roles)):
             raise TooManyRequests(f"{MOST_LISTINGS} lists of ledgers with metadata are under way; try again later")
         self._listings += 1
         try:
@@ -201,7 +201,7 @@ async def _listed(
         shown = _for(caller, metadata)
         return ledger_view(shown) if decode else encode_ledger_metadata(shown).decode("utf-8", "replace")
 
-    async with ledgers.listing():
+    async with ledgers.listing(caller):
         async for ledger_id, found in ledgers.metadata_of(_page(ledgers.ids(), page)):
             shown = found if isinstance(found, str) else await ledgers.made(found, make)
             yield str(ledger_id), shown

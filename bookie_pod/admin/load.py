@@ -116,7 +116,7 @@ def _ms(value: float) -> float | None:
 
 async def _load(context: OfBookie, call: Call) -> Reply:
     node = context.admin.node
-    space = await context.workers.run(node.disk_space)
+    space = await context.workers.run(node.disk_space, call.caller)
     complaint = context.status.unhealthy_reason() or context.status.complaint()
     return Json(load_of(context.registry, space, node.bookie_id, complaint, read_only=node.state().read_only))
 

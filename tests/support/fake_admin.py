@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from bookie_pod.admin.bookie import DiskFiles
 from bookie_pod.node.integrity.full_check import DataIntegrityState
+from bookie_pod.roles import Caller
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
@@ -277,7 +278,7 @@ class FakeLedger:
         return self.ledgers[ledger_id]
 
     @asynccontextmanager
-    async def listing(self) -> AsyncIterator[None]:
+    async def listing(self, caller: Caller) -> AsyncIterator[None]:
         yield
 
     async def metadata_of(self, ids: AsyncIterator[int]) -> AsyncIterator[tuple[int, LedgerMetadata | str]]:

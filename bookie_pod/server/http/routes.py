@@ -15,9 +15,9 @@ Source: docs/internals/bookie-behaviour.md, section 10. Event loop only.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -45,8 +45,7 @@ def resources(table: Sequence[Resource], guarded: frozenset[Group]) -> tuple[Res
     served.
     """
 
-    @cache  # on the first request: it takes as much time as the rest of a start
-    def content() -> str:
+    def content() -> str:  # on the first request: it takes as much time as the rest of a start
         return json.dumps(openapi(served, version=_version(), guarded=guarded))
 
     served = (*PROBES, STATE, *table, _document(content))
@@ -95,8 +94,14 @@ def _get(path: str, summary: str, handler: Handler, about: str, *, own: bool = T
 
 
 def _document(content: Callable[[], str]) -> Resource:
+    made: list[str] = []
+    one = asyncio.Lock()
+
     async def show(context: Context[Any], call: Call) -> Reply:
-        return Text(await context.workers.run(content), content_type=JSON_TYPE)
+        async with one:  # anybody may ask for it, and must not take the workers' places
+            if not made:
+                made.append(await context.workers.run(content, call.caller))
+        return Text(made[0], content_type=JSON_TYPE)
 
     route = Route("GET", "/openapi.json", dict[str, Any])
     return Resource((Operation(route, None, "This document", show, "The document."),), group=Group.PROBE)

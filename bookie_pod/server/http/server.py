@@ -8,9 +8,9 @@ Invariants
   connections or requests keeps the probes out. Where descriptors are few, so are all of these.
 - With TLS all this begins when the handshake is over; those in the middle of it are bounded by `Handshakes`.
 - What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
-- The head of a connection's first request is at most `MAX_HEAD_BYTES`, a body `MAX_BODY_BYTES`, and what is received
-  and not dealt with counts in the process's `MemoryGovernor`: a request beyond that is refused unparsed. An idle
-  connection keeps nothing of its last request.
+- The head of a request is at most `MAX_HEAD_BYTES`, and a body `MAX_BODY_BYTES`. What is received and not dealt with
+  counts in the process's `MemoryGovernor`: a request beyond that is refused, that of a connection's first one unparsed.
+  An idle connection keeps nothing of its last request.
 - No body may be compressed: a request with a `Content-Encoding` is answered 415, and nothing is decompressed. The body
   of a request that was refused is not read to its end: its connection is closed.
 - An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
@@ -56,7 +56,7 @@ from bookie_protocol.errors import ServerStartFailed
 MAX_CONNECTIONS: Final = 256
 PROBE_CONNECTIONS: Final = 32
 MAX_HEAD_BYTES: Final = 32 * 1024
-"""Bytes of the head of a connection's first request; what browsers and proxies add, like cookies, is some 8 KB."""
+"""Bytes of the head of a request; what browsers and proxies add, like cookies, is some 8 KB."""
 MAX_BODY_BYTES: Final = 512 * 1024
 """The admin API takes so much, a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
 KEEPALIVE_S: Final = 30.0
@@ -207,6 +207,8 @@ class HttpServer:
         timer = self._silent.pop(connection, None)
         if timer is not None:
             timer.cancel()
+        if sum(len(name) + len(value) for name, value in request.raw_headers) > MAX_HEAD_BYTES:
+            return _closing(431, f"a head has at most {MAX_HEAD_BYTES} bytes")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             return _closing(415, "a body must not be compressed: send it without Content-Encoding")
         if connection in self._for_probes and request.path not in PROBE_PATHS:

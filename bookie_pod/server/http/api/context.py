@@ -1,7 +1,8 @@
 """The context of handlers, and the few threads for work that blocks (`Workers`), with a bounded queue.
 
 Invariants
-- At most `THREADS` pieces of work run and `WAITING` wait; more are refused at once.
+- At most `THREADS` pieces of work run and `WAITING` wait; more are refused at once. A quarter of these places is for
+  callers who may change something.
 - A caller that gives up leaves its work running: its place is free only when the thread is.
 
 Threads: event loop; the work runs on `http-<n>`.
@@ -17,6 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.text import PLAIN, TextFormat
+from bookie_pod.roles import CHANGES, NOBODY, Caller
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.errors import TooManyRequests
 from bookie_protocol.lasting import heard
@@ -24,6 +26,8 @@ from bookie_protocol.lasting import heard
 T = TypeVar("T")
 THREADS: Final = 2
 WAITING: Final = 14
+KEPT: Final = 4
+"""One in so many places is kept for callers who may change something."""
 R = TypeVar("R")
 RENDER_SHARE: Final = 9
 """The pause between two renderings of the metrics, as a multiple of the processor time that the last one took."""
@@ -39,9 +43,11 @@ class Workers:
         self._limit = threads + waiting
         self._under_way = 0
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, or raise its error. Raises `TooManyRequests` when all places are taken."""
-        if self._under_way >= self._limit:
+    async def run(self, work: Callable[[], T], caller: Caller = NOBODY) -> T:
+        """Return what `work` returns, or raise its error. Raises `TooManyRequests` when all places that the caller may
+        have are taken."""
+        kept = self._limit // KEPT if CHANGES.isdisjoint(caller.roles) else 0
+        if self._under_way >= self._limit - kept:
             raise TooManyRequests("too many requests that read files are under way; try again later")
         self._under_way += 1
         running = asyncio.get_running_loop().run_in_executor(self._executor, work)

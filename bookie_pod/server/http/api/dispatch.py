@@ -40,10 +40,11 @@ from bookie_pod.server.access import (
     one_of,
 )
 from bookie_pod.server.http.api.call import JSON_TYPE, TEXT_TYPE, Call, Json, JsonMembers, Reply, Text
-from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.context import KEPT, Context
 from bookie_pod.server.http.api.rendering import INDENT, Renderer, jackson, quoted
 from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
 from bookie_protocol.admin_api.bodies import PROBLEM_TYPE, plain, problem_of
+from bookie_protocol.aside import Slices
 from bookie_protocol.errors import (
     BadRequest,
     CouldNotTell,
@@ -66,10 +67,12 @@ ADMIN_CALLS: Final = 16
 PAGE_CALLS: Final = 8
 BODIES: Final = 64
 """Bodies of requests that are read at a time."""
+ACCEPT_CHARS: Final = 1_000
+"""Characters of the header `Accept` that count."""
+TAKEN_S: Final = 10.0
+"""Seconds within which a client has to take a piece of a stream, which has a place."""
 BODY_S: Final = 10.0
 """Seconds within which the body of a request has to come."""
-_KEPT: Final = 4
-"""One in so many places is kept for callers who may change something."""
 STREAM_S: Final = 600.0
 _PIECE_BYTES: Final = 64 * 1024
 _NOT_FOUND: Final = "<html><body><h1>Resource not found</h1></body></html>"
@@ -205,7 +208,7 @@ class Dispatcher:
     def _place(self, kind: str, most: int, caller: Caller) -> Iterator[None]:
         """Have a place of this kind. Raises `TooManyRequests`."""
         taken = self._calls.get(kind, 0)
-        if taken >= (most - most // _KEPT if CHANGES.isdisjoint(caller.roles) else most):
+        if taken >= (most - most // KEPT if CHANGES.isdisjoint(caller.roles) else most):
             raise TooManyRequests(f"{taken} requests are under way; try again later")
         self._calls[kind] = taken + 1
         try:
@@ -244,7 +247,7 @@ class Dispatcher:
             return query
         audited(**plain(query))
         body = await request.read() if operation.route.body is not None else b""  # which has come already
-        accept = ",".join(request.headers.getall("Accept", ()))
+        accept = ",".join(request.headers.getall("Accept", ()))[:ACCEPT_CHARS]
         call = Call(request.method, query, body, caller, request.get(_TOKEN), accept)
         return await operation.handler(self._context, call)
 
@@ -272,7 +275,8 @@ class Dispatcher:
                 aclosing(self._pieces(first, reply)) as pieces,
             ):
                 async for piece in pieces:
-                    await response.write(piece)
+                    async with asyncio.timeout(TAKEN_S):
+                        await response.write(piece)
                     await asyncio.sleep(0)  # a peer that reads fast must not keep the loop to itself
                 await response.write_eof()
         except (PodkeeperError, TimeoutError) as error:
@@ -284,10 +288,11 @@ class Dispatcher:
 
     async def _pieces(self, first: tuple[str, Any], reply: JsonMembers) -> AsyncGenerator[bytes, None]:
         pending = ["{\n" + await self._member(*first)]
-        nbytes = 0
+        nbytes, slices = 0, Slices()
         async for name, value in reply.members:
             text = ",\n" + await self._member(name, value)
             pending.append(text)
+            await slices.took(1)
             nbytes += len(text)
             if nbytes >= _PIECE_BYTES:
                 yield "".join(pending).encode()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
 
-from bookie_pod.admin.bookie_ids import accepted_losses
+from bookie_pod.admin.bookie_ids import MOST_LOSSES, accepted_losses
 from bookie_pod.server.http.api.openapi import Schemas
 from bookie_protocol.admin_api import autorecovery, bookie, cluster, decommission, gc, integrity
 from bookie_protocol.admin_api.bodies import Body, asked, decode, requested
@@ -141,13 +142,29 @@ def test_half_a_character_is_no_choice() -> None:
         asked({"type": "\udcff"}, cluster.BookiesQuery)
 
 
-def test_what_the_document_allows_as_losses_is_taken() -> None:
+async def test_what_the_document_allows_as_losses_is_taken() -> None:
     described = Schemas().parameters(decommission.ProofQuery)[1]["schema"]["pattern"]
     for text in ("", "7", "7, 8", "9" * 18):
         assert re.search(described, text)
-        accepted_losses(text)
+        await accepted_losses(text)
     for text in (str(2**63), "9" * 19, "9" * 20):
         assert not re.search(described, text)
         with pytest.raises(BadRequest):
-            accepted_losses(text)
-    assert accepted_losses(str(2**63 - 1)) == {2**63 - 1}
+            await accepted_losses(text)
+    assert await accepted_losses(str(2**63 - 1)) == {2**63 - 1}
+
+
+async def test_a_long_list_of_losses_leaves_turns_to_others() -> None:
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    loop = asyncio.get_running_loop()
+    turn()
+    assert len(await accepted_losses(", \n".join(map(str, range(50_000))))) == 50_000
+    assert turns > 40
+    with pytest.raises(BadRequest):
+        await accepted_losses("1," * MOST_LOSSES + "1")

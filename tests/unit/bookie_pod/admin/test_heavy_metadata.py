@@ -111,10 +111,13 @@ async def test_few_lists_with_metadata_are_made_at_a_time(metadata: MemoryMetada
     ledgers = ClusterLedgers(SimpleNamespace(metadata=metadata))  # type: ignore[arg-type]
     async with AsyncExitStack() as under_way:
         for _ in range(MOST_LISTINGS):
-            await under_way.enter_async_context(ledgers.listing())
-        with pytest.raises(TooManyRequests):
-            await under_way.enter_async_context(ledgers.listing())
-    async with ledgers.listing():
+            await under_way.enter_async_context(ledgers.listing(NOBODY))
+        operator = Caller("ops", "10.0.0.1", frozenset({Role.OPERATOR}))
+        await under_way.enter_async_context(ledgers.listing(operator))
+        for caller in (NOBODY, operator):
+            with pytest.raises(TooManyRequests):
+                await under_way.enter_async_context(ledgers.listing(caller))
+    async with ledgers.listing(NOBODY):
         pass
 
 

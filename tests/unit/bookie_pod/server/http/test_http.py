@@ -35,7 +35,7 @@ from bookie_pod.server.http.api.context import Context, Workers
 from bookie_pod.server.http.server import LINGER_S, MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
-from bookie_protocol.errors import ExitCode, ServerStartFailed
+from bookie_protocol.errors import ExitCode, ServerStartFailed, TooManyRequests
 from tests.support.until import until
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
@@ -487,7 +487,12 @@ async def test_a_refused_request_is_not_read_to_its_end(server: HttpServer) -> N
 
 async def test_the_openapi_document_is_laid_out_once(server: HttpServer) -> None:
     assert json.loads((await ask(server, "/openapi.json"))[1])["openapi"]
-    with patch.object(dispatch, "jackson", side_effect=AssertionError), patch("json.dumps", side_effect=AssertionError):
+    # Anybody may ask for it, so it does not take the places of those who read files either.
+    with (
+        patch.object(dispatch, "jackson", side_effect=AssertionError),
+        patch("json.dumps", side_effect=AssertionError),
+        patch.object(Workers, "run", side_effect=TooManyRequests),
+    ):
         assert (await ask(server, "/openapi.json"))[0] == 200
 
 
@@ -497,6 +502,15 @@ async def test_a_head_as_browsers_and_proxies_make_it(server: HttpServer) -> Non
         for _ in range(3):
             async with session.get(f"http://127.0.0.1:{server.port}/readyz", headers=fields) as answer:
                 assert answer.status == 200
+
+
+async def test_the_head_of_a_later_request_is_bounded_too(server: HttpServer) -> None:
+    reader, writer = await connect(server, b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(10):
+        await reader.readuntil(b"OK\n")
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"Accept: %s\r\n" % (b"," * 8000) * 10 + b"\r\n")
+        assert (await reader.readline()).split()[1] == b"431"
+    await closed(writer)
 
 
 async def test_a_head_that_comes_byte_by_byte(server: HttpServer) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.roles import Caller, Role
 from bookie_pod.server import tokens
 from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.context import Workers
@@ -24,6 +27,7 @@ from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.routes import resources
 from bookie_pod.server.http.server import MAX_BODY_BYTES, HttpServer
 from bookie_pod.server.http.start import start_http
+from bookie_protocol.aside import STEPS
 from bookie_protocol.errors import InvalidConfiguration, TooManyRequests
 from tests.support.fake_admin import FakeAdmin
 from tests.support.http_answers import ask
@@ -118,6 +122,17 @@ async def test_workers_are_bounded_also_when_nobody_waits_any_more() -> None:
     go.set()
     assert await second
     assert await workers.run(lambda: 5) == 5
+    workers.stop()
+
+
+async def test_a_quarter_of_the_workers_places_is_for_callers_who_may_change_something() -> None:
+    workers, go = Workers(threads=1, waiting=3), threading.Event()
+    viewers = [asyncio.ensure_future(workers.run(go.wait)) for _ in range(4)]
+    operator = asyncio.ensure_future(workers.run(go.wait, Caller("ops", "10.0.0.1", frozenset({Role.OPERATOR}))))
+    with pytest.raises(TooManyRequests):
+        await viewers[-1]
+    go.set()
+    assert await asyncio.gather(*viewers[:-1], operator) == [True] * 4
     workers.stop()
 
 
@@ -252,3 +267,46 @@ def test_nesting() -> None:
 
 def test_half_a_character_becomes_a_question_mark() -> None:
     assert jackson("\ud800x").encode() == b'"?x"'
+
+
+# --- streams ----------------------------------------------------------------------------------------------
+
+
+async def test_a_long_list_of_ids_leaves_turns_to_others(served: Served) -> None:
+    turns, seen = 0, list[int]()
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    async def ids() -> AsyncIterator[int]:
+        for ledger_id in range(5_000):  # not a whole piece
+            seen.append(turns)
+            yield ledger_id
+
+    served.admin.ledgers.ids = ids  # type: ignore[method-assign]
+    loop = asyncio.get_running_loop()
+    turn()
+    assert len((await served.get("ledger/list")).json) == 5_000
+    assert max(Counter(seen).values()) <= STEPS + 1
+
+
+async def test_a_stream_of_which_nothing_is_taken_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "TAKEN_S", 0.1)
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncIterator[int]:
+        try:
+            for ledger_id in count():
+                yield ledger_id
+        finally:
+            ended.set()
+
+    served.admin.ledgers.ids = endless  # type: ignore[method-assign]
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port, limit=1)
+    writer.write(b"GET /api/v1/ledger/list HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await reader.readexactly(4) == b"HTTP"
+    async with asyncio.timeout(20):
+        await ended.wait()
+    writer.close()
