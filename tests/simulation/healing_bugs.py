@@ -194,17 +194,18 @@ def _replace_whoever_is_gone_for_a_moment(patch: pytest.MonkeyPatch) -> None:
 def _close_where_they_seem_to_end(patch: pytest.MonkeyPatch) -> None:
     """Marks of open ledgers are settled by closing them where the worker believes that they end."""
 
-    async def recover(self: Any, report: Any) -> None:
+    async def recover(self: Any, ledger_id: int) -> None:
         client = self._parts.replicator._client
-        stored = await client.stored_metadata(report.ledger_id)
+        end = (await self._parts.checker.check(ledger_id)).lac
+        stored = await client.stored_metadata(ledger_id)
         if not stored.value.is_closed:
-            closed = stored.value.in_recovery().closed(report.lac, 0)
+            closed = stored.value.in_recovery().closed(end, 0)
             await client.metadata_service.ledgers.write(closed, stored.identity)
 
     original = ledger_repair.LedgerRepair.__init__
 
     def init(self: Any, parts: Any) -> None:
-        original(self, replace(parts, recover=lambda report: recover(self, report)))
+        original(self, replace(parts, recover=partial(recover, self)))
 
     patch.setattr(ledger_repair.LedgerRepair, "__init__", init)
 
