@@ -45,6 +45,7 @@ ENGINE = {"memtable-flush": SORTED}
 WAITS_FOR_IT = {
     "storage-<i>": r"the thread checkpoint ended|Killed",
     "memtable-flush": r"the thread (storage-0|checkpoint)\S* ended|Killed",
+    "uvloop": r"the thread (uvloop|gc)\S* ended|Killed",
     "entry-log-allocator": r"the thread (storage-0|checkpoint|gc|scrub)\S* ended|Killed",
 }
 """Who may end first: a thread that dies in the midst of its work hands its end on to whoever waits for that work."""
