@@ -543,7 +543,7 @@ async def test_a_cluster_comes_whole_or_not_at_all(driver: EtcdUnderTest) -> Non
     tree = tree_of(service)
     other = Keys(driver.root).node(f"{driver.root}/available/readonly")
     await tree._connection.txn(messages.TxnRequest(success=[put(other, b"")]), 5)
-    with pytest.raises(MetadataExists, match="available/readonly"):
+    with pytest.raises(MetadataExists):
         await service.cluster.initialize()
     assert not await service.cluster.exists()
     assert await service.tree.exists(f"{driver.root}/INSTANCEID") is None

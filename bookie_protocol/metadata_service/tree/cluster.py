@@ -130,7 +130,7 @@ class TreeCluster:
         try:
             await self._tree.create_all(nodes, timeout=timeout)
         except MetadataExists as error:
-            raise MetadataExists(f"there is a cluster at {self._root} already") from error
+            raise MetadataExists(f"{self._root} has something already: {error}") from error
         self._settled = layout
         return instance_id
 

@@ -142,8 +142,8 @@ def _step(world: World, members: DesiredMembers, lost: Lost) -> Act | Wait | Non
     if world.etcd is None:
         return _stalled(
             "MetadataUnknown",
-            f"the volume of {pod.name} is empty, and no majority of etcd's members tells the others. Bring those back; "
-            "if most of the volumes are lost, so are the metadata",
+            f"the volume of {pod.name} is empty, and no majority of etcd's members tells the others. It starts "
+            "once most of them serve again; if most of the volumes are lost, so are the metadata",
         )
     action: TellPod | RemoveMember | AddMember
     if member is None:
