@@ -53,7 +53,7 @@ TO_THE_METADATA = MetadataServiceOptions()
 if os.path.exists("/metadata/token"):  # of an embedded service
     TO_THE_METADATA = MetadataServiceOptions(tls=MetadataTls(ca_file="/metadata/ca.crt"), token_file="/metadata/token")
 elif os.path.exists("/metadata/tls.crt"):  # of an etcd that the operator runs
-    _FILES = MetadataTls("/metadata/ca.crt", "/metadata/tls.crt", "/metadata/tls.key")
+    _FILES = MetadataTls(ca_file="/metadata/ca.crt", certificate_file="/metadata/tls.crt", key_file="/metadata/tls.key")
     TO_THE_METADATA = MetadataServiceOptions(tls=_FILES)
 OPTIONS = ClientOptions(add_timeout=5.0, read_timeout=5.0, metadata_service=TO_THE_METADATA)
 PLACEMENT = PlacementOptions(policy=os.environ.get("PLACEMENT", "rack-aware"))
