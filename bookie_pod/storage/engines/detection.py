@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from bookie_pod.config.sections.ledger_storage import StorageEngine
 from bookie_pod.storage.entry_log.format import BLOCK, ENTRY_HEAD, HEADER_SIZE, SIZE_BYTES
 from bookie_pod.storage.entry_log.names import parse_log_name
 from bookie_pod.storage.files import Files
@@ -29,15 +30,10 @@ from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault, WrongStorageEngine
 
-DB_LEDGER_STORAGE: Final = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
-SORTED_LEDGER_STORAGE: Final = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
-INTERLEAVED_LEDGER_STORAGE: Final = "org.apache.bookkeeper.bookie.InterleavedLedgerStorage"
-
-DEFAULT_ENGINE: Final = DB_LEDGER_STORAGE
-"""The reference defaults to SortedLedgerStorage; `detection` refuses a disk that was written under that
-default."""
-
-KNOWN_ENGINES: Final = (DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE)
+DB_LEDGER_STORAGE: Final = StorageEngine.DB.value
+SORTED_LEDGER_STORAGE: Final = StorageEngine.SORTED.value
+INTERLEAVED_LEDGER_STORAGE: Final = StorageEngine.INTERLEAVED.value
+KNOWN_ENGINES: Final = tuple(engine.value for engine in StorageEngine)
 
 
 def is_db(class_name: str) -> bool:
