@@ -31,6 +31,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from functools import partial
+from typing import Final
 
 from bookie_client.access import LedgerAccess, access_to
 from bookie_client.client import Client
@@ -43,6 +44,9 @@ from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NotThere, PodkeeperError, RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
+
+MAX_LOOKS: Final = 5
+"""Looks at a ledger whose mark grows at each of them."""
 
 
 async def close_checked(
@@ -119,13 +123,14 @@ async def _look(client: Client, checker: LedgerChecker, ledger_id: int) -> tuple
     """Look at the ledger with all that its mark asks for, also with what was added to it during the look."""
     marks, doubts = client.metadata_service.under_replication, tuple[Finding, ...]()
     report: LedgerReport | None = None
-    while True:
+    for _ in range(MAX_LOOKS):
         mark = await marks.read(ledger_id)
         more = tuple(each for each in mark.doubts if each not in doubts) if mark is not None else ()
         if report is not None and not more:
             return doubts, report
         doubts += more
         report = await checker.check(ledger_id, findings=doubts)
+    raise RecoveryFailed(f"ledger {ledger_id} is not closed, because its mark grew at each look: try again")
 
 
 async def _has_some(client: Client, report: LedgerReport, bookie: str, access: LedgerAccess) -> bool | None:

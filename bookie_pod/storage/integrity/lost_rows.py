@@ -93,11 +93,8 @@ class LostRows:
         """Take note of a copy, whose ledger lives. Return whether it has the row now. Raises `StorageFault`."""
         if self.untold:
             return False
-        try:
-            synced = was_synced(self._storage, self._rows, location, ledger_id, entry_id, entry)
-        except DigestUnknown as error:
-            self.untold = True
-            self._not_checked(f"entry {entry_id} of ledger {ledger_id}, which has no row in the index", error)
+        synced = self._was_synced(location, ledger_id, entry_id, entry)
+        if synced is None:
             return False
         if not synced:
             self._unsynced(location)
@@ -116,9 +113,18 @@ class LostRows:
             and not self.untold
             and not self._storage.is_earlier_life(ledger_id, split_location(location)[0])
             and self._is_vouched_for(ledger_id, entry_id, entry)
-            and was_synced(self._storage, self._rows, location, ledger_id, entry_id, entry)
+            and self._was_synced(location, ledger_id, entry_id, entry)
         ):
             self._restore(location, ledger_id, entry_id, row)
+
+    def _was_synced(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> bool | None:
+        """Return whether a copy was synced; None if its digest cannot be known now."""
+        try:
+            return was_synced(self._storage, self._rows, location, ledger_id, entry_id, entry)
+        except DigestUnknown as error:
+            self.untold = True
+            self._not_checked(f"entry {entry_id} of ledger {ledger_id}, to which no good row leads", error)
+            return None
 
     def finish(self, *, all_seen: bool) -> None:
         """Give the rows to the copies that wait, if this pass has seen all logs. Raises `StorageFault`."""
