@@ -103,7 +103,7 @@ class Tokens:
         token would be good for as long as such callers come."""
         try:
             await asyncio.to_thread(self._read)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # the last: no thread can be started
             self._lines, self._seen = (), None
             _log.error(
                 "tokens cannot be read: all callers are refused",
