@@ -11,6 +11,8 @@ Invariants
 - A file that cannot be read any more, is too long, or in which a line is wrong, lets no caller in. A line is wrong,
   too, if its token is shorter than `SHORTEST`, or is a role's name: the token is missing, and its roles are in its
   place.
+- Callers wait for a read that is under way. One that lasts longer than `GRACE_S`, as on a dead mount, lets no caller in
+  until it ends: what it would find may have revoked any token.
 - Comparing takes the same time whatever a token is. No token is kept, only its digest.
 
 Threads: event loop; the file is read on a thread.
@@ -32,6 +34,7 @@ from bookie_protocol.errors import InvalidConfiguration
 
 _log = structlog.get_logger(__name__)
 CHECK_S: Final = 5.0
+GRACE_S: Final = 2.0
 MAX_NAME: Final = 64
 _SCHEME: Final = "bearer "
 
@@ -92,11 +95,14 @@ class Tokens:
 
     async def _refresh(self) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._looked_at < CHECK_S or self._reading is not None:
-            return
-        self._looked_at = now
-        self._reading = asyncio.create_task(self._read_again(), name="tokens")
-        await asyncio.shield(self._reading)
+        if self._reading is None:
+            if now - self._looked_at < CHECK_S:
+                return
+            self._looked_at = now
+            self._reading = asyncio.create_task(self._read_again(), name="tokens")
+        _, hung = await asyncio.wait((self._reading,), timeout=max(0.0, self._looked_at + GRACE_S - now))
+        if hung and self._lines:
+            self._forget(f"a read has taken longer than {GRACE_S:g} seconds")
 
     async def _read_again(self) -> None:
         """Read the file, in a task of its own: a caller that goes meanwhile must not take the outcome with it, or a
@@ -104,15 +110,13 @@ class Tokens:
         try:
             await asyncio.to_thread(self._read)
         except (OSError, ValueError, RuntimeError) as error:  # the last: no thread can be started
-            self._lines, self._seen = (), None
-            _log.error(
-                "tokens cannot be read: all callers are refused",
-                path=self._path,
-                key=self._key,
-                reason=_reason(error),
-            )
+            self._forget(_reason(error))
         finally:
             self._reading = None
+
+    def _forget(self, reason: str) -> None:
+        self._lines, self._seen = (), None
+        _log.error("tokens cannot be read: all callers are refused", path=self._path, key=self._key, reason=reason)
 
     def _begin(self) -> None:
         try:

@@ -10,6 +10,7 @@ import pytest
 
 from bookie_pod.config.sections.service import AccessConfig
 from bookie_pod.roles import EVERYTHING, Role
+from bookie_pod.server import tokens
 from bookie_pod.server.access import Access, Shown
 from bookie_pod.server.tokens import CHECK_S, Tokens
 from bookie_protocol.bearer_tokens import MAX_BYTES
@@ -170,6 +171,36 @@ async def test_a_caller_that_goes_while_the_file_is_read_does_not_keep_a_revoked
     go.set()
     await until(lambda: not rules._tokens._lines)
     assert (await rules.caller(shown(authorization=f"Bearer {OLD}"))).roles == frozenset()
+
+
+async def test_no_token_counts_while_a_read_of_the_file_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"{OLD}\n")
+    rules = await access(path)
+    assert rules._tokens is not None
+    rules._tokens._looked_at = -CHECK_S
+    begun, go, read = threading.Event(), threading.Event(), Tokens._read
+
+    def hung_read(tokens: Tokens) -> None:
+        begun.set()
+        assert go.wait(30)
+        read(tokens)
+
+    async def roles() -> frozenset[Role]:
+        return (await rules.caller(shown(authorization=f"Bearer {OLD}"))).roles
+
+    monkeypatch.setattr(Tokens, "_read", hung_read)
+    monkeypatch.setattr(tokens, "GRACE_S", 0.1, raising=False)
+    first = asyncio.create_task(roles())
+    try:
+        assert await asyncio.to_thread(begun.wait, 10)
+        assert await roles() == frozenset()  # it waits for the read too, and no longer than the first
+        assert await asyncio.wait_for(first, 10) == frozenset()
+        assert await asyncio.wait_for(roles(), 10) == frozenset()
+    finally:
+        go.set()
+    await until(lambda: rules._tokens._reading is None)
+    assert await roles() == EVERYTHING
 
 
 def subject(unit: str) -> object:
