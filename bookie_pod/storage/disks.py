@@ -45,7 +45,7 @@ import structlog
 
 from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.storage.entry_log.directories import DiskState
-from bookie_pod.storage.files import DiskUsage, Files
+from bookie_pod.storage.files import DiskUsage, Files, storage_fault
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -270,7 +270,7 @@ class DiskMonitor:
                 )
             return self._files.usage(directory)
         except OSError as error:
-            raise StorageFault(f"directory {directory} cannot be used: {error.strerror or error}") from error
+            raise storage_fault(f"directory {directory} cannot be used", error) from error
 
     def _total(self, usages: dict[str, DiskUsage]) -> float:
         by_device = {usage.device: usage for usage in usages.values()}

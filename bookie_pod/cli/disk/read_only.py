@@ -16,7 +16,7 @@ from rocksdict import AccessType, Rdict
 
 from bookie_pod.storage.files import storage_fault
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, RocksStore, build_options
+from bookie_pod.storage.index.rocksdb_store import IDENTITY_FILE, RocksStore, RocksStores, build_options
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import ResourcesShort
 
@@ -89,12 +89,11 @@ def _cannot_link(error: OSError) -> ResourcesShort:
     )
 
 
-class ReadOnlyStores:
+class ReadOnlyStores(RocksStores):
     """`StoreFactory` of databases that are only read."""
 
-    def exists(self, path: str) -> bool:
-        """`OSError`: it is unknown."""
-        return PosixFiles().exists(f"{path}/CURRENT")
+    def __init__(self) -> None:
+        super().__init__(PosixFiles())
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
         return ReadOnlyRocksStore(path, kind)

@@ -24,11 +24,11 @@ from typing import Final
 from bookie_pod.config.sections.ledger_storage import StorageEngine
 from bookie_pod.storage.entry_log.format import BLOCK, ENTRY_HEAD, HEADER_SIZE, SIZE_BYTES
 from bookie_pod.storage.entry_log.names import parse_log_name
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.index_file import MOVING_SUFFIX, SUFFIX, relative_folder
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
-from bookie_protocol.errors import InvalidConfiguration, StorageFault, WrongStorageEngine
+from bookie_protocol.errors import InvalidConfiguration, WrongStorageEngine
 
 DB_LEDGER_STORAGE: Final = StorageEngine.DB.value
 SORTED_LEDGER_STORAGE: Final = StorageEngine.SORTED.value
@@ -78,7 +78,7 @@ def check_engine(
             _check_other_engine(files, stores, index_directory, configured)
         _check_index(files, stores, ledger_directories, index_directories, configured)
     except OSError as error:
-        raise StorageFault(f"cannot inspect {error.filename}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot inspect {error.filename}", error) from error
 
 
 def check_no_swap(files: Files, index_directory: str) -> None:
@@ -153,7 +153,7 @@ def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> 
     try:
         log = find_log_with_entries(files, ledger_directory)
     except OSError as error:
-        raise StorageFault(f"cannot inspect {ledger_directory}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot inspect {ledger_directory}", error) from error
     if log is not None:
         raise WrongStorageEngine(
             f"{store.path} is empty, but entry log {log} holds entries: the index was lost; bring it back "

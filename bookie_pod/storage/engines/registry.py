@@ -36,14 +36,14 @@ from bookie_pod.storage.engines.memtable_storage import InterleavedLedgerStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log import EntryLogger, LedgerDirs, LedgerDirStates
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
-from bookie_protocol.errors import InvalidConfiguration, StorageFault
+from bookie_protocol.errors import InvalidConfiguration
 
 _log = structlog.get_logger(__name__)
 
@@ -112,7 +112,7 @@ def _open_memtable(config: BookieConfig, parts: StorageParts, index_directories:
             parts.files.makedirs(directory)
         stamp_index(parts.files, index_directories)
     except OSError as error:
-        raise StorageFault(f"cannot make directory {error.filename}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot make directory {error.filename}", error) from error
     ledger_dirs = {directory: parts.ledger_dirs(directory) for directory in parts.ledger_folders}
     index_dirs = parts.index_dirs or (lambda directory: ledger_dirs.get(directory) or LedgerDirStates([directory]))
     metrics = parts.memtable_metrics()

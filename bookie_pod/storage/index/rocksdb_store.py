@@ -50,7 +50,7 @@ from rocksdict import (
 
 from bookie_pod.config.keys import MIB
 from bookie_pod.config.sections.ledger_storage import RocksDbConfig
-from bookie_pod.storage.files import Files, storage_fault_of_library
+from bookie_pod.storage.files import Files, storage_fault, storage_fault_of_library
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 from bookie_protocol.rocksdb import common_options
@@ -423,7 +423,10 @@ class RocksStores:
         self._config = config
 
     def exists(self, path: str) -> bool:
-        return self._files.exists(f"{path}/CURRENT")
+        try:
+            return self._files.exists(f"{path}/CURRENT")
+        except OSError as error:
+            raise storage_fault(f"cannot look into {path}", error) from error
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
         parent = path.rpartition("/")[0]

@@ -98,7 +98,7 @@ class StoreFactory(Protocol):
     """Opens the stores of a bookie."""
 
     def exists(self, path: str) -> bool:
-        """Return whether a store was made at `path`."""
+        """Return whether a store was made at `path`. `StorageFault` if that is unknown."""
         ...
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:

@@ -105,11 +105,8 @@ class OfflineRebuild:
     def _old(self, kind: StoreKind) -> OrderedStore | None:
         """An old database; None if there is none, or it does not open."""
         path = f"{self._folder}/{kind.value}"
-        try:
-            if not self._readers.exists(path):
-                return None
-        except OSError as error:
-            raise storage_fault(f"cannot look into {path}", error) from error
+        if not self._readers.exists(path):
+            return None
         try:
             store = self._readers.open(path, kind)
         except ResourcesShort:

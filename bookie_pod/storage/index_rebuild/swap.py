@@ -140,7 +140,7 @@ def swap(files: Files, folders: IndexFolders, index_folder: str, purpose: str, m
     try:
         files.write_bytes_atomic(f"{index_folder}/{SWAP_FILE}", json.dumps(content, indent=1).encode())
     except OSError as error:
-        raise StorageFault(f"cannot write {index_folder}/{SWAP_FILE}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot write {index_folder}/{SWAP_FILE}", error) from error
     _carry_out(files, folders, index_folder, moves)
 
 
@@ -170,7 +170,7 @@ def _written_down(files: Files, index_folder: str) -> tuple[str, list[Move]] | N
             raise ValueError(f"its version is {content['version']}, known is {VERSION}")
         return str(content["purpose"]), [(str(source), str(target)) for source, target in content["moves"]]
     except OSError as error:
-        raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot read {path}", error) from error
     except UNREADABLE as error:
         raise StorageFault(
             f"{path} cannot be understood ({error}): look at it, and at the folders beside it"

@@ -15,11 +15,11 @@ from typing import Final
 
 from bookie_pod.storage.engines.detection import SWAP_FILE, check_no_swap
 from bookie_pod.storage.entry_log.names import LAST_ID_FILE, parse_log_name
-from bookie_pod.storage.files import TEMPORARY_SUFFIX, Files
+from bookie_pod.storage.files import TEMPORARY_SUFFIX, Files, storage_fault
 from bookie_pod.storage.index.index_file import MOVING_SUFFIX, SUFFIX
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.store import StoreFactory, StoreKind
-from bookie_protocol.errors import StorageFault, WrongStorageEngine
+from bookie_protocol.errors import WrongStorageEngine
 
 BACKUP_MARKS: Final = (".BACKUP-", ".PREV-")
 BUILDING_SUFFIX: Final = ".building"
@@ -85,7 +85,7 @@ def index_kind(files: Files, stores: StoreFactory, folders: Sequence[str]) -> In
         ]
         trees = [tree for folder in folders for tree in index_folders(files, folder)]
     except OSError as error:
-        raise StorageFault(f"cannot look into {error.filename}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot look into {error.filename}", error) from error
     if databases and any(name.endswith(SUFFIX) for tree in trees for name in files.listdir(tree)):
         raise WrongStorageEngine(
             f"{databases[0]} and index files in {trees[0]} are both there, so it is unknown which index counts: "

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.storage.files import Files, storage_fault
+from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.store import StoreFactory, StoreKind
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
 from bookie_pod.storage.inspect.layout import DiskLayout, IndexKind, index_kind
@@ -107,13 +107,6 @@ def pairs(layout: DiskLayout) -> list[tuple[str, str]]:
     return list(zip(layout.ledgers, layout.index_folders, strict=True))
 
 
-def _exists(stores: StoreFactory, path: str) -> bool:
-    try:
-        return stores.exists(path)
-    except OSError as error:
-        raise storage_fault(f"cannot look into {path}", error) from error
-
-
 def _open_databases(
     files: Files, stores: StoreFactory, ledger_folder: str, index_folder: str, config: BookieConfig | None
 ) -> StoredSpace:
@@ -123,7 +116,7 @@ def _open_databases(
         databases = []
         for kind in (StoreKind.LEDGERS, StoreKind.LOCATIONS):
             path = f"{index_folder}/{kind.value}"
-            if not _exists(stores, path):
+            if not stores.exists(path):
                 raise WrongStorageEngine(
                     f"{path} is not there: name the right index directories, or run `bookie disk rebuild-{kind.value}`"
                 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import structlog
 
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_protocol.errors import JournalDamaged, StorageFault
+from bookie_protocol.errors import JournalDamaged
 
 SUFFIX = ".txn"
 _LARGEST_ID = 0x3FFF_FFFF_FFFF_FFFF
@@ -33,7 +33,7 @@ def list_journals(files: Files, directory: str) -> list[int]:
     try:
         names = files.listdir(directory)
     except OSError as error:
-        raise StorageFault(f"cannot list journal directory {directory}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot list journal directory {directory}", error) from error
     return sorted(_journal_id(directory, name) for name in names if name.endswith(SUFFIX))
 
 

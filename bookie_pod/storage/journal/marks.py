@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.journal.format import crc32c
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
@@ -98,7 +98,7 @@ class MarkFiles:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
+                raise storage_fault(f"cannot read {path}", error) from error
             mark = parse_mark(self._name, data)
             if mark is None:
                 _log.warning("mark file is damaged, ignored", path=path, length=len(data))

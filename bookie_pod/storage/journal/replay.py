@@ -32,14 +32,14 @@ from typing import Protocol
 
 import structlog
 
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.format import NO_FILE, RecordKind, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records_between
 from bookie_pod.storage.journal.survey import may_start_at, survey_journal
 from bookie_pod.storage.journal.surveyed_file import JournalSurvey
-from bookie_protocol.errors import JournalDamaged, JournalMissing, StartupError, StorageFault
+from bookie_protocol.errors import JournalDamaged, JournalMissing, StartupError
 
 _log = structlog.get_logger(__name__)
 
@@ -194,7 +194,7 @@ def _settle(files: Files, path: str, size: int | None = None) -> None:
         finally:
             file.close()
     except OSError as error:
-        raise StorageFault(f"cannot settle the end of journal {path}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot settle the end of journal {path}", error) from error
 
 
 def _remove_unbegun(directory: str, files: Files, end: ReplayEnd) -> None:
@@ -232,7 +232,7 @@ def _opened(files: Files, path: str) -> Iterator[File]:
         finally:
             file.close()
     except OSError as error:
-        raise StorageFault(f"cannot read journal {path}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot read journal {path}", error) from error
 
 
 def _survey(files: Files, directory: str, journal_id: int, mark: LogMark) -> JournalSurvey:

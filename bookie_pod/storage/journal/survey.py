@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.format import (
     HEADER_FIELDS_LENGTH,
@@ -27,7 +27,7 @@ from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records
 from bookie_pod.storage.journal.survey_checked import CheckedSurvey
 from bookie_pod.storage.journal.survey_unchecked import UncheckedSurvey
 from bookie_pod.storage.journal.surveyed_file import JournalSurvey, SurveyedFile
-from bookie_protocol.errors import JournalDamaged, StorageFault
+from bookie_protocol.errors import JournalDamaged
 
 
 def survey_journal(file: File, journal_id: int, start: int = 0) -> JournalSurvey:
@@ -114,7 +114,7 @@ def read_folders(
             except OSError as error:
                 if while_trimmed and isinstance(error, FileNotFoundError):
                     continue
-                raise StorageFault(f"cannot read journal {path}: {error.strerror or error}") from error
+                raise storage_fault(f"cannot read journal {path}", error) from error
 
 
 def _is_unwritten(file: SurveyedFile, first: bytes) -> bool:

@@ -12,11 +12,17 @@ from typing import Any, NoReturn
 
 import pytest
 
+from bookie_pod.cli.disk.place import Place
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
+from bookie_pod.cli.disk.rebuild import _refuse_databases
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.storage.engines.detection import DB_LEDGER_STORAGE, check_engine
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.offline import OfflineLedgers, OfflineLocations
 from bookie_pod.storage.index_rebuild.swap import DiskStores
+from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.inspect.space import StoredSpaces
 from bookie_protocol.errors import ResourcesShort, StorageFault
@@ -48,15 +54,19 @@ def _no_descriptors(patch: Patch) -> None:
     patch.setattr(os, "listdir", _raising(errno.EMFILE))
 
 
-def _stale(patch: Patch) -> None:
+def _no_status(number: int) -> Callable[[Patch], None]:
+    """No database folder tells whether it holds a database."""
     stat = os.stat
 
     def fail(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
         if str(path).endswith("/CURRENT"):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+            raise OSError(number, os.strerror(number), str(path))
         return stat(path, *args, **kwargs)
 
-    patch.setattr(os, "stat", fail)
+    return lambda patch: patch.setattr(os, "stat", fail)
+
+
+_stale = _no_status(errno.ESTALE)
 
 
 def _rebuild_ledgers(folder: str) -> None:
@@ -103,11 +113,35 @@ def test_a_database_that_is_only_read_tells_trouble_of_the_machine(
             ReadOnlyStores().open(f"{layout.ledgers[0]}/{StoreKind.LEDGERS.value}", StoreKind.LEDGERS)
 
 
-def test_whether_there_is_a_database_may_be_unknown(tmp_path: Path) -> None:
+def _to_change(layout: DiskLayout) -> None:
+    with Place(layout, BookieConfig(), PosixFiles()).to_change(unclean=True):
+        pass
+
+
+def _start(layout: DiskLayout) -> None:
+    files = PosixFiles()
+    check_engine(files, RocksStores(files), layout.ledgers, layout.index_folders, DB_LEDGER_STORAGE)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda layout: ReadOnlyStores().exists(f"{layout.ledgers[0]}/{StoreKind.LEDGERS.value}"),
+        lambda layout: DiskStores(PosixFiles()).exists(f"{layout.ledgers[0]}/{StoreKind.LEDGERS.value}"),
+        lambda layout: StoredSpaces(PosixFiles(), ReadOnlyStores(), layout),
+        lambda layout: _refuse_databases(DiskStores(PosixFiles()), layout.index_folders),
+        _to_change,
+        _start,
+    ],
+    ids=["read only", "a tool", "inspection", "rebuild of index files", "a change", "a start"],
+)
+@pytest.mark.parametrize(("number", "kind"), [(errno.ESTALE, StorageFault), (errno.EMFILE, ResourcesShort)])
+def test_whether_there_is_a_database_may_be_unknown(
+    look: Callable[[DiskLayout], object], number: int, kind: type[StorageFault], tmp_path: Path
+) -> None:
     layout = write_disk("db", tmp_path, {1: 3})
     with pytest.MonkeyPatch.context() as patch:
-        _stale(patch)
-        with pytest.raises(OSError, match="CURRENT"):
-            ReadOnlyStores().exists(f"{layout.ledgers[0]}/{StoreKind.LEDGERS.value}")
-        with pytest.raises(StorageFault):
-            StoredSpaces(PosixFiles(), ReadOnlyStores(), layout)
+        _no_status(number)(patch)
+        with pytest.raises(kind) as raised:
+            look(layout)
+    assert type(raised.value) is kind
