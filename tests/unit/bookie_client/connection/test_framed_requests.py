@@ -5,33 +5,14 @@ import asyncio
 import pytest
 
 from bookie_client.connection.pool import ChannelPool
-from bookie_client.connection.request import FramedRequest
 from bookie_client.options import ClientOptions
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, StorageFault
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 from tests.support.until import until
+from tests.unit.bookie_client.connection.requests import Add
 
 FAST = {"add_timeout": 0.1, "read_timeout": 0.1, "reconnect_delay": 0.05, "connect_timeout": 1.0}
-
-
-class Add(FramedRequest):
-    def __init__(self, key, frame):
-        self.key, self.bytes = key, frame
-        self.ends = []
-
-    @property
-    def frame(self):
-        return self.bytes
-
-    def accepted(self, bookie, answer):
-        self.ends.append((bookie, None))
-
-    def refused(self, bookie, error):
-        self.ends.append((bookie, type(error)))
-
-    def describe(self):
-        return "the add"
 
 
 class Rig:

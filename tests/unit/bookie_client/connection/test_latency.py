@@ -16,10 +16,10 @@ from bookie_client.connection.operations import OneShot, nothing
 from bookie_client.options import ClientOptions
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.errors import BadRequest, BookieTimeout
+from tests.support.clock import Clock
 from tests.support.until import until
-from tests.unit.bookie_client.connection.test_framed_requests import Add
-from tests.unit.bookie_client.connection.test_health import Clock
-from tests.unit.bookie_client.connection.test_pool import Rig as PoolRig
+from tests.unit.bookie_client.connection.pooled import Rig as PoolRig
+from tests.unit.bookie_client.connection.requests import Add
 
 TICK = 0.25
 ADD = PendingAdd(0, 0, ("a",))

@@ -8,10 +8,6 @@ import pytest
 from bookie_client.connection import network
 from bookie_client.connection.network import AddressBook
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.connection.pool import ChannelPool
-from bookie_client.connection.request import Request
-from bookie_client.options import ClientOptions
-from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import (
     BadVersion,
     BookieTimeout,
@@ -24,63 +20,8 @@ from bookie_protocol.errors import (
     ProtocolViolation,
     StorageFault,
 )
-from tests.support.model_bookie import ModelBookie, ModelBookieServer
 from tests.support.until import until
-
-FAST = {"add_timeout": 0.2, "read_timeout": 0.2, "reconnect_delay": 0.05, "connect_timeout": 1.0}
-
-
-class Probe(Request):
-    """Counts how often it ended."""
-
-    def __init__(self):
-        self.ended = asyncio.get_running_loop().create_future()
-        self.times = 0
-
-    def answered(self, entry, max_lac):
-        self._end(entry)
-
-    def failed(self, error):
-        self._end(error)
-
-    def _end(self, outcome):
-        self.times += 1
-        if not self.ended.done():
-            self.ended.set_result(outcome)
-
-    def describe(self):
-        return "the probe"
-
-
-class Rig:
-    def __init__(self, **options):
-        self.server = ModelBookieServer(ModelBookie("b"))
-        self.resolved = 0
-        self.error = None
-        self.pool = ChannelPool(self.resolve, ClientOptions(**{**FAST, **options}))
-        self.digest = digest_manager(DigestType.CRC32C, b"")
-        self.transactions = 0
-
-    async def resolve(self, bookie_id):
-        self.resolved += 1
-        if self.error is not None:
-            raise self.error
-        return "127.0.0.1", self.server.port
-
-    def add(self, entry_id=0):
-        self.transactions += 1
-        entry = self.digest.encode(1, entry_id, -1, 5, b"hello")
-        key, frame = self.pool.dialect.add_encoder(1, bytes(20))(self.transactions, entry_id, entry)
-        probe = Probe()
-        self.pool.channel("b").send_add(frame, key, probe)
-        return probe
-
-    def read(self, entry_id=0, ledger_id=1):
-        self.transactions += 1
-        key, frame = self.pool.dialect.read(self.transactions, ledger_id, entry_id)
-        probe = Probe()
-        self.pool.channel("b").send_read(frame, key, probe)
-        return probe
+from tests.unit.bookie_client.connection.pooled import FAST, Rig
 
 
 @pytest.fixture(params=[3, 2], ids=["v3", "v2"])

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import ClusterView, EnsembleRequest, Placement, PlacementPolicy, ReplacementRequest
 from bookie_client.placement.topology import Location, Topology
+from bookie_protocol.errors import MetadataNotFound
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 
 Labels = tuple[Location, ...]
 
@@ -104,3 +106,26 @@ def possible(
 ) -> bool:
     """Whether some way to fill the holes obeys."""
     return any(rule(labels) for labels in label_sequences(fixed, free))
+
+
+class Infos:
+    """The registrations of bookies on these hosts, and what is asked of them."""
+
+    def __init__(self, **hosts: str) -> None:
+        self.hosts = {name.replace("_", "-"): host for name, host in hosts.items()}
+        self.properties: dict[str, dict[str, str]] = {}
+        self.failures: dict[str, Exception] = {}
+        self.asked: list[str] = []
+        self.racks = b""
+
+    async def rack_assignments(self) -> bytes:
+        return self.racks
+
+    async def info(self, bookie_id: str) -> BookieServiceInfo:
+        self.asked.append(bookie_id)
+        if bookie_id in self.failures:
+            raise self.failures[bookie_id]
+        if bookie_id not in self.hosts:
+            raise MetadataNotFound(f"bookie {bookie_id} is not registered")
+        endpoint = Endpoint("bookie", self.hosts[bookie_id], 3181, BOOKIE_RPC)
+        return BookieServiceInfo((endpoint,), self.properties.get(bookie_id, {}))

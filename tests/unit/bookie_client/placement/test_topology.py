@@ -11,7 +11,7 @@ from bookie_client.placement.sources import MappedLocations
 from bookie_client.placement.topology import format_location, parse_location
 from bookie_protocol.errors import CouldNotTell
 from tests.support.until import until
-from tests.unit.bookie_client.placement.test_sources import Infos
+from tests.unit.bookie_client.placement.clusters import Infos
 
 
 @pytest.mark.parametrize(

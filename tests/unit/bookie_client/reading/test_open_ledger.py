@@ -17,8 +17,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.until import until
 from tests.unit.bookie_client.conftest import tasks_of_handles
-from tests.unit.bookie_client.recovery.crashed import LEDGER, length_of, payload
-from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
+from tests.unit.bookie_client.recovery.crashed import ABC, LEDGER, crashed, length_of, payload
 
 
 @pytest.mark.parametrize("digest", list(DigestType))

@@ -23,8 +23,7 @@ from bookie_protocol.errors import (
 )
 from tests.support.until import until
 from tests.unit.bookie_client.conftest import tasks_of_handles
-from tests.unit.bookie_client.recovery.crashed import LEDGER, payload
-from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
+from tests.unit.bookie_client.recovery.crashed import ABC, LEDGER, crashed, payload
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 LEDGER = 7
+ABC = ("b1", "b2", "b3")
 
 
 def payload(entry_id: int) -> bytes:
@@ -87,3 +88,12 @@ class CrashedLedger:
 async def contents(client, **options):
     async with client.open(LEDGER, password=b"pw", **options) as reader:
         return [entry.payload async for entry in reader.entries()]
+
+
+async def crashed(cluster, quorums=(3, 3, 2), segments=None, spares=0, **options):
+    """The ledger, and its bookies and some spare ones, which it adds to the cluster."""
+    segments = segments or {0: tuple(f"b{i}" for i in range(1, quorums[0] + 1))}
+    names = sorted({bookie for ensemble in segments.values() for bookie in ensemble})
+    for name in names + [f"s{i}" for i in range(spares)]:
+        await cluster.add_bookie(name)
+    return CrashedLedger(cluster, quorums, segments, **options)

@@ -9,8 +9,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import RecoveryFailed, TooManyRequests
 from bookie_protocol.ledger_metadata.model import LedgerState
-from tests.unit.bookie_client.recovery.crashed import LEDGER
-from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
+from tests.unit.bookie_client.recovery.crashed import ABC, LEDGER, crashed
 
 
 async def recover(client, *distrusted, **options):

@@ -20,8 +20,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.until import until
 from tests.unit.bookie_client.conftest import tasks_of_handles
-from tests.unit.bookie_client.recovery.crashed import LEDGER, contents, length_of, payload
-from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
+from tests.unit.bookie_client.recovery.crashed import ABC, LEDGER, contents, crashed, length_of, payload
 
 
 async def long_tail(cluster, quorums=(3, 3, 2), spares=0, tail=100, copies=1):

@@ -21,18 +21,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.model_bookie import ModelLedger
-from tests.unit.bookie_client.recovery.crashed import LEDGER, CrashedLedger, contents, length_of, payload
-
-ABC = ("b1", "b2", "b3")
-
-
-async def crashed(cluster, quorums=(3, 3, 2), segments=None, spares=0, **options):
-    segments = segments or {0: tuple(f"b{i}" for i in range(1, quorums[0] + 1))}
-    names = sorted({bookie for ensemble in segments.values() for bookie in ensemble})
-    for name in names + [f"s{i}" for i in range(spares)]:
-        await cluster.add_bookie(name)
-    return CrashedLedger(cluster, quorums, segments, **options)
-
+from tests.unit.bookie_client.recovery.crashed import ABC, LEDGER, CrashedLedger, contents, crashed, length_of, payload
 
 # --- the end --------------------------------------------------------------------------------------------------
 

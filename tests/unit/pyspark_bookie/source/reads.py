@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.batch import limits_of
 from pyspark_bookie.source.options import SourceOptions
@@ -48,3 +50,14 @@ async def write(client, payloads, **arguments):
     async with client.create(**{"ensemble": 3, "write_quorum": 3, "ack_quorum": 3, **arguments}) as ledger:
         await ledger.append_many(payloads)
     return ledger.ledger_id
+
+
+class BlockingHere:
+    """What the reader takes for a blocking client: the test's client, from another thread than its loop's."""
+
+    def __init__(self, client):
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+
+    def run(self, operation):
+        return asyncio.run_coroutine_threadsafe(operation(self._client), self._loop).result(30)

@@ -29,7 +29,7 @@ from pyspark_bookie.source.snapshots import listed_snapshot
 from pyspark_bookie.source.streaming import ledgers
 from tests.support.archiving import archive, move
 from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, rows_of, write
-from tests.unit.pyspark_bookie.source.test_selection import stream
+from tests.unit.pyspark_bookie.source.streams import stream
 
 
 @pytest.fixture

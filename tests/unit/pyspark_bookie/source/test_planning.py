@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
-from bookie_protocol.versioned import UNSTORED
 from pyspark_bookie.source.batch import limits_of
 from pyspark_bookie.source.planning import (
     ENTRY_COST,
     RANGE_COST,
-    LedgerSnapshot,
     PlanLimits,
     Range,
     plan,
@@ -24,24 +22,9 @@ from pyspark_bookie.source.planning import (
     without_bookies,
 )
 from tests.unit.pyspark_bookie.source.reads import options
+from tests.unit.pyspark_bookie.source.snapshots import BOOKIES, ledger, ranges
 
-BOOKIES = ("a", "b", "c", "d")
 MIB = 1024 * 1024
-
-
-def ledger(ledger_id, entries, average=1000, starts=(0,), ensemble=BOOKIES[:3]):
-    return LedgerSnapshot(
-        ledger_id=ledger_id,
-        identity=UNSTORED,
-        ensemble_size=len(ensemble),
-        write_quorum_size=2,
-        ack_quorum_size=2,
-        ensembles=tuple((start, ensemble) for start in starts),
-        is_closed=True,
-        last_entry_id=entries - 1,
-        length=entries * average,
-        digest_type=DigestType.CRC32C,
-    )
 
 
 @st.composite
@@ -168,25 +151,6 @@ def test_the_options_of_a_read_are_the_limits_of_its_plan():
     assert len(plan(large, limits_of(options(scope="all", minPartitions=3)))) >= 3
     found = plan(large, limits_of(options(scope="all", maxEntriesPerPartition=30)))
     assert sorted(each.ranges[0].entries for each in found) == [10, 30, 30, 30]
-
-
-def ranges(sizes):
-    made = []
-    for ledger_id, (first, entries, average) in enumerate(sizes):
-        ledger = LedgerSnapshot(
-            ledger_id=100 - ledger_id,
-            identity=UNSTORED,
-            ensemble_size=1,
-            write_quorum_size=1,
-            ack_quorum_size=1,
-            ensembles=((0, ("bookie-1",)), (7, ("bookie-2",))),
-            is_closed=True,
-            last_entry_id=first + entries,
-            length=average * (first + entries + 1),
-            digest_type=DigestType.CRC32C,
-        )
-        made.append(Range(ledger, first, first + entries - 1))
-    return made
 
 
 SIZES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 60), st.integers(0, 50_000)), max_size=8)

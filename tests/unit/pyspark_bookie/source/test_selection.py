@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
+from bookie_client.streams import StreamPosition, Streams
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, NoSuchStream
@@ -24,21 +24,7 @@ from pyspark_bookie.source.streaming.streams import StreamsProgress, StreamTails
 from tests.support.pulsar_entries import batch, entry
 from tests.support.pulsar_metadata import ledger_info, message
 from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, write
-
-TOPIC = "public/default/persistent/orders"
-
-
-async def stream(client, name, *ledgers):
-    """A stream whose ledgers have these payloads; returns their ids."""
-    streams = Streams(client)
-    await streams.create(name, StreamSettings(), if_absent=True)
-    ids = [await write(client, payloads) for payloads in ledgers]
-    published = [
-        PublishedLedger(ledger_id, len(payloads), sum(map(len, payloads)))
-        for ledger_id, payloads in zip(ids, ledgers, strict=True)
-    ]
-    await streams.publish(name, published)
-    return ids
+from tests.unit.pyspark_bookie.source.streams import TOPIC, stream
 
 
 async def places(client, **raw):

@@ -18,9 +18,9 @@ from pyspark_bookie.source.time_search import DatedLedger, positions_in_ledgers,
 from tests.support.pulsar_entries import entry
 from tests.support.pulsar_metadata import ledger_info, message
 from tests.unit.pyspark_bookie.source.reads import options, rows, write
-from tests.unit.pyspark_bookie.source.streaming.test_stream_view import view
-from tests.unit.pyspark_bookie.source.streaming.test_streams_progress import again, entries_of, progress
-from tests.unit.pyspark_bookie.source.test_selection import TOPIC, stream
+from tests.unit.pyspark_bookie.source.streaming.checkpoints import again
+from tests.unit.pyspark_bookie.source.streaming.made_up_streams import entries_of, progress, view
+from tests.unit.pyspark_bookie.source.streams import TOPIC, stream
 
 NOW = 10_000.0
 NEVER = 1 << 50

@@ -1,6 +1,6 @@
 """Whatever the operator's source advises is tried by some test.
 
-A clause that begins with what somebody is to do, or that names a command, has a row in the table of `test_advice`, or a
+A clause that begins with what somebody is to do, or that names a command, has a row in `advice_table`, or a
 test elsewhere that does it.
 """
 
@@ -16,7 +16,7 @@ import click
 
 import bookie_operator
 from bookie_pod.cli.main import cli
-from tests.unit.bookie_operator.planner.flows.test_advice import TABLE
+from tests.unit.bookie_operator.planner.flows.advice_table import TABLE
 
 ROOT = Path(bookie_operator.__file__).parent
 SOURCES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,24 +10,17 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.archive import ArchivedLedger, Counts
 from bookie_protocol.digest import DigestType
 from pyspark_bookie.common.errors import PodkeeperSparkError
-from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.dlog import DlogDecoder
-from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import without_bookies
 from pyspark_bookie.source.pulsar import PulsarDecoder
 from pyspark_bookie.source.reading import arrow
-from pyspark_bookie.source.reading.arrow import LARGE, batches, columns_of, decoded_batches
+from pyspark_bookie.source.reading.arrow import LARGE, batches, decoded_batches
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
-from pyspark_bookie.source.schema import arrow_schema, full_schema
 from tests.support import dlog_entries
 from tests.support.pulsar_entries import batch, entry
 from tests.unit.bookie_client.reading.test_entry import batch_of
-from tests.unit.pyspark_bookie.source.test_planning import ledger
-
-
-def schema(**options):
-    raw = {"metadataServiceUri": "embedded://x", "scope": "all", **options}
-    return arrow_schema(full_schema(parse(raw, SourceOptions)))
+from tests.unit.pyspark_bookie.source.reading.columns import schema, taken
+from tests.unit.pyspark_bookie.source.snapshots import ledger
 
 
 @st.composite
@@ -173,16 +165,6 @@ def test_what_is_no_log_record_ends_a_strict_read():
         PodkeeperSparkError, match=r"\[BOOKIE_DECODE\] entry 2 of ledger 1: .*; read it with decode=raw"
     ):
         list(decoded_batches([dlog_chunk()], DlogDecoder(), schema(decode="dlog"), 10, strict=True))
-
-
-def taken(entries):
-    """Sizes, payloads one behind the other, last adds confirmed."""
-    found = columns_of(entries)
-    sizes, lacs = found.sizes(), found.lacs()
-    assert (sizes.dtype, lacs.dtype) == (np.int32, np.int64)
-    values = np.full(int(sizes.sum()), 255, np.uint8)
-    found.copy_payloads(values)
-    return sizes.tolist(), values.tobytes(), lacs.tolist()
 
 
 ANY = st.lists(st.binary(max_size=40), min_size=1, max_size=12)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from bookie_client.reading.entry import LedgerEntry
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.reading.chunk import UNKNOWN_LAC, ArchivedEntries, Chunk
-from tests.unit.pyspark_bookie.source.reading.test_arrow import schema, taken
-from tests.unit.pyspark_bookie.source.test_planning import ledger
+from tests.unit.pyspark_bookie.source.reading.columns import schema, taken
+from tests.unit.pyspark_bookie.source.snapshots import ledger
 
 LEDGER, FIRST = 7, 100
 

@@ -16,7 +16,7 @@ from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.source.schema import schema_for
 from pyspark_bookie.source.streaming import ledgers, streams
 from pyspark_bookie.source.streaming.reader import StreamingReader
-from tests.unit.pyspark_bookie.source.reads import write
+from tests.unit.pyspark_bookie.source.reads import BlockingHere, write
 
 TRIGGER = 1 / 64
 REFRESH, DISCOVERY, IDLE = 0.5, 2.0, 4.0
@@ -24,17 +24,6 @@ TIMES = {"metadataRefresh": f"{REFRESH}s", "discoveryInterval": f"{DISCOVERY}s",
 DISCOVERIES = {"ledgers": IDLE / DISCOVERY, "offload names": IDLE / DISCOVERY}
 """While nothing comes: the lists of ledgers, and of those that are in an archive."""
 THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3}
-
-
-class BlockingHere:
-    """What the reader takes for a blocking client: the test's client, from another thread than its loop's."""
-
-    def __init__(self, client):
-        self._client = client
-        self._loop = asyncio.get_running_loop()
-
-    def run(self, operation):
-        return asyncio.run_coroutine_threadsafe(operation(self._client), self._loop).result(30)
 
 
 class Query:

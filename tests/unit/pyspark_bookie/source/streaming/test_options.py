@@ -17,7 +17,7 @@ from pyspark_bookie.source.streaming import reader
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Start
 from pyspark_bookie.source.streaming.progress import TriggerLimit
-from tests.unit.pyspark_bookie.source.test_planning import ledger
+from tests.unit.pyspark_bookie.source.snapshots import ledger
 
 URI = {"metadataServiceUri": "zk://nowhere/ledgers"}
 

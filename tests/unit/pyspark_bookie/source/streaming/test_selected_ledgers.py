@@ -17,8 +17,7 @@ from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming import open_tails
 from pyspark_bookie.source.streaming.ledgers import SelectedLedgers
 from tests.support.clock import Clock
-from tests.unit.pyspark_bookie.source.reads import write
-from tests.unit.pyspark_bookie.source.streaming.test_idle import BlockingHere
+from tests.unit.pyspark_bookie.source.reads import BlockingHere, write
 
 THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3}
 BORN = 1_700_000_000

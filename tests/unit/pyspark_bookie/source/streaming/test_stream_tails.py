@@ -15,9 +15,8 @@ from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming.offsets import Place
 from pyspark_bookie.source.streaming.streams import StreamTails
 from tests.support.pulsar_metadata import ledger_info, message
-from tests.unit.pyspark_bookie.source.reads import write
-from tests.unit.pyspark_bookie.source.streaming.test_idle import BlockingHere
-from tests.unit.pyspark_bookie.source.test_selection import TOPIC, stream
+from tests.unit.pyspark_bookie.source.reads import BlockingHere, write
+from tests.unit.pyspark_bookie.source.streams import TOPIC, stream
 
 
 def following(**raw):

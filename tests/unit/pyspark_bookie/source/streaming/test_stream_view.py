@@ -4,27 +4,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import StreamLedger, StreamPosition, StreamSettings
-from bookie_protocol.versioned import UNSTORED
+from bookie_client.streams.model import StreamPosition
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.positions import Positions, positions
 from pyspark_bookie.source.streaming.offsets import Place
-from pyspark_bookie.source.streaming.open_tails import OpenTail
 from pyspark_bookie.source.streaming.stream_view import StreamView
-
-
-def view(sizes, tail=None, *, base=0, first_id=100, **others):
-    """A stream of closed ledgers of these sizes, in descending order of ids, and perhaps an open one."""
-    ledgers, ordinal = [], base
-    for place, entries in enumerate(sizes):
-        ledgers.append(StreamLedger(first_id - place, ordinal, entries, entries * 10, 0))
-        ordinal += entries
-    if tail is not None:
-        ledgers.append(StreamLedger(first_id - len(sizes), ordinal, None, None, None))
-    manifest = Manifest("orders", UNSTORED, 0, tuple(ledgers), StreamSettings(), base_ordinal=base, **others)
-    return StreamView(manifest, OpenTail() if tail is None else OpenTail(tail, tail * 10))
-
+from tests.unit.pyspark_bookie.source.streaming.made_up_streams import view
 
 SIZES = st.lists(st.integers(1, 20), max_size=6)
 TAILS = st.none() | st.integers(0, 20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,59 +9,11 @@ import pytest
 from bookie_client.streams.model import StreamPosition
 from bookie_protocol.errors import MetadataUnavailable, StreamPositionGone
 from pyspark_bookie.common.errors import PodkeeperSparkError
-from pyspark_bookie.common.options import parse
-from pyspark_bookie.source.options import StreamingOptions
 from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Start, parse_offset
 from pyspark_bookie.source.streaming.progress import TriggerLimit
-from pyspark_bookie.source.streaming.streams import StreamsProgress
-from tests.unit.pyspark_bookie.source.streaming.test_stream_view import view
-from tests.unit.pyspark_bookie.source.test_planning import ranges
-
-ALL = TriggerLimit()
-EARLIEST, LATEST = Start("earliest"), Start("latest")
-
-
-class Tails:
-    """One stream, `orders`."""
-
-    def __init__(self, seen):
-        self.seen = seen
-        self.cursor = []
-        self.failing = None
-        self.stands_at = 0
-
-    def views(self, *, fresh=False):
-        return {} if self.seen is None else {"orders": self.seen}
-
-    def view(self, name):
-        return self.seen
-
-    def move_cursor(self, name, place):
-        self.cursor.append((name, place.ordinal))
-        if self.failing is not None:
-            raise self.failing
-        return max(self.stands_at, place.ordinal)
-
-
-def progress(seen, **options):
-    given = {"metadataServiceUri": "zk://nowhere/ledgers", "stream": "orders", **options}
-    tails = Tails(seen)
-    return StreamsProgress(parse(given, StreamingOptions), tails, _snapshots), tails
-
-
-def _snapshots(streams):
-    snapshot = ranges([(0, 50, 1)])[0].ledger
-    return {ledger_id: replace(snapshot, ledger_id=ledger_id) for ledger_id in streams}
-
-
-def entries_of(found):
-    return [(each.ledger_id, entry) for each in found for entry in range(each.first, each.last + 1)]
-
-
-def again(document):
-    """As the checkpoint gives it back."""
-    return parse_offset(json.loads(json.dumps(document)))
+from tests.unit.pyspark_bookie.source.streaming.checkpoints import ALL, EARLIEST, LATEST, again
+from tests.unit.pyspark_bookie.source.streaming.made_up_streams import entries_of, progress, view
 
 
 def test_batches_follow_each_other_and_are_the_same_when_made_again():

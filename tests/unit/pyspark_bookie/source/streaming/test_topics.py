@@ -12,15 +12,8 @@ from pyspark_bookie.source.streaming.admission import Limit
 from pyspark_bookie.source.streaming.offsets import Start
 from pyspark_bookie.source.streaming.progress import TriggerLimit
 from pyspark_bookie.source.streaming.streams import StreamsProgress, Topic
-from tests.unit.pyspark_bookie.source.streaming.test_stream_view import view
-from tests.unit.pyspark_bookie.source.streaming.test_streams_progress import (
-    ALL,
-    EARLIEST,
-    LATEST,
-    again,
-    entries_of,
-    progress,
-)
+from tests.unit.pyspark_bookie.source.streaming.checkpoints import ALL, EARLIEST, LATEST, again
+from tests.unit.pyspark_bookie.source.streaming.made_up_streams import entries_of, progress, view
 
 
 def topic(sizes, tail=None, *, removed=0, left=None):
