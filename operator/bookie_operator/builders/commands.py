@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.builders import config, in_place, naming
-from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.builders.metadata_uri import is_protected, metadata_host, metadata_service_uri
 from bookie_operator.world.model import ClusterView
 
 SERVE: Final = ("serve",)
@@ -21,7 +21,6 @@ _METADATA_FILES: Final = {"token-file": config.TOKEN_KEY, "tls-certificate": "tl
 METADATA_GUARDS: Final = tuple(
     word for option, file in _METADATA_FILES.items() for word in (f"--{option}", f"{config.METADATA_DIRECTORY}/{file}")
 )
-METADATA_SERVICE: Final = ("metadata-service", "--data", METADATA_DIRECTORY, "--port", str(naming.METADATA_PORT))
 
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
@@ -41,6 +40,18 @@ cat /tmp/cluster.json
 sed -n 's/.*"instance_id": *"\\([^"]*\\)".*"writable": *\\([0-9]*\\), *"read-only": *\\([0-9]*\\).*/\\1 \\2 \\3/p' \
   /tmp/cluster.json >{TERMINATION_LOG}
 """
+
+
+def metadata_service(cluster: ClusterView) -> list[str]:
+    """Return the arguments of the embedded metadata service.
+
+    Clients of Oxia go on to the address that it tells them. By default that is the name of the pod alone, which others
+    cannot look up, and which its certificate does not have.
+    """
+    port = str(naming.METADATA_PORT)
+    address = ["--oxia-address", f"{metadata_host(cluster)}:{port}"]
+    guards = METADATA_GUARDS if is_protected(cluster) else ()
+    return ["metadata-service", "--data", METADATA_DIRECTORY, "--port", port, *address, *guards]
 
 
 def stop(grace_seconds: int) -> list[str]:

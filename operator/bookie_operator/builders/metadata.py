@@ -97,7 +97,7 @@ def _server(cluster: ClusterView, context: BuildContext) -> dict[str, Any]:
         "name": NAME,
         "image": image(cluster, context),
         "imagePullPolicy": cluster.spec.image_pull_policy,
-        "args": [*commands.METADATA_SERVICE, *(commands.METADATA_GUARDS if guarded else ())],
+        "args": commands.metadata_service(cluster),
         "ports": [
             {"name": _PORT, "containerPort": naming.METADATA_PORT},
             {"name": HTTP, "containerPort": naming.HTTP_PORT},

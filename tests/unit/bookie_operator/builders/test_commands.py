@@ -15,9 +15,11 @@ import pytest
 from bookie_operator.builders import commands
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.metadata import embedded_service
+from bookie_operator.builders.metadata_uri import metadata_service_uri
 from bookie_pod.cli.main import cli
 from bookie_pod.server.http.routes import PROBES
-from tests.support.operator_clusters import CASES, INSTANCE_ID, MINIMAL, built, cluster
+from tests.support.operator_clusters import CASES, EMBEDDED, INSTANCE_ID, MINIMAL, built, cluster
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
@@ -120,3 +122,15 @@ def test_a_job_that_fails_keeps_its_exit_code_and_tells_no_id(tmp_path: Path) ->
     ended, log = run_initialisation(tmp_path, "echo 'bookie: no answer' >&2; exit 4")
     assert (ended.returncode, ended.stderr.strip()) == (4, "bookie: no answer")
     assert not log.exists()
+
+
+@pytest.mark.parametrize("instance_id", ["", INSTANCE_ID])
+def test_clients_of_oxia_are_sent_to_the_service_of_the_embedded_metadata(instance_id: str) -> None:
+    view = cluster(EMBEDDED, instance_id=instance_id)  # with one, of an earlier operator, it serves without TLS
+    (pod,) = [
+        each["spec"]["template"]["spec"]
+        for each in embedded_service(view, BuildContext())
+        if each["kind"] == "StatefulSet"
+    ]
+    told = parsed(pod["containers"][0]["args"])["oxia_address"]
+    assert f"embedded://{told}{view.spec.metadata_service.root_path}" == metadata_service_uri(view)
