@@ -1,5 +1,5 @@
 """A cluster whose etcd the operator runs, while clients write: its members restart one after the other, one that lost
-its volume is replaced, and their volumes go with the cluster."""
+its volume is replaced, also while a bookie is taken out, and their volumes go with the cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,29 @@ def uids(kube, pods) -> dict[str, str]:
     return {name: kube.get("Pod", name)["metadata"]["uid"] for name in pods}
 
 
+def small_etcd(settings) -> dict[str, Any]:
+    return {"image": settings.etcd_image, "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}}
+
+
+def lose(kube, pod: str) -> str:
+    """Delete the claim and the pod of a member; return the claim's UID."""
+    claim = kube.get("PersistentVolumeClaim", f"data-{pod}")["metadata"]["uid"]
+    uid = kube.get("Pod", pod)["metadata"]["uid"]
+    kube.delete("PersistentVolumeClaim", f"data-{pod}")
+    kube.delete("Pod", pod)
+    kube.wait_gone("Pod", pod, 120, uid=uid)
+    return claim
+
+
+def wait_replaced(cluster, kube, pod: str, old_claim: str) -> None:
+    kube.wait_for("Pod", lambda found: pod in found and pod_ready(found[pod]), 300, "the member in its place", name=pod)
+    cluster.wait_condition("MetadataHealthy", "True", 120)
+    assert members(cluster)[pod]["claimUid"] not in ("", old_claim)
+
+
 def test_create_restart_lose_a_member_delete(make_cluster, make_workload, settings, kube):
     storage = {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}, "retention": {"whenDeleted": "Delete"}}
-    etcd = {"image": settings.etcd_image, "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}}
+    etcd = small_etcd(settings)
     metadata = {"type": "Etcd", "size": "1Gi", "etcd": etcd}
     cluster = make_cluster(name="own-etcd", metadataService=metadata, storage=storage)
     status = cluster.wait_ready(300)
@@ -40,18 +60,9 @@ def test_create_restart_lose_a_member_delete(make_cluster, make_workload, settin
         assert not set(after.values()) & set(before.values())
         assert cluster.uids() == bookies
 
-        lost = pods[1]
-        claim = f"data-{lost}"
-        old = kube.get("PersistentVolumeClaim", claim)["metadata"]["uid"]
-        kube.delete("PersistentVolumeClaim", claim)
-        kube.delete("Pod", lost)
-        kube.wait_gone("Pod", lost, 120, uid=after[lost])
+        old = lose(kube, pods[1])
         workload.progress(200)
-        kube.wait_for(
-            "Pod", lambda found: lost in found and pod_ready(found[lost]), 300, "the member in its place", name=lost
-        )
-        cluster.wait_condition("MetadataHealthy", "True", 120)
-        assert members(cluster)[lost]["claimUid"] not in ("", old)
+        wait_replaced(cluster, kube, pods[1], old)
         workload.progress()
         cluster.wait_ready(240)
         assert cluster.uids() == bookies
@@ -70,3 +81,31 @@ def test_create_restart_lose_a_member_delete(make_cluster, make_workload, settin
         "the claims' end",
         selector=f"app.kubernetes.io/instance={cluster.name}",
     )
+
+
+def test_a_member_is_lost_for_good_in_the_midst_of_a_decommission(make_cluster, make_workload, settings, kube):
+    """The leader goes, so that the drain, the auditor and the operator's proofs all lose the member that they use. The
+    drain goes on while etcd gets another member, and neither is taken back."""
+    metadata = {"type": "Etcd", "size": "1Gi", "etcd": small_etcd(settings)}
+    cluster = make_cluster(name="etcd-drain", replicas=4, metadataService=metadata)
+    status = cluster.wait_ready(300)
+    fourth = f"{cluster.name}-bookie-3"
+    with make_workload(cluster.name, status["metadataServiceUri"]) as workload:
+        workload.progress(400)
+        others = {name: uid for name, uid in cluster.uids().items() if name != fourth}
+        cluster.scale(3)
+        operation = cluster.wait_operation("Decommission")
+        assert operation["bookie"] == fourth
+
+        leader = next(name for name, each in members(cluster).items() if each["leader"])
+        old = lose(kube, leader)
+        wait_replaced(cluster, kube, leader, old)
+        workload.progress(seconds=120)
+
+        status = cluster.wait_ready(900)
+        done = status["history"][0]
+        assert (done["id"], done["outcome"]) == (operation["id"], "Done")
+        assert cluster.uids() == others
+        assert not cluster.claims(fourth)
+        assert [each["state"] for each in members(cluster).values()] == ["Serving"] * 3
+        workload.progress()

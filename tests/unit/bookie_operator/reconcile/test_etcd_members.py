@@ -163,6 +163,56 @@ async def test_a_member_is_replaced_while_an_operation_waits() -> None:
         assert fake.status["operation"]["type"] == "Rollout"
 
 
+async def decommissioning(fake: FakeCluster) -> dict[str, Any]:
+    """The last of four bookies, which all have ledgers, is being drained; the operation."""
+    fake.fill(6, 4)
+    fake.bookkeeper.work = lambda: None  # type: ignore[method-assign]
+    fake.apply(metadataService=ETCD, replicas=3)
+    await fake.until(lambda: bool(fake.bookkeeper.drains))
+    return dict(fake.status["operation"])
+
+
+async def test_a_member_is_replaced_in_the_midst_of_a_decommission() -> None:
+    async with settled_cluster(metadataService=ETCD, replicas=4) as fake:
+        operation = await decommissioning(fake)
+        lose(fake, LOST)
+        await fake.until(lambda: fake.condition("MetadataHealthy") == "True" and len(fake.etcd.calls) == 2)
+        assert fake.etcd.calls == ["remove", "add"]
+        assert fake.status["operation"]["id"] == operation["id"]
+        del fake.bookkeeper.work  # type: ignore[method-assign]
+        await settle(fake)
+        done = fake.status["history"][0]
+        assert (done["id"], done["outcome"]) == (operation["id"], "Done")
+        assert fake.pods() == [f"{NAME}-bookie-{ordinal}" for ordinal in range(3)]
+        assert fake.whole()
+        assert fake.etcd.violations == []
+
+
+async def test_a_decommission_waits_while_etcd_has_no_majority() -> None:
+    """What nothing tells is unknown: the bookie keeps its cookie and its volumes until it is known again."""
+    async with settled_cluster(metadataService=ETCD, replicas=4) as fake:
+        operation = await decommissioning(fake)
+        claims = {each["metadata"]["name"] for each in fake.store.list(CLAIM, NAMESPACE)}
+        fake.etcd.silent.add(MEMBERS[2])
+        lose(fake, LOST)
+        fake.bookkeeper.reachable = False
+        del fake.bookkeeper.work  # type: ignore[method-assign]
+        for _ in range(30):
+            await fake.one_pass()
+        assert fake.etcd.calls == []
+        assert fake.condition("MetadataHealthy") == "Unknown"
+        assert fake.status["operation"]["id"] == operation["id"]
+        assert {each["metadata"]["name"] for each in fake.store.list(CLAIM, NAMESPACE)} == claims
+        assert fake.bookkeeper.deleted_cookies == []
+        fake.etcd.silent.clear()
+        fake.bookkeeper.reachable = True
+        await settle(fake)
+        assert fake.etcd.calls == ["remove", "add"]
+        assert fake.status["history"][0]["outcome"] == "Done"
+        assert fake.whole()
+        assert fake.etcd.violations == []
+
+
 async def test_another_image_reaches_members_one_after_the_other_and_the_leader_last() -> None:
     async with settled_cluster(metadataService=ETCD) as fake:
         gone: list[str] = []
