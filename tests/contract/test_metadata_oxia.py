@@ -31,6 +31,12 @@ from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import connect_metadata_service, open_metadata_service
 from tests.contract.test_metadata_etcd import PAUSED_PROCESS
+from tests.contract.test_metadata_oxia_embedded import (
+    test_a_dropped_canary_is_not_put_back_by_what_asks_whether_the_session_lasts,
+    test_a_number_is_taken_without_undoing_a_write_of_the_parent,
+    test_an_ephemeral_node_is_never_made_in_a_later_session,
+    tree_of,
+)
 from tests.contract.test_metadata_service import INFO, W, ledger, listed
 from tests.contract.test_metadata_sessions import record
 from tests.support.bookie_process import free_port
@@ -39,6 +45,11 @@ from tests.support.metadata_drivers import OxiaUnderTest
 from tests.support.oxia import MISSING, OxiaCluster, OxiaServer, is_program
 from tests.support.until import until
 
+__all__ = [
+    "test_a_dropped_canary_is_not_put_back_by_what_asks_whether_the_session_lasts",
+    "test_a_number_is_taken_without_undoing_a_write_of_the_parent",
+    "test_an_ephemeral_node_is_never_made_in_a_later_session",
+]
 pytestmark = pytest.mark.oxia
 
 ROOT = "/ledgers"
@@ -100,12 +111,6 @@ async def opened(uri: str, timeout: float = 10.0) -> TreeMetadataService:
             else:
                 assert isinstance(service, TreeMetadataService)
                 return service
-
-
-def tree_of(service: TreeMetadataService) -> OxiaTree:
-    tree = service.tree._tree
-    assert isinstance(tree, OxiaTree)
-    return tree
 
 
 async def until_renewed(service: TreeMetadataService) -> None:

@@ -26,6 +26,7 @@ from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia.connection import OxiaConnection
 from bookie_protocol.metadata_service.oxia.sessions import ShardSessions
 from bookie_protocol.metadata_service.oxia.watches import Watches
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 
 LONGEST_SILENCE: Final = 30.0
 """Seconds of a break. Oxia keeps notifications for an hour by default."""
@@ -71,9 +72,9 @@ class History:
         try:
             while True:
                 self._changed.clear()
-                for shard in hearing.keys() - sessions.ids.keys():
+                for shard in hearing.keys() - self._places.keys():
                     hearing.pop(shard).cancel()
-                for shard in sessions.ids.keys() - hearing.keys():
+                for shard in self._places.keys() - hearing.keys():
                     hearing[shard] = lasting_task(self._hear(shard, sessions, pause), f"notifications of shard {shard}")
                 await self._changed.wait()
         finally:
@@ -91,7 +92,7 @@ class History:
             with suppress(MetadataUnavailable, InvalidConfiguration):
                 if silent_since is not None:
                     await self._check_place(shard, sessions, loop.time() - silent_since)
-                async for batch in self._connection.notifications(shard, self._places[shard]):
+                async for batch in self._connection.notifications(shard, self._place_in(shard)):
                     silent_since = None
                     self._take(shard, batch, sessions)
             silent_since = silent_since or loop.time()
@@ -101,10 +102,10 @@ class History:
     async def _check_place(self, shard: int, sessions: ShardSessions, silence: float) -> None:
         within = self._session.default_timeout
         place = await self._connection.position(shard, within)
-        if place < self._places[shard]:
+        if place < self._place_in(shard):
             await sessions.touch_in(shard, within)  # it may believe to lead what another leads
             place = await self._connection.position(shard, within)
-        if place < self._places[shard]:
+        if place < self._place_in(shard):
             self._went_back(shard, place)
             self._places[shard] = place
         elif silence > LONGEST_SILENCE:
@@ -112,7 +113,7 @@ class History:
             self.watches.fire_all()
 
     def _take(self, shard: int, batch: messages.NotificationBatch, sessions: ShardSessions) -> None:
-        self._places[shard] = max(self._places[shard], batch.offset)
+        self._places[shard] = max(self._place_in(shard), batch.offset)
         self._note()
         for key, notification in batch.notifications.items():
             if notification.type == messages.KEY_RANGE_DELETED:
@@ -122,6 +123,13 @@ class History:
             if notification.type == messages.KEY_DELETED and sessions.is_canary(key):
                 self._doubt()
             self.watches.hear(key, names=notification.type in _CHANGES_OF_NAMES)
+
+    def _place_in(self, shard: int) -> int:
+        """Return how far the shard was heard. `ConnectionLost`: it was split, so its hearing is about to end."""
+        place = self._places.get(shard)
+        if place is None:
+            raise ConnectionLost(f"shard {shard} of Oxia is there no longer: it was split")
+        return place
 
     def _note(self) -> None:
         self._session.answered(sum(place + 1 for place in self._places.values()), self._session.asks())

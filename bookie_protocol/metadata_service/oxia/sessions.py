@@ -8,8 +8,11 @@ Invariants
 - They end together. When one is lost, the others are closed, and the end is reported when all have ended: from then on
   nothing of this session is there, in any shard.
 - A canary record in each shard belongs to the session there. It proves at the opening that the namespace sorts
-  hierarchically, and at each renewal that the session has kept what it holds: a shard may drop that without an expiry.
-- A shard that came of a split has the session of the one that was split.
+  hierarchically, and afterwards that the session has kept what it holds: a shard may drop that without an expiry. So a
+  canary is written once, and no request puts one back: `touch` is a deletion of a canary that does not exist, which
+  goes through the shard's log as any write, changes nothing, and says whether there is one.
+- A shard that came of a split has the session of the one that was split, and its canary if that is in this half. The
+  other half gets one of its own, as soon as it can be written.
 
 Threads: event loop only.
 """
@@ -30,6 +33,8 @@ from bookie_protocol.metadata_service.oxia import keys
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
 from bookie_protocol.metadata_service.oxia.shards import ShardMap
+from bookie_protocol.metadata_service.oxia.wire import NOT_EXISTING
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 
 SHORTEST_SECONDS: Final = 2.0
 LONGEST_SECONDS: Final = 300.0
@@ -77,12 +82,21 @@ class ShardSessions:
         await every(self._connection.keep_alive(shard, session, within) for shard, session in list(self.ids.items()))
 
     async def touch(self, within: float) -> None:
-        """Write to all shards, which only their true leaders can. `SessionGone`: one of them has ended."""
+        """Write to all shards, which only their true leaders can. `SessionGone`: one of them has ended, or has lost
+        what it held."""
         await every(self.touch_in(shard, within) for shard in list(self.ids))
 
     async def touch_in(self, shard: int, within: float) -> None:
         """Do the same in one shard."""
-        await self._put_canary(shard, within)
+        if shard not in self.ids:
+            raise ConnectionLost(f"shard {shard} of Oxia is there no longer: it was split")
+        if shard not in self._canaries:
+            await self._put_canary(shard, within)
+            return
+        delete = messages.DeleteRequest(key=self._canaries[shard], expected_version_id=NOT_EXISTING)
+        answer = await self._connection.write(shard, messages.WriteRequest(deletes=[delete]), within)
+        if answer.deletes[0].status != messages.UNEXPECTED_VERSION_ID:
+            raise self._dropped(shard)
 
     async def close(self, within: float) -> None:
         """End all of them. `MetadataUnavailable`: of one it is not known whether it has ended."""
@@ -105,33 +119,37 @@ class ShardSessions:
             )
 
     async def _adopt(self, shards: ShardMap, within: float) -> None:
-        """Take the shards of now."""
-        if shards.numbers == self._map.numbers:
-            self._map = shards
-            return
-        shards.check_complete()
-        parents = {each: each if each in self.ids else shards.parent_in(self._map, each) for each in shards.numbers}
-        ids = {shard: self.ids[parent] for shard, parent in parents.items() if parent in self.ids}
-        kept = {shard: key for shard, key in self._canaries.items() if shard in ids and shards.shard_of(key) == shard}
-        self._map, self.ids, self._canaries = shards, ids, kept
-        if ids.keys() != shards.numbers:
+        """Take the shards of now, and put the canaries that are missing: an earlier attempt may have failed."""
+        if shards.numbers != self._map.numbers:
+            shards.check_complete()
+            parents = {each: each if each in self.ids else shards.parent_in(self._map, each) for each in shards.numbers}
+            ids = {shard: self.ids[parent] for shard, parent in parents.items() if parent in self.ids}
+            self._canaries = {shards.shard_of(key): key for key in self._canaries.values()}
+            self.ids = ids
+        self._map = shards
+        if self.ids.keys() != shards.numbers:
             raise SessionGone("there is a shard that came of none that had our session")
-        await every(self._put_canary(shard, within) for shard in ids.keys() - kept.keys())
+        await every(self._put_canary(shard, within) for shard in self.ids.keys() - self._canaries.keys())
 
     async def _put_canary(self, shard: int, within: float) -> None:
-        if shard not in self._canaries:
-            numbered = (keys.canary(self.identity, number) for number in itertools.count())
-            self._canaries[shard] = next(key for key in numbered if self._map.shard_of(key) == shard)
-        put = messages.PutRequest(key=self._canaries[shard], session_id=self.ids[shard], client_identity=self.identity)
+        numbered = (keys.canary(self.identity, number) for number in itertools.count())
+        key = next(key for key in numbered if self._map.shard_of(key) == shard)
+        put = messages.PutRequest(key=key, session_id=self.ids[shard], client_identity=self.identity)
         answer = await self._connection.write(shard, messages.WriteRequest(puts=[put]), within)
-        if answer.puts[0].status == messages.SESSION_DOES_NOT_EXIST:
+        if answer.puts[0].status != messages.OK:
             raise SessionGone(f"shard {shard} has ended our session")
+        if self._map.shard_of(key) == shard:  # else it was split meanwhile
+            self._canaries[shard] = key
 
     async def _check_canary(self, shard: int, within: float) -> None:
         get = messages.GetRequest(key=self._canaries[shard])
         (found,) = await self._connection.read(shard, [get], within)
         if found.status != messages.OK or found.version.session_id != self.ids[shard]:
-            raise SessionGone(f"shard {shard} has dropped what our session held")
+            raise self._dropped(shard)
+
+    def _dropped(self, shard: int) -> SessionGone:
+        self._lost = True  # also if this caller is cancelled now, and no renewal has seen it
+        return SessionGone(f"shard {shard} has dropped what our session held")
 
     async def _close_in(self, shard: int, session: int, within: float) -> None:
         with suppress(SessionGone):

@@ -93,7 +93,8 @@ class OxiaTree(KeptSession):
         self._connection = connection
         self._history = History(connection, self._session, self._in_doubt.set)
         self._sessions: ShardSessions | None = None
-        self._listing: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        """Locks of paths, with the number of callers that have or want each."""
         self._last_version = 0
         connection.on_change = self._in_doubt.set
 
@@ -168,11 +169,13 @@ class OxiaTree(KeptSession):
     ) -> Created:
         async with self._connected(path, timeout) as left:
             check_session(path, session_id, self.session_id)
-            if not ephemeral:  # else the write names the session
+            # The write names it: another session that begins meanwhile is not the one that the caller looked at.
+            holder = self._open_sessions if ephemeral else None
+            if holder is None:
                 await self._check_alive(path, session_id, left)
             if not sequential:
-                return await self._create(path, data, ephemeral, left)
-            return await self._create_next(path, data, ephemeral, left)
+                return await self._create(path, data, holder, left)
+            return await self._create_next(path, data, holder, left)
 
     async def create_all(
         self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
@@ -224,14 +227,17 @@ class OxiaTree(KeptSession):
 
     # --- creation --------------------------------------------------------------------------------------------
 
-    async def _create(self, path: str, data: bytes, ephemeral: bool, left: Callable[[], float]) -> Created:
+    async def _create(self, path: str, data: bytes, holder: ShardSessions | None, left: Callable[[], float]) -> Created:
+        """`holder`: the node is ephemeral, and goes with these sessions."""
         parent = parent_of(path)
         if parent != "/":
             await self._present(parent, left)
-        sessions, shard = self._open_sessions, self._connection.known.shard_of(path)
+        shard = self._connection.known.shard_of(path)
         put = _put(path, data, wire.NOT_EXISTING)
-        if ephemeral:
-            put.session_id, put.client_identity = sessions.ids[shard], sessions.identity
+        if holder is not None:
+            if shard not in holder.ids:
+                raise ConnectionLost(f"{path}: shard {shard} of Oxia is new, and has no session of ours yet")
+            put.session_id, put.client_identity = holder.ids[shard], holder.identity
         answer = await self._put(shard, put, left)
         if answer.status == messages.SESSION_DOES_NOT_EXIST:
             self._in_doubt.set()
@@ -245,13 +251,15 @@ class OxiaTree(KeptSession):
 
     async def _create_or_take_over(self, path: str, data: bytes, is_last: bool, left: Callable[[], float]) -> None:
         try:
-            await self._create(path, data, False, left)
+            await self._create(path, data, None, left)
         except MetadataExists:
             record = await self._find(path, left)
             if is_last or record is None or not _is_untouched(record, data):
                 raise
 
-    async def _create_next(self, prefix: str, data: bytes, ephemeral: bool, left: Callable[[], float]) -> Created:
+    async def _create_next(
+        self, prefix: str, data: bytes, holder: ShardSessions | None, left: Callable[[], float]
+    ) -> Created:
         """Make a node of the next number. One that was overtaken by a later number is taken back: a node that is made
         later has a later name."""
         parent, _, name = prefix.rpartition("/")
@@ -259,7 +267,7 @@ class OxiaTree(KeptSession):
             number = await self._take_number(prefix, left)
             path = f"{prefix}{number:0{_DIGITS}d}"
             try:
-                made = await self._create(path, data, ephemeral, left)
+                made = await self._create(path, data, holder, left)
             except MetadataExists:
                 continue  # a name given by hand
             if number >= max(_numbers(name, await self._names(parent, left)), default=0):
@@ -271,13 +279,12 @@ class OxiaTree(KeptSession):
     async def _take_number(self, prefix: str, left: Callable[[], float]) -> int:
         """Return how often the parent was written, by a write of what it has: so all clients of Pulsar count."""
         parent = parent_of(prefix)
-        while True:
-            record = await self._present(parent, left)
-            answer = await self._put(record.shard, _put(parent, record.value), left)
-            if answer.version.modifications_count:
-                return int(answer.version.modifications_count)
-            # It was deleted meanwhile, and this has made it again.
-            await self._delete(parent, Record(record.shard, record.value, answer.version), left)
+        async with self._alone(f"{parent}/"):  # the calls of this process would only overtake each other
+            while True:
+                record = await self._present(parent, left)
+                answer = await self._put(record.shard, _put(parent, record.value, record.version.version_id), left)
+                if answer.status == messages.OK:  # else it was written or deleted meanwhile
+                    return int(answer.version.modifications_count)
 
     # --- records ---------------------------------------------------------------------------------------------
 
@@ -358,14 +365,16 @@ class OxiaTree(KeptSession):
 
     @asynccontextmanager
     async def _alone(self, path: str) -> AsyncIterator[None]:
-        """One listing of a path after the other, so that the later one shows what is newer."""
-        lock = self._listing.setdefault(path, asyncio.Lock())
+        """One listing of a path after the other, so that the later one shows what is newer; and so for numbers."""
+        lock, callers = self._turns.get(path, (asyncio.Lock(), 0))
+        self._turns[path] = lock, callers + 1
         try:
             async with lock:
                 yield
         finally:
-            if not lock.locked():
-                self._listing.pop(path, None)
+            lock, callers = self._turns.pop(path)
+            if callers > 1:
+                self._turns[path] = lock, callers - 1
 
     async def _check_alive(self, path: str, session_id: int | None, left: Callable[[], float]) -> None:
         """`SessionEnded` unless this session of ours lasts, in every shard."""
