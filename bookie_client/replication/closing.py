@@ -13,7 +13,8 @@ With its word, and that of bookies which never got them, a ledger could be close
   meanwhile, nothing is fenced;
 - a bookie is not believed about any other entry if it denies confirmed entries, or returns them damaged; if the look
   did not see it; or if the ledger's mark says, or may say, that it lost entries: they may have been filled in since;
-- nor is one that the mark names because it was away, and that has nothing of the last segment now, or does not tell;
+- nor is one that the mark names because it was away, and that has nothing of the last segment now, or cannot tell. If
+  it does not answer, and the others alone cannot tell the end, nothing is closed before it answers or has gone;
 - who is not believed is named by the mark first. The recovery may give it entries, and fail; these would look like its
   own the next time. (One that only the look did not see, and that no mark names, is asked again then like any other.)
 
@@ -28,25 +29,38 @@ Source: docs/internals/auto-recovery.md, sections 5 and 6.3.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from bookie_client.access import LedgerAccess, access_to
 from bookie_client.client import Client
+from bookie_client.connection.request import EntryAnswer
 from bookie_client.patience import heard
-from bookie_client.reading.lac import LastEntry
+from bookie_client.reading.lac import LastEntry, is_covered
 from bookie_client.recovery.recovery import recover_ledger
-from bookie_client.replication.check import FAULTS, LedgerChecker, LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import FAULTS, FragmentReport, LedgerChecker, LedgerReport, ReplicaVerdict
+from bookie_client.replication.targets import unregistered
 from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import NotThere, PodkeeperError, RecoveryFailed
+from bookie_protocol.errors import (
+    DigestMismatch,
+    LedgerStateUnknown,
+    NotThere,
+    PodkeeperError,
+    RecoveryFailed,
+    StorageFault,
+)
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
+from bookie_protocol.together import bounded
 
 MAX_LOOKS: Final = 5
 """Looks at a ledger whose mark grows at each of them."""
+_UNSEEN: Final = frozenset({ReplicaVerdict.LOST, ReplicaVerdict.UNREACHABLE, ReplicaVerdict.UNTOLD})
+"""Verdicts on bookies that say nothing of their copies."""
+_CANNOT_TELL: Final = (EntryAnswer, StorageFault, LedgerStateUnknown)
+"""Answers of bookies that cannot read their last entry, or do not know what they hold."""
 
 
 async def close_checked(
@@ -69,17 +83,28 @@ async def close_checked(
         ) from report.lac_error
     access = access_to(report.metadata.value, password, DigestType.CRC32C)
     ensemble, named = report.fragments[-1].fragment.ensemble, {each.bookie for each in doubts}
-    lost, unseen = denying(report) | distrusted(doubts), _unseen(report)
-    unproven = sorted((named - lost) & _with_verdicts(report, ReplicaVerdict.EMPTY))
-    have_some = await asyncio.gather(*(_has_some(client, report, bookie, access) for bookie in unproven))
-    lost |= {bookie for bookie, has_some in zip(unproven, have_some, strict=True) if has_some is False}
-    silent = {bookie for bookie, has_some in zip(unproven, have_some, strict=True) if has_some is None}
+    # Who was not seen may be back, without its entries.
+    lost, unseen = denying(report) | distrusted(doubts), _with_verdicts(report.fragments[-1:], _UNSEEN)
+    unproven = (named - lost) & _with_verdicts(report.fragments[-1:], {ReplicaVerdict.EMPTY})
+    words = await last_words(client, ledger_id, unproven)
+    have_some = {bookie: _has_some(report, word, access) for bookie, word in words.items()}
+    lost |= {bookie for bookie, has_some in have_some.items() if has_some is False}
+    untold = {bookie for bookie, has_some in have_some.items() if has_some is None}
+    doubted = lost | untold | unseen
+    silent = {bookie for bookie in untold if not isinstance(words[bookie], _CANNOT_TELL)}
+    silent -= await unregistered(client, silent)
+    trusted = [position for position, bookie in enumerate(ensemble) if bookie not in doubted]
+    if silent and not is_covered(report.fragments[-1].fragment.quorums, trusted):
+        # A mark would stay until all other bookies have said what they have: one time-out is not a reason for it.
+        raise RecoveryFailed(
+            f"ledger {ledger_id} is not closed, because {', '.join(sorted(silent))} may have entries of its end:"
+            " try again when they answer"
+        )
     # The recovery stores entries on them, which would vouch for them at the next attempt.
-    unmarked = (lost | silent | (unseen & named)).intersection(ensemble) - distrusted(doubts)
+    unmarked = (lost | untold | (unseen & named)).intersection(ensemble) - distrusted(doubts)
     if unmarked:
-        await _mark(client, ledger_id, unmarked)
+        await _mark(client, ledger_id, dict.fromkeys(unmarked, Reason.MISSING))
     try:
-        doubted = lost | silent | unseen
         return (await recover_ledger(client.context, report.metadata, access, doubted, hears_all=True)).value
     except RecoveryFailed as error:
         names = ", ".join(sorted(lost.intersection(ensemble)))
@@ -93,29 +118,46 @@ async def close_checked(
 
 
 async def mark_losses(client: Client, checker: LedgerChecker, ledger_id: int, bookies: Collection[str]) -> None:
-    """Name those of these bookies in a ledger's mark that lost entries and are in its last segment. To be called before
-    their copies of earlier segments are replaced, which is the last moment at which that can be seen.
+    """Name those of these bookies in a ledger's mark that lost entries and are in its last segment; also those that do
+    not tell, as absent. To be called before their copies of earlier segments are replaced, which is the last moment at
+    which that can be seen.
 
     Raises as `LedgerChecker.check`; `MetadataError`: the mark cannot be added to.
     """
     report = await checker.check(ledger_id)
-    lost = denying(report).intersection(bookies, report.metadata.value.last_ensemble)
-    if lost:
-        await _mark(client, ledger_id, lost)
+    members = report.metadata.value.last_ensemble
+    lost = denying(report).intersection(bookies, members)
+    unseen = _with_verdicts(report.fragments, _UNSEEN).intersection(bookies, members) - lost
+    if lost or unseen:
+        await _mark(client, ledger_id, {**dict.fromkeys(unseen, Reason.ABSENT), **dict.fromkeys(lost, Reason.MISSING)})
 
 
 def denying(report: LedgerReport) -> frozenset[str]:
     """Bookies that deny, or cannot read, entries which they must have."""
-    return frozenset(
-        found.bookie for fragment in report.fragments for found in fragment.findings if found.verdict in FAULTS
-    )
+    return _with_verdicts(report.fragments, FAULTS)
+
+
+async def last_words(
+    client: Client, ledger_id: int, bookies: Iterable[str]
+) -> Mapping[str, EntryAnswer | PodkeeperError]:
+    """Ask bookies for their last entries of a ledger. Return the answer of each, or its error. One that is busy is
+    asked again."""
+
+    async def ask(bookie: str) -> EntryAnswer | PodkeeperError:
+        try:
+            return await heard(partial(client.operations.read_entry, bookie, ledger_id, LAST_ENTRY))
+        except PodkeeperError as error:
+            return error
+
+    asked = sorted(bookies)
+    return dict(zip(asked, await bounded(asked, ask), strict=True))
 
 
 # --- inside -----------------------------------------------------------------------------------------------------
 
 
-async def _mark(client: Client, ledger_id: int, bookies: Collection[str]) -> None:
-    findings = [Finding(bookie, Reason.MISSING) for bookie in sorted(bookies)]
+async def _mark(client: Client, ledger_id: int, reasons: Mapping[str, Reason]) -> None:
+    findings = [Finding(bookie, reason) for bookie, reason in sorted(reasons.items())]
     await client.metadata_service.under_replication.mark(ledger_id, ctime_ms=None, findings=findings)
 
 
@@ -133,24 +175,18 @@ async def _look(client: Client, checker: LedgerChecker, ledger_id: int) -> tuple
     raise RecoveryFailed(f"ledger {ledger_id} is not closed, because its mark grew at each look: try again")
 
 
-async def _has_some(client: Client, report: LedgerReport, bookie: str, access: LedgerAccess) -> bool | None:
-    """Return whether a bookie has any entry of the last segment, confirmed or not; None if it does not tell."""
+def _has_some(report: LedgerReport, word: EntryAnswer | PodkeeperError, access: LedgerAccess) -> bool | None:
+    """Return whether a bookie with this last entry has any of the last segment, confirmed or not; None if that is
+    unknown."""
+    if isinstance(word, PodkeeperError):
+        return False if isinstance(word, NotThere) else None
     try:
-        answer = await heard(partial(client.operations.read_entry, bookie, report.ledger_id, LAST_ENTRY))
-        last = LastEntry.of(access.digest, report.ledger_id, answer.entry)
-    except NotThere:
-        return False
-    except PodkeeperError:
+        last = LastEntry.of(access.digest, report.ledger_id, word.entry)
+    except DigestMismatch:
         return None
     return last.entry_id >= report.fragments[-1].fragment.first_entry
 
 
-def _unseen(report: LedgerReport) -> frozenset[str]:
-    """Bookies of the last ensemble that the look did not see; they may be back, without their entries."""
-    silent = (verdict for verdict in ReplicaVerdict if verdict.is_unknown)
-    return _with_verdicts(report, ReplicaVerdict.LOST, *silent)
-
-
-def _with_verdicts(report: LedgerReport, *verdicts: ReplicaVerdict) -> frozenset[str]:
-    """Bookies with these verdicts in the last segment."""
-    return frozenset(found.bookie for found in report.fragments[-1].findings if found.verdict in verdicts)
+def _with_verdicts(fragments: Iterable[FragmentReport], verdicts: Collection[ReplicaVerdict]) -> frozenset[str]:
+    """Bookies with one of these verdicts in some of these fragments."""
+    return frozenset(found.bookie for each in fragments for found in each.findings if found.verdict in verdicts)

@@ -6,21 +6,18 @@ Threads: event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
 
 from bookie_client.client import Client
-from bookie_client.patience import heard
+from bookie_client.connection.request import EntryAnswer
 from bookie_client.replication.check import CheckOptions, LedgerChecker
-from bookie_client.replication.closing import close_checked, mark_losses
+from bookie_client.replication.closing import close_checked, last_words, mark_losses
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ReplicationOptions
 from bookie_client.replication.source_reads import FAULTY_ANSWERS
 from bookie_client.replication.targets import unregistered
 from bookie_pod.autorecovery.decommission.drain import Passing
-from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BookieUnavailable, EntriesUnreadable, PodkeeperError, RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.together import bounded
 
 _LEAVES = "it is being drained"
 
@@ -38,10 +35,12 @@ class ClientMover:
             await close_checked(self._client, self._checker, ledger_id)
         except RecoveryFailed as error:
             ensemble = (await self._client.metadata(ledger_id)).last_ensemble
-            tell = await bounded(ensemble, partial(self._tells, ledger_id))
-            silent = {bookie for bookie, tells in zip(ensemble, tell, strict=True) if not tells}
-            await self._unless_they_answer(error, silent)
-            raise
+            words = await last_words(self._client, ledger_id, ensemble)
+            # A bookie that is busy, or in limbo, may tell later.
+            told = {bookie for bookie, word in words.items() if isinstance(word, (EntryAnswer, *FAULTY_ANSWERS))}
+            await self._unless_they_answer(error, words.keys() - told)
+            # They tell now, and may have been silent before.
+            await close_checked(self._client, self._checker, ledger_id)
 
     async def move(
         self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
@@ -74,16 +73,6 @@ class ClientMover:
             if result.unfilled:
                 left_out = Passing("; ".join(result.unfilled.values()))  # the next try tells whether there is no spare
         return left_out
-
-    async def _tells(self, ledger_id: int, bookie: str) -> bool:
-        """Return whether a bookie says what it has of a ledger. One that is busy, or does not know yet, does not."""
-        try:
-            await heard(partial(self._client.operations.read_entry, bookie, ledger_id, LAST_ENTRY))
-        except FAULTY_ANSWERS:
-            return True
-        except PodkeeperError:
-            return False
-        return True
 
     async def _unless_they_answer(self, error: PodkeeperError, silent: Collection[str]) -> None:
         """Raises `BookieUnavailable` if some of the silent bookies are registered: they may still have everything."""

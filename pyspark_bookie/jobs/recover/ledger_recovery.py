@@ -8,8 +8,8 @@ Invariants
   afterwards.
 - A ledger that is not closed is closed, which fences its writer, only if that was asked for and its last segment needs
   new copies.
-- A bookie of the last segment of an open ledger that lost entries of earlier ones is named by the ledger's mark before
-  these are restored: a worker looks at all that it has.
+- A bookie of the last segment of an open ledger that lost entries of earlier ones, or does not tell, is named by the
+  ledger's mark before these are restored: a worker looks at all that it has.
 - A mark goes by the one rule of healing (`bookie_client.healing`): all that it asks for was answered by a look. The
   outcome of the ledger is reported whether its mark could be checked or not.
 
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_client.client import Client
 from bookie_client.healing.guard import LedgerGuard
 from bookie_client.replication.check import CheckOptions, LedgerChecker
-from bookie_client.replication.closing import close_checked
+from bookie_client.replication.closing import close_checked, mark_losses
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationResult
 from bookie_client.replication.targets import unregistered
@@ -261,27 +261,29 @@ class LedgerRecovery:
             else:
                 del bad[last]
                 tally.add(State.OPEN, f"it is {metadata.state.value}, and its last segment needs new copies")
-        if not metadata.is_closed:
-            await self._mark_members_that_lost(metadata, bad)
+        if not metadata.is_closed and bad:
+            await self._mark_members_that_lost(metadata, bad, work.bookies)
         for fragment in fragments(work.ledger_id, metadata, -1):
             lost = bad.get(fragment.first_entry)
             if lost and (receivers := await self._restore(fragment, lost, _Turn(lock, work, tally))):
                 await self._verify(fragment, receivers, tally)
         return tally.outcome(work.ledger_id)
 
-    async def _mark_members_that_lost(self, metadata: LedgerMetadata, bad: Mapping[int, Mapping[int, Verdict]]) -> None:
+    async def _mark_members_that_lost(
+        self, metadata: LedgerMetadata, bad: Mapping[int, Mapping[int, Verdict]], leaving: Collection[str]
+    ) -> None:
         """Name bookies of the last segment that lost entries of earlier ones in the ledger's mark. Once these are
         restored nothing else tells, and they would be believed about the end of the ledger."""
-        lost = {
-            metadata.ensemble_for(first)[at]: first
-            for first, positions in bad.items()
-            for at, verdict in positions.items()
-            if verdict in IN_PLACE
-        }
+        if members := frozenset(leaving).intersection(metadata.last_ensemble):
+            await mark_losses(self._client, self._checker, metadata.ledger_id, members)
+            return
         findings = [
             reasons.Finding(bookie, reasons.Reason.MISSING, ((first, first),))
-            for bookie, first in sorted(lost.items())
-            if bookie in metadata.last_ensemble
+            if verdict in IN_PLACE
+            else reasons.Finding(bookie, reasons.Reason.ABSENT)
+            for first, positions in bad.items()
+            for at, verdict in positions.items()
+            if (bookie := metadata.ensemble_for(first)[at]) in metadata.last_ensemble
         ]
         if findings:
             await self._marks.mark(metadata.ledger_id, ctime_ms=None, findings=findings)

@@ -17,6 +17,7 @@ from bookie_pod.node.integrity.replicas import Replicas
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
     BookieTimeout,
+    LedgerStateUnknown,
     MetadataVersionConflict,
     RecoveryFailed,
     StorageFault,
@@ -24,6 +25,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
+from pyspark_bookie.jobs.recover.job import Recovery, recover_ledgers
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import (
@@ -331,6 +333,26 @@ async def test_a_bookie_that_came_back_with_its_entries_is_believed_although_non
         assert closed.last_entry_id == 2
 
 
+@pytest.mark.parametrize("answer", [BookieTimeout, LedgerStateUnknown])
+async def test_one_time_out_is_no_reason_to_believe_a_bookie_no_more(models, monkeypatch, answer):
+    """The first bookie is gone for good, so without the word of the second one the ledger has no end. If that one does
+    not tell because it is in limbo, it may have lost entries."""
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id, (first, second, _) = await unconfirmed(models, client)
+        await models.lose(client, first)
+        untold(monkeypatch, client, second, answer)
+        with pytest.raises(RecoveryFailed):
+            await close_checked(client, LedgerChecker(client), ledger_id)
+        mark = await models.service.under_replication.read(ledger_id)
+        if answer is LedgerStateUnknown:
+            assert second in distrusted(mark.doubts)
+            return
+        assert second not in distrusted(mark.doubts)
+        assert (await client.metadata(ledger_id)).state is LedgerState.OPEN
+        assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 2
+
+
 @pytest.mark.parametrize("second_is", ["empty", "silent for a moment", "back behind the look"])
 async def test_what_an_attempt_to_close_stored_again_vouches_for_no_bookie(models, monkeypatch, second_is):
     """The first bookie, which is away, alone has the last entry: the second one, empty now, acknowledged it too."""
@@ -358,14 +380,14 @@ async def test_what_an_attempt_to_close_stored_again_vouches_for_no_bookie(model
         assert second in distrusted(mark.doubts)
 
 
-def untold(monkeypatch, client, bookie):
+def untold(monkeypatch, client, bookie, error=BookieTimeout):
     """The bookie does not tell its last entry when it is asked for it first, without a fence."""
     read, left = client.operations.read_entry, [bookie]
 
     async def read_entry(asked, ledger_id, entry_id, **options):
         if asked in left and entry_id == LAST_ENTRY and not options:
             left.clear()
-            raise BookieTimeout(f"bookie {asked} does not answer")
+            raise error(f"bookie {asked} does not tell")
         return await read(asked, ledger_id, entry_id, **options)
 
     monkeypatch.setattr(client.operations, "read_entry", read_entry)
@@ -427,18 +449,40 @@ async def test_what_a_mark_gets_during_the_look_is_looked_at_too(models):
         assert asked == [set(), {second}]
 
 
-async def test_a_bookie_that_is_drained_is_not_believed_because_its_earlier_segments_moved(models):
-    """Its drain moves them while the writer has time to leave the last one."""
+async def moved_by_drain(client, ledger_id, bookie):
+    guard = LedgerGuard(client.metadata_service)
+    lock = await guard.lock(ledger_id)
+    assert lock is not None
+    async with guard.holding(lock):
+        metadata = await client.metadata(ledger_id)
+        await ClientMover(client).move(metadata, [bookie], lock.session_id, lambda nbytes: None)
+
+
+async def moved_by_spark(client, ledger_id, bookie):
+    work = LedgerWork(ledger_id, 0, bookies=frozenset({bookie}))
+    await recover_ledgers(client, Recovery(options=RecoveryOptions(lock_wait=0.0), verify_digests=True), [work], None)
+
+
+@pytest.mark.parametrize("move", [moved_by_drain, moved_by_spark])
+@pytest.mark.parametrize("at_the_look", ["there", "gone", "silent", "in limbo"])
+async def test_a_bookie_that_is_drained_is_not_believed_because_its_earlier_segments_moved(models, at_the_look, move):
+    """Its copies move while the writer has time to leave the last segment. It may not tell then what it lost."""
     await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.client(read_timeout=0.3) as client:
         ledger_id, first, second = await emptied_in_two_segments(models, client)
-        guard = LedgerGuard(models.service)
-        lock = await guard.lock(ledger_id)
-        assert lock is not None
-        async with guard.holding(lock):
-            metadata = await client.metadata(ledger_id)
-            await ClientMover(client).move(metadata, [second], lock.session_id, lambda nbytes: None)
+        if at_the_look == "gone":
+            await models.lose(client, second)
+        elif at_the_look == "silent":
+            models.bookies[second].silent = True
+        elif at_the_look == "in limbo":
+            models.model(second).fail_reads = LedgerStateUnknown
+        await move(client, ledger_id, second)
         assert second not in (await client.metadata(ledger_id)).ensemble_for(0)
+        if at_the_look == "gone":
+            await models.add(second)
+            await until(lambda: second in client.bookies.known_writable)
+        models.bookies[second].silent = False
+        models.model(second).fail_reads = None
         await models.lose(client, first)
         with pytest.raises(RecoveryFailed):
             await close_checked(client, LedgerChecker(client), ledger_id)

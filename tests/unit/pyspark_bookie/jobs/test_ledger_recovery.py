@@ -133,15 +133,22 @@ async def test_without_a_spare_the_bookie_itself_is_filled_again(models):
         assert models.held_at(empty, ledger_id) == set(range(40))
 
 
-@pytest.mark.parametrize("spares", ["", "e"])
-async def test_a_bookie_that_lost_entries_of_an_open_ledger_is_not_believed_when_they_are_restored(models, spares):
+@pytest.mark.parametrize(("spares", "verdict"), [("", Verdict.MISSING), ("e", Verdict.MISSING), ("e", Verdict.LOST)])
+async def test_a_bookie_that_lost_entries_of_an_open_ledger_is_not_believed_when_they_are_restored(
+    models, spares, verdict
+):
     await models.add(*"abcd", *spares)
     async with models.client() as client:
         ledger_id, first, second = await emptied_in_two_segments(models, client)
         position = (await ensemble(client, ledger_id)).index(second)
-        lost = Finding(ledger_id, 0, 0, 9, 10, second, position, Verdict.MISSING)
+        if verdict is Verdict.LOST:
+            await models.lose(client, second)
+        lost = Finding(ledger_id, 0, 0, 9, 10, second, position, verdict)
         outcome = await recovered(client, LedgerWork(ledger_id, 0, findings=(lost,)))
         assert (outcome.state, outcome.segments) == (State.RECOVERED, 1)
+        if verdict is Verdict.LOST:
+            await models.add(second)
+            await until(lambda: second in client.bookies.known_writable)
         await models.lose(client, first)
         with pytest.raises(RecoveryFailed):
             await close_checked(client, LedgerChecker(client), ledger_id)

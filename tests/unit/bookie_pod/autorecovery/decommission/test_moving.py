@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bookie_client import patience
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
 from bookie_pod.autorecovery.decommission import moving
@@ -136,3 +137,30 @@ async def test_an_end_that_bookies_may_tell_later_is_no_lasting_reason(
                 models.model(bookie).fail_reads = answer
             with pytest.raises(BookieUnavailable):
                 await ClientMover(client).recover(open_ledger.ledger_id)
+
+
+async def test_an_end_that_bookies_tell_again_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They did not tell while the ledger was closed, and do when they are asked afterwards."""
+    monkeypatch.setattr(patience, "HEARD_SECONDS", 0.0)
+    async with ReplicationCluster(tmp_path, model=True) as models:
+        await models.add(*"abcd")
+        async with models.client(read_timeout=0.3) as client:
+            open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+            await open_ledger.append(payload(0))
+            leaving, *others = open_ledger.metadata.last_ensemble
+            await models.lose(client, leaving)
+            for bookie in others:
+                models.model(bookie).fail_reads = LedgerStateUnknown
+
+            async def close(*given: Any) -> None:
+                try:
+                    await close_checked(*given)
+                finally:
+                    for bookie in others:
+                        models.model(bookie).fail_reads = None
+
+            monkeypatch.setattr(moving, "close_checked", close)
+            await ClientMover(client).recover(open_ledger.ledger_id)
+            assert (await client.metadata(open_ledger.ledger_id)).last_entry_id == 0
