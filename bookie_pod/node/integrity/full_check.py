@@ -1,7 +1,7 @@
 """The repair after data was lost: this bookie's ledgers get their end and missing entries from other bookies.
 
-Once after the start, and again, ever more rarely, while it fails: of every ledger if the storage's flag
-NEEDS_INTEGRITY_CHECK is set, else of those in limbo, for any reason:
+Once after the start, whenever a rebuild of an index or a scrub has ended, and again, ever more rarely, while it fails:
+of every ledger if the storage's flag NEEDS_INTEGRITY_CHECK is set, else of those in limbo, for any reason:
 1. those that are fenced, in limbo and not closed are recovered. This bookie's word does not count there, because it
    answers "ledger state unknown". The writer of one that is not fenced is let go on;
 2. every entry that the metadata place here and that is not here is copied, also one that the index places into an entry
@@ -11,6 +11,8 @@ NEEDS_INTEGRITY_CHECK is set, else of those in limbo, for any reason:
 
 Invariants
 - The flag is cleared only after one whole walk over the metadata without a failure, and after a flush.
+- A ledger leaves limbo, and the flag goes, only if the storage has put no ledger in limbo since the comparison began:
+  what was there then may be lost by now.
 - A ledger that the metadata service no longer has is done: garbage collection removes it.
 - A ledger that failed stays in limbo and is tried again. What is in limbo, and not placed here, is the collection's.
 - A copy goes through the write cache and the journal like any add, so it is durable when it has been stored. At most
@@ -152,11 +154,23 @@ class DataIntegrityCheck:
         self._connect = connect
         self._copies = copies
         self._interval_s = interval_s
+        self._requested = asyncio.Event()
+
+    def request(self) -> None:
+        """Look for ledgers in limbo once more, now. Event loop."""
+        self._requested.set()
+
+    async def serve(self) -> None:
+        """Run now and after each request. Never returns."""
+        while True:
+            await self.run()
+            await self._requested.wait()
 
     async def run(self) -> None:
-        """Check until nothing is left to do: what needs it was there when the bookie began to serve."""
+        """Check until nothing is left to do."""
         pause = self._interval_s
         while True:
+            self._requested.clear()
             everything, limbo = await asyncio.to_thread(self._what_is_needed)
             self.state.needed = everything or bool(limbo)
             if not self.state.needed:
@@ -167,7 +181,8 @@ class DataIntegrityCheck:
             except PodkeeperError as error:
                 self.state.last_error = str(error)
                 _log.warning("the data integrity check will be repeated", reason=str(error))
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._requested.wait(), pause)
             pause = min(2 * pause, MAX_INTERVAL_S)
 
     def _what_is_needed(self) -> tuple[bool, list[int]]:
@@ -181,6 +196,7 @@ class DataIntegrityCheck:
         """One check; whether nothing is left to do. Raises MetadataError, StorageFault."""
         state = self.state
         state.running, state.ledgers_checked, state.ledgers_failed, state.ledgers_open = True, 0, 0, 0
+        doubts = self._storage.doubts
         try:
             everything, limbo = await asyncio.to_thread(self._what_is_needed)
             _log.info("data integrity check begins", of_all_ledgers=everything, in_limbo=len(limbo))
@@ -193,6 +209,8 @@ class DataIntegrityCheck:
                 _log.warning("ledgers failed the data integrity check, tried again", count=state.ledgers_failed)
                 return False
             await asyncio.to_thread(self._storage.flush)
+            if everything and self._storage.doubts != doubts:
+                return False
             if everything:
                 flags = await asyncio.to_thread(self._storage.flags)
                 await asyncio.to_thread(self._storage.set_flags, flags & ~NEEDS_INTEGRITY_CHECK)
@@ -243,10 +261,11 @@ class DataIntegrityCheck:
         try:
             if self._is_fenced_in_limbo(ledger_id) and not metadata.is_closed:
                 raise CouldNotTell(f"ledger {ledger_id} is in limbo, and its end is not known yet")
+            doubts = self._storage.doubts
             missing = self._missing(metadata)
             while some := await asyncio.to_thread(lambda: list(islice(missing, COPIES_AT_ONCE))):
                 await self._copy(replicas, metadata, some)
-            self._leave_limbo(metadata)
+            self._leave_limbo(metadata, doubts)
             self.state.ledgers_checked += 1
         except LedgerDeleted:
             return
@@ -294,10 +313,12 @@ class DataIntegrityCheck:
         if failed:
             raise CouldNotTell(f"{failed} entries of ledger {metadata.ledger_id} could not be fetched; {last}")
 
-    def _leave_limbo(self, metadata: LedgerMetadata) -> None:
+    def _leave_limbo(self, metadata: LedgerMetadata, doubts: int) -> None:
         record = self._storage.ledger(metadata.ledger_id)
         if record is None or not record.limbo:
             return
+        if self._storage.doubts != doubts:
+            raise CouldNotTell(f"ledger {metadata.ledger_id}: entries may have been lost here since they were compared")
         if metadata.is_closed or self._bookie_id not in metadata.last_ensemble:
             self._ledgers.leave_limbo(metadata.ledger_id)
         else:

@@ -175,8 +175,11 @@ def make_rebuilder(
     metadata: GcMetadata,
     registry: Registry,
     under_pressure: Callable[[], bool],
+    on_end: Callable[[], None],
 ) -> IndexRebuilder:
-    """The rebuilder; nothing runs. `collectors` in the order of the storage's parts, with the scrubber's holds."""
+    """The rebuilder; nothing runs. `collectors` in the order of the storage's parts, with the scrubber's holds.
+
+    `on_end`: see `IndexRebuilder`."""
     directories: list[DirectoryRebuild] = []
     if isinstance(storage, DbLedgerStorage):
         journals = current_folders(config.directories.journal)
@@ -197,6 +200,7 @@ def make_rebuilder(
         questions_per_second=config.gc.metadata_op_rate_limit,
         under_pressure=under_pressure,
         metrics=instruments,
+        on_end=on_end,
     )
     instruments.bind_levels(
         running=lambda: rebuilder.running,

@@ -141,6 +141,14 @@ class Integrity:
         self._copies = LocalCopies(parts.operations, busy=parts.under_pressure, writable=parts.writable)
         self._replicas: Replicas | None = None
         self._connecting = asyncio.Lock()
+        self.data_check = DataIntegrityCheck(
+            parts.storage,
+            parts.operations.ledgers,
+            parts.metadata.ledgers,
+            parts.blocking_metadata.bookie_id,
+            self.replicas,
+            self._copies,
+        )
         self.scrubber: Scrubber = make_scrubber(
             parts.config,
             parts.files,
@@ -159,17 +167,10 @@ class Integrity:
             parts.blocking_metadata,
             parts.registry,
             parts.under_pressure,
+            parts.tasks.on_loop(self.data_check.request),
         )
         self.checks_data = parts.config.integrity.data_integrity_checking
         """True if the configuration asks for the check; a bookie that lost everything checks all the same."""
-        self.data_check = DataIntegrityCheck(
-            parts.storage,
-            parts.operations.ledgers,
-            parts.metadata.ledgers,
-            parts.blocking_metadata.bookie_id,
-            self.replicas,
-            self._copies,
-        )
         parts.registry.scope("bookie").gauge("LEDGERS_IN_LIMBO", lambda: float(self.data_check.state.in_limbo))
 
     def _after_pass(self, instruments: ScrubMetrics) -> AfterPass | None:
@@ -197,7 +198,7 @@ class Integrity:
     def start(self) -> None:
         """The bookie serves."""
         self.scrubber.start()
-        self._parts.tasks.assist("data integrity check", self.data_check.run)
+        self._parts.tasks.assist("data integrity check", self.data_check.serve)
 
     async def stop(self) -> None:
         """End what runs, at the next safe place."""

@@ -71,6 +71,10 @@ class DbLedgerStorage:
         """The directory that a ledger belongs to (Python's % is the reference's signSafeMod)."""
         return self.directories[ledger_id % self._count]
 
+    @property
+    def doubts(self) -> int:
+        return sum(directory.doubts for directory in self.directories)
+
     # --- event loop -----------------------------------------------------------------------------------------
 
     def start(self, checkpointer: Checkpointer) -> None:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
-from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledger_data import LedgerRecord, LedgerRecords
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import StorageFault
 
@@ -81,6 +82,12 @@ class LedgerStorage(Protocol):
 
     write_caches: int
     """Ledgers whose ids agree modulo this number share a write cache: what `is_full` says of one holds for all."""
+
+    @property
+    def doubts(self) -> int:
+        """Return a number that grows whenever the storage by itself puts ledgers in limbo. A caller that compared
+        ledgers with other bookies before that has to compare them again. Any thread."""
+        ...
 
     def start(self, checkpointer: Checkpointer) -> None:
         """The replay is over: background work may begin, and only the event loop puts from now on. Until then one
@@ -294,6 +301,8 @@ class ListenedStorage(ABC):
         """
         self.unsynced: Container[int] = frozenset()
         """Places in entry logs where a power cut has left parts of an entry. No row leads there. Any thread."""
+        self.doubts = 0
+        """See `LedgerStorage.doubts`."""
         self._untouched: set[int] = set()
         """Ledgers of which no entry was put since they are watched. Event loop."""
         self._swap_callbacks: list[Callable[[], None]] = []
@@ -303,6 +312,10 @@ class ListenedStorage(ABC):
     @abstractmethod
     def _put_lately(self) -> Collection[int]:
         """Ledgers in the half that takes entries now."""
+
+    @abstractmethod
+    def _records(self) -> LedgerRecords:
+        """The ledgers."""
 
     @abstractmethod
     def _delete(self, ledger_id: int) -> None:
@@ -329,6 +342,21 @@ class ListenedStorage(ABC):
                 callback()
         for deleted in self._deletion_callbacks:
             deleted(ledger_id, fenced, next_log)
+
+    def put_in_limbo(self, ledger_ids: Collection[int]) -> None:
+        """Deny no entry of these ledgers from now on, until they were compared with other bookies. Any thread.
+
+        Durable with the next flush."""
+
+        def put() -> None:
+            self.doubts += 1
+            records = self._records()
+            for ledger_id in ledger_ids:
+                record = records.get(ledger_id)
+                if record is not None and not record.limbo:
+                    records.put(ledger_id, replace(record, limbo=True))
+
+        self._on_loop(put)
 
     def watch(self, ledger_ids: Collection[int]) -> None:
         """Record from now on which of these ledgers, and of no others, receive entries. Any thread."""

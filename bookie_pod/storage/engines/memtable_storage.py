@@ -31,7 +31,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -52,7 +51,7 @@ from bookie_pod.storage.engines.memtable_reads import MemTableReads
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.ledger_cache import LedgerCache
-from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord
+from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, LedgerRecords
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK, checked_flags
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.write_cache import EntryMemTable
@@ -250,7 +249,7 @@ class MemTableStorage(ListenedStorage):
             self.cache,
             in_order=self._in_order,
             roll=not self._in_order,
-            on_unindexable=lambda ledger_id: self._on_loop(lambda: self._set_limbo(ledger_id)),
+            on_unindexable=self._keep_in_limbo,
         )
         if self._full_since is not None:
             self._metrics.throttled(begin - self._full_since)
@@ -266,14 +265,11 @@ class MemTableStorage(ListenedStorage):
         fenced = record is not None and record.fenced
         self._tell_deleted(ledger_id, handed_out=handed_out, fenced=fenced, next_log=next_log)
 
+    def _records(self) -> LedgerRecords:
+        return self.cache.records
+
     def _put_lately(self) -> Collection[int]:
         return self.memtable.active.ledgers
-
-    def _set_limbo(self, ledger_id: int) -> None:
-        record = self.cache.records.get(ledger_id)
-        if record is not None and not record.limbo:
-            self.cache.records.put(ledger_id, replace(record, limbo=True))
-            self.cache.take_dirty_headers()  # durable with the checkpoint that lets go of the entry
 
     # --- reader threads -------------------------------------------------------------------------------------
 
@@ -315,6 +311,11 @@ class MemTableStorage(ListenedStorage):
         self._flags.write(flags)
 
     # --- storage thread -------------------------------------------------------------------------------------
+
+    def _keep_in_limbo(self, ledger_id: int) -> None:
+        """An entry of this ledger is not stored. Storage thread."""
+        self.put_in_limbo([ledger_id])
+        self._on_loop(self.cache.take_dirty_headers)  # durable with the checkpoint that lets go of the entry
 
     def _drain_up_to(self, marks: Sequence[LogMark] | None) -> None:
         """Drain everything that was put before the call, or at least what lies below `marks`."""

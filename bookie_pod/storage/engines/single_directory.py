@@ -23,7 +23,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from heapq import merge
 from itertools import groupby, takewhile
 from typing import Final
@@ -35,7 +34,7 @@ from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.read_cache import ReadCache
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.logger import EntryLogger
-from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, Life
+from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, LedgerRecords, Life
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.seal import IndexSeal
@@ -246,23 +245,13 @@ class SingleDirectoryStorage(ListenedStorage):
         fenced = record is not None and record.fenced
         self._tell_deleted(ledger_id, handed_out=handed_out, fenced=fenced, next_log=next_log)
 
+    def _records(self) -> LedgerRecords:
+        return self.ledgers
+
     def _put_lately(self) -> Collection[int]:
         return self._active.ledgers
 
     # --- any thread -----------------------------------------------------------------------------------------
-
-    def put_in_limbo(self, ledger_ids: Collection[int]) -> None:
-        """Deny no entry of these ledgers from now on, until they were compared with other bookies.
-
-        Durable with the next flush."""
-
-        def put() -> None:
-            for ledger_id in ledger_ids:
-                record = self.ledgers.get(ledger_id)
-                if record is not None and not record.limbo:
-                    self.ledgers.put(ledger_id, replace(record, limbo=True))
-
-        self._on_loop(put)
 
     def restore_ledger(self, ledger_id: int, record: LedgerRecord) -> bool:
         """Make a ledger known that is not; False if it is known meanwhile. Durable with the next flush."""

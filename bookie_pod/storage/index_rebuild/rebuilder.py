@@ -38,14 +38,19 @@ class IndexRebuilder:
         questions_per_second: float,
         under_pressure: Callable[[], bool] = lambda: False,
         metrics: IndexRebuildMetrics | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Rates of 0: no limit of bytes; `questions_per_second` to the metadata service is above 0. No directories: the
-        engine has no databases."""
+        engine has no databases.
+
+        `on_end` is called on the rebuild's thread whenever a rebuild has ended, whatever came of it: it may have put
+        ledgers in limbo. It must not block."""
         self._directories = {each.folder: each for each in directories}
         self._bytes_per_second = bytes_per_second
         self._questions_per_second = questions_per_second
         self._under_pressure = under_pressure
         self._metrics = metrics
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -118,6 +123,7 @@ class IndexRebuilder:
             state.phase, state.ended_ms, state.detail = RebuildPhase.WAITING, time.time_ns() // 1_000_000, detail
             state.outcome = outcome
             self._tell(state, (time.monotonic() - began) * 1000)
+        self._on_end()
 
     def _run_one(
         self, each: DirectoryRebuild, request: RebuildRequest, pace: ScrubPace, pay_question: Callable[[], None]

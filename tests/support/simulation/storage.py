@@ -46,6 +46,7 @@ class VirtualStorage:
     checkpoints_by_interval = False
     max_entry_id = (1 << 63) - 1
     write_caches = 1
+    doubts = 0
 
     def __init__(self) -> None:
         self.on_put: OnPut = lambda ledger_id, entry_id, entry: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 
 from bookie_pod.node.upkeep import PRESSURE_BYTES, PRESSURE_READ_S, under_pressure
 from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.storage.index_rebuild.state import RebuildRequest
 from bookie_pod.storage.journal import Journal
 from tests.support.journal_rig import JournalRig, an_add
 from tests.support.live_bookie import live_bookie
@@ -76,3 +78,13 @@ async def test_whatever_upkeep_reads_and_writes_asks_for_it(tmp_path: Path, monk
             answers = {name: [asked() for asked in all_asked] for name, all_asked in questions.items()}
             assert answers == {"compaction": [pressed], "scrub": [pressed] * 3, "copies": [pressed]}
         waiting.clear()
+
+
+async def test_ledgers_in_limbo_are_compared_when_a_rebuild_has_ended(tmp_path: Path) -> None:
+    async with live_bookie(tmp_path) as bookie:
+        integrity = bookie.upkeep.integrity
+        await until(lambda: integrity.data_check._requested._waiters)  # type: ignore[attr-defined]
+        record = integrity._parts.storage.set_master_key(7, b"")
+        integrity._parts.storage.set_ledger(7, replace(record, limbo=True))
+        assert integrity.rebuilder.request(RebuildRequest())
+        await until(lambda: integrity.data_check.state.in_limbo == 1)

@@ -452,6 +452,43 @@ async def test_a_lost_index_file_is_healed(engine: str) -> None:
     rig.storage.close()
 
 
+async def test_ledgers_in_limbo_since_the_start_are_compared_on_request() -> None:
+    rig = Rig(CLOSED)
+    service = asyncio.create_task(rig.check.serve())
+    await until(lambda: rig.check._requested._waiters)  # type: ignore[attr-defined]
+    rig.put_in_limbo(1)
+    rig.check.request()
+    await until(lambda: rig.limbo() == {1: (False, False)})
+    assert list(rig.storage.entry_ids(1)) == [0, 1, 2, 3]
+    service.cancel()
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_what_may_be_lost_since_a_comparison_began_is_compared_again(engine: str) -> None:
+    rig = Rig(CLOSED, engine=engine)
+    await rig.preboot()
+    storage = rig.storage.directories[0] if isinstance(rig.storage, DbLedgerStorage) else rig.storage
+    fetch, turns = rig.cluster.fetch, 0
+
+    async def fetch_and_lose(ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            storage.put_in_limbo([ledger_id])
+        async for found in fetch(ledger_id, entry_ids):
+            yield found
+
+    rig.cluster.fetch = fetch_and_lose  # type: ignore[method-assign]
+    assert not await rig.check.check()
+    assert rig.flagged
+    assert rig.limbo() == {1: (True, True)}
+    assert await rig.check.check()
+    assert not rig.flagged
+    assert rig.limbo() == {1: (True, False)}
+    rig.storage.close()
+
+
 async def test_the_service_runs_until_nothing_is_left() -> None:
     rig = Rig(CLOSED)
     await rig.preboot()

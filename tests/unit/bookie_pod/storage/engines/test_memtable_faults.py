@@ -159,7 +159,7 @@ def test_a_ledger_that_gets_into_limbo_while_its_last_entry_is_sought_is_not_emp
     look = storage.cache.last_entry_id
 
     def limbo_meanwhile(ledger_id: int) -> int | None:
-        storage._set_limbo(ledger_id)
+        storage.put_in_limbo([ledger_id])
         return look(ledger_id)
 
     monkeypatch.setattr(storage.cache, "last_entry_id", limbo_meanwhile)

@@ -13,11 +13,11 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.locations import KEY
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.index_rebuild.online import CollectionHold, DirectoryRebuild, RebuildParts
+from bookie_pod.storage.index_rebuild.online import CollectionHold, DirectoryRebuild, LogsDamaged, RebuildParts
 from bookie_pod.storage.index_rebuild.rebuilder import IndexRebuilder
 from bookie_pod.storage.index_rebuild.state import RebuildOutcome, RebuildRequest
 from bookie_pod.storage.index_rebuild.swap import DiskStores
-from bookie_protocol.errors import BadRequest, LedgerStateUnknown, Refused
+from bookie_protocol.errors import BadRequest, LedgerStateUnknown, Refused, StorageFault
 from tests.support.gc_rig import DictatedMetadata
 from tests.support.rebuild_rig import RebuildRig
 from tests.support.storage_engine import entry, put
@@ -69,6 +69,24 @@ def test_the_pace_holds_it_and_a_stop_ends_it_at_once() -> None:
     assert rebuilder.states()[0].outcome is RebuildOutcome.STOPPED
     assert rig.rows() == rows
     assert not rebuilder.cancel()
+
+
+@pytest.mark.parametrize("outcome", [RebuildOutcome.DONE, RebuildOutcome.DAMAGED, RebuildOutcome.FAILED])
+def test_its_end_is_told_whatever_came_of_it(outcome: RebuildOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, told = RebuildRig(), threading.Event()
+    failure = {RebuildOutcome.DAMAGED: LogsDamaged("a log"), RebuildOutcome.FAILED: StorageFault("a disk")}.get(outcome)
+
+    def run(*arguments: object) -> None:
+        assert not told.is_set()
+        if failure is not None:
+            raise failure
+
+    monkeypatch.setattr(rig.rebuilding, "run", run)
+    rebuilder = IndexRebuilder([rig.rebuilding], bytes_per_second=0, questions_per_second=1e9, on_end=told.set)
+    assert rebuilder.request(RebuildRequest())
+    assert told.wait(PATIENCE_S)
+    assert [each.outcome for each in rebuilder.states()] == [outcome]
+    rebuilder.close()
 
 
 def test_what_cannot_be_begun() -> None:
