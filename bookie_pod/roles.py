@@ -70,6 +70,11 @@ class Caller:
     def may(self, role: Role) -> bool:
         return role in self.roles
 
+    @property
+    def may_change(self) -> bool:
+        """Return whether it has any role that may change something: places and turns are kept for such callers."""
+        return not CHANGES.isdisjoint(self.roles)
+
     def demand(self, role: Role, what: str) -> None:
         """`Unauthorized` unless it has the role that `what` needs beyond that of its route."""
         if role not in self.roles:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.turns import Turns
-from bookie_pod.roles import Role
+from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
@@ -54,13 +54,13 @@ class ClusterView:
     async def _host(self, bookie_id: str) -> str | None:
         return _host_of(await self._info(bookie_id))
 
-    async def known(self, *, for_console: bool = False) -> Sequence[KnownBookie]:
+    async def known(self, caller: Caller = NOBODY, *, for_console: bool = False) -> Sequence[KnownBookie]:
         """All bookies that are registered or have a cookie. Raises `TooManyRequests`: it costs a read for each
         registration.
 
         `for_console`: the console looks once for all its viewers, so other callers do not keep it out.
         """
-        async with (self._console_turns if for_console else self._turns).turn():
+        async with (self._console_turns if for_console else self._turns).turn(caller):
             return await self._known()
 
     async def _known(self) -> Sequence[KnownBookie]:
@@ -151,7 +151,7 @@ def _known(
 
 
 async def _known_bookies(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.cluster.known())
+    return Json(await context.admin.cluster.known(call.caller))
 
 
 async def _cluster_info(context: OfCluster, call: Call) -> Reply:

@@ -111,7 +111,7 @@ async def _safety(context: OfCluster, call: Call) -> Reply:
 
 
 async def _replicas(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.decommission.holdings(call.asked(LedgerQuery).ledger_id))
+    return Json(await context.admin.decommission.holdings(call.asked(LedgerQuery).ledger_id, call.caller))
 
 
 RESOURCES: Final = (

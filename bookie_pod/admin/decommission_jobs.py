@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.turns import Turns
-from bookie_pod.roles import CHANGES, NOBODY, Caller
+from bookie_pod.roles import NOBODY, Caller
 from bookie_protocol.admin_api.decommission import (
     DecommissionOutlook,
     DecommissionState,
@@ -83,8 +82,8 @@ class Decommissions:
         self._recovery: asyncio.Task[None] | None = None
         self._recover: tuple[tuple[str, ...], Recover] | None = None
         self._recover_problem = ""
-        self._passes = {may_change: Turns() for may_change in (False, True)}
-        """Turns of passes over all ledgers. Callers who run the cluster do not wait for those of viewers."""
+        self._passes = Turns()
+        """Turns of passes over all ledgers."""
         self._listings = Turns()
         """Turns of lists of replicas."""
 
@@ -171,7 +170,7 @@ class Decommissions:
     async def decommission_outlook(self, bookie_id: str, caller: Caller = NOBODY) -> DecommissionOutlook:
         from bookie_pod.autorecovery.decommission.plan import make_plan
 
-        async with self._pass(caller):
+        async with self._passes.turn(caller):
             return outlook_of(await make_plan(await self._client.get(), self._service, bookie_id))
 
     async def undo_decommission(self, bookie_id: str) -> bool:
@@ -224,17 +223,14 @@ class Decommissions:
     async def safety(self, bookie_ids: Sequence[str], caller: Caller = NOBODY) -> Safety:
         from bookie_client.replication.safety import safety_check
 
-        async with self._pass(caller):
+        async with self._passes.turn(caller):
             return safety_of(await safety_check(await self._client.get(), bookie_ids, max_listed=_SHOWN))
 
-    async def holdings(self, ledger_id: int) -> LedgerHoldings:
+    async def holdings(self, ledger_id: int, caller: Caller = NOBODY) -> LedgerHoldings:
         from bookie_client.replication.replica_listing import replicas_of
 
-        async with self._listings.turn():
+        async with self._listings.turn(caller):
             return holdings_of(await replicas_of(await self._client.get(), ledger_id, check=_check_listed))
-
-    def _pass(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        return self._passes[not CHANGES.isdisjoint(caller.roles)].turn()
 
     # --- parts ------------------------------------------------------------------------------------------------
 

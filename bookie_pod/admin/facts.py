@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.bookie_ids import LISTING_S, accepted_losses, checked_id
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.roles import CHANGES, NOBODY, Caller, Role
+from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
@@ -94,7 +94,7 @@ class FactsView:
         from bookie_pod.autorecovery.decommission.store import now_ms
         from bookie_pod.autorecovery.decommission.survey import survey_unclaimed
 
-        async with self._places[not CHANGES.isdisjoint(caller.roles)]:
+        async with self._places[caller.may_change]:
             begun_ms = now_ms()
             audit = (await AuditRecords(self._service).read(Check.BOOKIES)).last  # first: see above
             instance_id = await self._instance_id()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bookie_pod.admin.ledger_weights import HEAVY, Window, weight_of
 from bookie_pod.admin.ledgers import ledger_view
 from bookie_pod.admin.turns import Turns
-from bookie_pod.roles import Role
+from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
 from bookie_pod.server.http.api.table import Operation, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
@@ -41,9 +41,9 @@ class LedgerFinder:
         self._ledgers = service.ledgers
         self._turns = Turns()
 
-    async def find(self, asked: LedgerSearch) -> FoundLedgers:
+    async def find(self, asked: LedgerSearch, caller: Caller = NOBODY) -> FoundLedgers:
         """Raises `TooManyRequests`, `MetadataUnavailable`, `MetadataDamaged`."""
-        async with self._turns.turn():
+        async with self._turns.turn(caller):
             ids = await self._ids(asked.first)
             found = FoundLedgers(ledgers=[], looked_at=0, next=None, damaged=[])
             weight, at, window = 0, 0, Window()
@@ -100,7 +100,7 @@ def _matches(ledger: LedgerMetadata, asked: LedgerSearch) -> bool:
 
 
 async def _search(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.finder.find(call.asked(LedgerSearch)))
+    return Json(await context.admin.finder.find(call.asked(LedgerSearch), call.caller))
 
 
 RESOURCES: Final = (

@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.ledger_weights import Weighed, Window, beginning_of, end_of, weight_of
-from bookie_pod.roles import CHANGES, Caller, Role
+from bookie_pod.roles import Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
@@ -60,7 +60,7 @@ class ClusterLedgers:
     @asynccontextmanager
     async def listing(self, caller: Caller) -> AsyncIterator[None]:
         """Have a place for a list with metadata. Raises `TooManyRequests`."""
-        if self._listings >= MOST_LISTINGS + (not CHANGES.isdisjoint(caller.roles)):
+        if self._listings >= MOST_LISTINGS + caller.may_change:
             raise TooManyRequests(f"{MOST_LISTINGS} lists of ledgers with metadata are under way; try again later")
         self._listings += 1
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.ledger_weights import Window
 from bookie_pod.admin.turns import Turns
-from bookie_pod.roles import Role
+from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import streams as streams_api
@@ -51,10 +51,10 @@ class StreamsView:
         self._turns = Turns()
         self._aside = Aside()
 
-    async def page(self, asked: StreamsQuery) -> FoundStreams:
+    async def page(self, asked: StreamsQuery, caller: Caller = NOBODY) -> FoundStreams:
         """Raises `TooManyRequests`, `MetadataUnavailable`."""
         streams = await self._streams()
-        async with self._turns.turn():
+        async with self._turns.turn(caller):
             names = sorted(name for name in await streams.names() if name.startswith(asked.prefix))
             behind = [name for name in names if name > asked.after]
             cursors = await self._cursor_ids(behind[: asked.limit])
@@ -89,10 +89,10 @@ class StreamsView:
         """Return what `make` makes of the manifest; on a thread if that has many ledgers."""
         return make() if len(manifest.ledgers) <= STEPS else await self._aside.run(make)
 
-    async def one(self, name: str) -> StreamState:
+    async def one(self, name: str, caller: Caller = NOBODY) -> StreamState:
         """Raises `NoSuchStream`, `BadRequest`, and as `page`."""
         streams = await self._streams()
-        async with self._turns.turn():
+        async with self._turns.turn(caller):
             manifest = await streams.manifest(name)
             cursor_ids = (await self._cursor_ids([name]))[name]
             cursors = await _cursors(streams, name, cursor_ids[:MOST_CURSORS])
@@ -152,11 +152,11 @@ def _state_of(
 
 
 async def _list(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.streams.page(call.asked(StreamsQuery)))
+    return Json(await context.admin.streams.page(call.asked(StreamsQuery), call.caller))
 
 
 async def _one(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.streams.one(call.asked(StreamQuery).name))
+    return Json(await context.admin.streams.one(call.asked(StreamQuery).name, call.caller))
 
 
 RESOURCES: Final = (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from bookie_pod.admin.bookie import DiskFiles
 from bookie_pod.node.integrity.full_check import DataIntegrityState
-from bookie_pod.roles import Caller
+from bookie_pod.roles import NOBODY, Caller
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
@@ -116,7 +116,7 @@ class FakeFinder:
     found: FoundLedgers = field(default_factory=lambda: FoundLedgers([], 0, None, []))
     asked: list[LedgerSearch] = field(default_factory=list)
 
-    async def find(self, asked: LedgerSearch) -> FoundLedgers:
+    async def find(self, asked: LedgerSearch, caller: Caller = NOBODY) -> FoundLedgers:
         self.asked.append(asked)
         return self.found
 
@@ -125,10 +125,10 @@ class FakeFinder:
 class FakeStreams:
     states: dict[str, StreamState] = field(default_factory=dict)
 
-    async def page(self, asked: StreamsQuery) -> FoundStreams:
+    async def page(self, asked: StreamsQuery, caller: Caller = NOBODY) -> FoundStreams:
         return FoundStreams(list(self.states.values()), len(self.states), None)
 
-    async def one(self, name: str) -> StreamState:
+    async def one(self, name: str, caller: Caller = NOBODY) -> StreamState:
         if name not in self.states:
             raise NoSuchStream(f"there is no stream {name}")
         return self.states[name]
@@ -247,7 +247,7 @@ class FakeCluster:
         known = self.writable | self.read_only
         return {bookie: known.get(bookie) for bookie in bookie_ids}
 
-    async def known(self, *, for_console: bool = False) -> Sequence[KnownBookie]:
+    async def known(self, caller: Caller = NOBODY, *, for_console: bool = False) -> Sequence[KnownBookie]:
         return self.known_bookies
 
     async def space(self) -> Mapping[str, BookieSpace]:

@@ -106,7 +106,7 @@ class FakeDecommission:
         risky = [RiskyLedger(7, "no copy", 0, 0, 2, "its only bookie goes")]
         return Safety(False, sorted(bookie_ids), 100, 10, 1, 0, 0, risky)
 
-    async def holdings(self, ledger_id: int) -> LedgerHoldings:
+    async def holdings(self, ledger_id: int, caller: Caller = NOBODY) -> LedgerHoldings:
         held = Runs(2, [[0, 1]])
         bookie = HeldReplicas("b:1", "writable", Runs(3, [[0, 2]]), held, Runs(1, [[2, 2]]), Runs(0, []), None)
         return LedgerHoldings(ledger_id, "CLOSED", 2, [bookie])

@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.text import PLAIN, TextFormat
-from bookie_pod.roles import CHANGES, NOBODY, Caller
+from bookie_pod.roles import NOBODY, Caller
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.errors import TooManyRequests
 from bookie_protocol.lasting import heard
@@ -46,7 +46,7 @@ class Workers:
     async def run(self, work: Callable[[], T], caller: Caller = NOBODY) -> T:
         """Return what `work` returns, or raise its error. Raises `TooManyRequests` when all places that the caller may
         have are taken."""
-        kept = self._limit // KEPT if CHANGES.isdisjoint(caller.roles) else 0
+        kept = 0 if caller.may_change else self._limit // KEPT
         if self._under_way >= self._limit - kept:
             raise TooManyRequests("too many requests that read files are under way; try again later")
         self._under_way += 1

@@ -208,7 +208,7 @@ class Dispatcher:
     def _place(self, kind: str, most: int, caller: Caller) -> Iterator[None]:
         """Have a place of this kind. Raises `TooManyRequests`."""
         taken = self._calls.get(kind, 0)
-        if taken >= (most - most // KEPT if CHANGES.isdisjoint(caller.roles) else most):
+        if taken >= (most if caller.may_change else most - most // KEPT):
             raise TooManyRequests(f"{taken} requests are under way; try again later")
         self._calls[kind] = taken + 1
         try:

@@ -9,20 +9,30 @@ from typing import Any
 
 import pytest
 
+from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.cluster import ClusterView
 from bookie_pod.admin.console import LocalSource
 from bookie_pod.admin.ledger_search import MOST_LOOKED_AT, MOST_WEIGHT, LedgerFinder
+from bookie_pod.admin.rooms import ClusterRooms
+from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.admin.turns import LONGEST_S, WAITING, Turns
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context, Workers
-from bookie_protocol.admin_api.cluster import KNOWN, FoundLedgers, LedgerSearch
+from bookie_protocol.admin_api import decommission as of_bookies
+from bookie_protocol.admin_api import streams as streams_api
+from bookie_protocol.admin_api.bodies import Route
+from bookie_protocol.admin_api.cluster import KNOWN, SEARCH, FoundLedgers, LedgerSearch
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable, TooManyRequests
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from tests.support.memory_metadata import MemoryMetadata
 from tests.unit.bookie_pod.server.nodes import FakeNode
+
+OPERATOR = Caller("ops", "10.0.0.1", frozenset({Role.OPERATOR}))
 
 
 @pytest.fixture
@@ -115,6 +125,49 @@ async def test_one_works_at_a_time_few_wait_and_others_are_refused() -> None:
     await asyncio.wait(tasks)
     async with turns.turn():
         pass  # who gave up holds no place
+
+
+async def test_callers_who_may_change_something_do_not_wait_for_viewers() -> None:
+    turns, gate = Turns(), asyncio.Event()
+
+    async def work(caller: Caller) -> None:
+        async with turns.turn(caller):
+            await gate.wait()
+
+    viewers = [asyncio.create_task(work(NOBODY)) for _ in range(WAITING + 1)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests):
+        await work(NOBODY)
+    gate.set()
+    async with asyncio.timeout(10):
+        await work(OPERATOR)
+    for viewer in viewers:
+        viewer.cancel()
+    await asyncio.wait(viewers)
+
+
+@pytest.mark.parametrize(
+    "route", [KNOWN, SEARCH, streams_api.LIST, streams_api.STREAM, of_bookies.REPLICAS, of_bookies.OUTLOOK]
+)
+async def test_every_turn_is_that_of_its_caller(
+    metadata: MemoryMetadata, monkeypatch: pytest.MonkeyPatch, route: Route[Any]
+) -> None:
+    async def client(of: ClusterClient) -> Any:
+        return SimpleNamespace(metadata_service=metadata)
+
+    def turn(of: Turns, caller: Caller) -> None:
+        raise TooManyRequests(caller.name)
+
+    monkeypatch.setattr(ClusterClient, "get", client)
+    monkeypatch.setattr(Turns, "turn", turn)
+    monkeypatch.setattr(metadata, "under_replication", None, raising=False)
+    rooms = ClusterRooms(metadata, BookieConfig(), lambda: None)  # type: ignore[arg-type]
+    context: Context[Any] = Context(FakeNode(), Registry(), lambda: rooms, Workers())
+    (operation,) = (each for resource in RESOURCES for each in resource.operations if each.route is route)
+    required = {"name": "s", "ledger_id": "1", "bookie_id": "a:1"}
+    query = operation.asked({name: required[name] for name in required if name in route.query.__struct_fields__})
+    with pytest.raises(TooManyRequests, match=OPERATOR.name):
+        await operation.handler(context, Call(route.method, query, caller=OPERATOR))  # type: ignore[arg-type]
 
 
 async def test_the_next_turn_waits_in_proportion_to_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

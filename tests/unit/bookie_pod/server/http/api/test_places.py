@@ -12,6 +12,7 @@ import pytest
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.roles import Caller
 from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.admin_api.cluster import KNOWN, KnownBookie
@@ -79,7 +80,7 @@ async def test_places_are_kept_for_those_who_may_change_something(
     monkeypatch.setattr(dispatch, "ADMIN_CALLS", 4)
     begun, go = asyncio.Semaphore(0), asyncio.Event()
 
-    async def slow() -> list[KnownBookie]:
+    async def slow(caller: Caller) -> list[KnownBookie]:
         begun.release()
         await go.wait()
         return []
