@@ -67,6 +67,12 @@ class Ledgers:
         state = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return state is not None and state.key == key
 
+    def check_key(self, ledger_id: int, key: bytes) -> None:
+        """Raise Unauthorized if the ledger exists here with another key."""
+        known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
+        if known is not None and known.key and known.key != key:
+            raise Unauthorized(f"ledger {ledger_id}: the master key is not the one it was created with")
+
     def life_of(self, ledger_id: int) -> bytes:
         """Return the life of a ledger; `NO_LIFE` if it is not here, or its writer has presented none yet."""
         state = self.states.get(ledger_id)
@@ -165,8 +171,7 @@ class Ledgers:
         return state
 
     def _learn_key(self, state: LedgerState, key: bytes) -> None:
-        if state.key:
-            raise Unauthorized(f"ledger {state.ledger_id}: the master key is not the one it was created with")
+        self.check_key(state.ledger_id, key)
         check_storable(key)
         state.key = key
         state.key_journaled = False

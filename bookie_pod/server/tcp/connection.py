@@ -79,6 +79,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.speaks_v2 = False
         self.parked: ParkedAdds | None = None
+        self.asked_requests = self.asked_bytes = 0
+        """Requests that wait for an answer of the metadata service (`metadata_questions`), and their bytes."""
         self.on_lost: dict[Callable[[], None], None] = {}
         """Called, each once, when the connection is gone."""
         self.received_at = time.perf_counter()
@@ -490,7 +492,7 @@ class Connection(asyncio.Protocol):
         share, now = self.share, time.perf_counter()
         kept = max(self._copies * (self._rest_bytes + PIECE_BYTES * len(self._rest)), self._frame.nbytes)
         parked = self.parked.nbytes if self.parked is not None else 0
-        share.hold(kept + parked + self._copies * self.answers.held(now) - share.held)
+        share.hold(kept + parked + self.asked_bytes + self._copies * self.answers.held(now) - share.held)
         share.waits = self._frame.waits
         sends = self._rest_since if self._rest_bytes and (share.waits or not self._stalls) else None
         takes = self.answers.stuck_since

@@ -39,7 +39,7 @@ class Stall(IntFlag):
     READS_PUT_ASIDE = 64
     """Too many reads wait until there is room for their answers."""
     LEDGER_ASKED = 128
-    """An add waits for what the metadata service knows of its ledger."""
+    """Too many requests, or bytes of them, wait for what the metadata service knows of their ledgers."""
     TURN = 256
     """Enough requests were dealt with one by one, or enough of large frames came: it is others' turn."""
     REQUESTS = 512

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.long_poll import LongPolls
-from bookie_pod.server.tcp.metadata_questions import refused_as
+from bookie_pod.server.tcp.metadata_questions import Asker, refused_as
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
@@ -68,7 +68,11 @@ class RequestHandlers:
 
     def add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
         """Admit an add, or park it while there is no room; if the metadata service has to be asked, after that."""
-        self._when_open(conn, request, reply, self._add)
+        parked = conn.parked
+        if parked and parked.holds(request.ledger_id):
+            self._add(conn, request, reply)  # it waits behind others, and may ask when it leaves
+        else:
+            self._when_open(conn, request, reply, self._add)
 
     def _when_open(self, conn: Connection, request: AddRequest, reply: Reply, go_on: _Admit) -> None:
         questions = self._context.questions
@@ -88,19 +92,29 @@ class RequestHandlers:
             else:
                 self._refuse_add(refused_as(LedgerFenced, request.ledger_id), reply)
 
-        questions.when_open(
-            conn,
-            request.ledger_id,
-            life,
-            lambda: go_on(conn, request, reply),
-            over,
-            lambda error: self._refuse_add(error, reply),
-        )
+        def refuse(error: PodkeeperError) -> None:
+            self._refuse_add(error, reply)
+
+        try:
+            self._check_before_question(request.ledger_id, request.key, high_priority=request.high_priority)
+        except PodkeeperError as error:
+            refuse(error)
+            return
+        asker = Asker(conn, len(request.entry), lambda: go_on(conn, request, reply), over, refuse)
+        questions.when_open(request.ledger_id, life, asker)
+
+    def _check_before_question(self, ledger_id: int, key: bytes, *, high_priority: bool) -> None:
+        """Raise what costs no question: each of those is a request to the metadata service, which a client causes."""
+        self._check_mode(ledger_id, high_priority=high_priority)
+        self._ledgers.check_key(ledger_id, key)
+
+    def _check_mode(self, ledger_id: int, *, high_priority: bool) -> None:
+        if self._admission.refuses(high_priority=high_priority):
+            raise BookieReadOnly(f"ledger {ledger_id}: this bookie is read-only")
 
     def _add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
         try:
-            if self._admission.refuses(high_priority=request.high_priority):
-                raise BookieReadOnly(f"ledger {request.ledger_id}: this bookie is read-only")
+            self._check_mode(request.ledger_id, high_priority=request.high_priority)
             parked = conn.parked
             if not self._admission.has_room(request.ledger_id) or (parked and parked.holds(request.ledger_id)):
                 self._parked_adds_of(conn).park(request, reply)
@@ -176,21 +190,25 @@ class RequestHandlers:
         if questions is None or not questions.must_ask(ledger_id, life):
             self._write_lac(conn, ledger_id, key, life, packet, reply)
             return
-        questions.when_open(
+        try:
+            self._check_before_question(ledger_id, key, high_priority=False)
+        except PodkeeperError as error:
+            reply.error(error)
+            return
+        asker = Asker(
             conn,
-            ledger_id,
-            life,
+            len(packet),
             lambda: self._write_lac(conn, ledger_id, key, life, packet, reply),
             lambda: reply.error(refused_as(NoSuchLedger, ledger_id)),
             reply.error,
         )
+        questions.when_open(ledger_id, life, asker)
 
     def _write_lac(
         self, conn: Connection, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply
     ) -> None:
         try:
-            if self._admission.refuses(high_priority=False):
-                raise BookieReadOnly(f"ledger {ledger_id}: this bookie is read-only")
+            self._check_mode(ledger_id, high_priority=False)
             done = self._special(conn, reply, reply.lac_written)
             self._operations.write_lac(ledger_id, key, packet, done, life=life)
         except PodkeeperError as error:

@@ -17,10 +17,17 @@ another one has the id and the password.
     could not be asked             LedgerStateUnknown: the writer replaces this bookie, which looks at the metadata too
 
 Invariants
-- What was never asked is never asked twice at the same time, and a connection that waits for an answer reads nothing
-  more: as many requests wait as there are connections.
+- What was never asked is never asked twice at the same time. A refusal is kept for `KEPT_S`, so that the adds of one
+  writer do not ask again one by one; a permission is not kept, as the ledger is here afterwards.
+- Requests that wait for the same answer are served in the order in which they came, in one turn of the event loop.
+  Other ledgers of their connections do not wait.
+- An answer counts only if nothing of the ledger was deleted here since the question began; otherwise the bookie asks
+  again.
 - Of a ledger that is here with this life, and of one that is here or younger than the bookie if it is named by its id
   alone, nothing is asked.
+- Bounds: `MOST_AT_ONCE` questions are under way. A connection reads nothing more while `MOST_OF_ONE` of its requests,
+  or `BYTES_OF_ONE`, wait for answers, nor after its first one while all connections have `MOST_OF_ALL` or memory is
+  short. The bytes that wait count as held by their client.
 
 Threads: event loop only.
 """
@@ -28,7 +35,10 @@ Threads: event loop only.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.ledgers.registry import Ledgers
@@ -48,10 +58,54 @@ if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
 
 ASK_S: Final = 5.0
-"""The longest that a connection waits for the metadata service."""
+"""The longest that a request waits for the metadata service, in seconds."""
+KEPT_S: Final = 1.0
+"""Seconds for which a refusal counts for later requests."""
+MOST_KEPT: Final = 1024
+"""The number of refusals that are kept."""
+MOST_AT_ONCE: Final = 32
+"""The number of questions that are under way at a time; others wait for their turn, within `ASK_S`."""
+MOST_OF_ONE: Final = 256
+BYTES_OF_ONE: Final = 1024 * 1024
+MOST_OF_ALL: Final = 4096
+_REQUEST_BYTES: Final = 256
+"""Bytes that a request counts besides its entry."""
 
 Look = Callable[[int], Awaitable[LedgerMetadata | None]]
 """Returns the metadata of a ledger, uncached; None: there is none of this id. Raises MetadataError."""
+
+
+class _Answer(Enum):
+    GOES_ON = "goes on"
+    OVER = "over"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A request that waits for an answer: exactly one of the three is called.
+
+    `refuse` is called too if the connection is closed by then, so that each request comes to its end.
+    """
+
+    conn: Connection
+    nbytes: int
+    """The size of what waits."""
+    go_on: Callable[[], None]
+    over: Callable[[], None]
+    refuse: Callable[[PodkeeperError], None]
+
+
+@dataclass(eq=False, slots=True)
+class _Question:
+    ledger_id: int
+    life: bytes
+    askers: list[Asker] = field(default_factory=list)
+    is_stale: bool = False
+    """True if something of the ledger was deleted here since the metadata were asked for."""
+    reason: str = "no answer"
+    """The reason why the answer is unknown."""
+    task: asyncio.Task[None] | None = None
 
 
 class MetadataQuestions:
@@ -61,73 +115,137 @@ class MetadataQuestions:
         self._ledgers = ledgers
         self._newest = newest
         self._look = look
-        self._asking: dict[tuple[int, bytes], asyncio.Task[bool]] = {}
+        self._asking: dict[int, dict[bytes, _Question]] = {}
+        """Questions by ledger and life."""
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._refused: OrderedDict[tuple[int, bytes], tuple[float, _Answer, str]] = OrderedDict()
+        """Refusals that are kept, by ledger and life: until when, the answer and its reason."""
+        self._waiting = 0
+        """Requests that wait, of all connections."""
+        ledgers.storage.on_ledger_deleted(self._deleted)
 
     def must_ask(self, ledger_id: int, life: bytes) -> bool:
         """Return whether an add of this ledger has to wait for `when_open`."""
         if life:
             return self._ledgers.life_of(ledger_id) != life
-        return self._is_older(ledger_id)
+        return self._is_older(ledger_id) or bool(self._asking and life in self._asking.get(ledger_id, ()))
 
-    def when_open(
-        self,
-        conn: Connection,
-        ledger_id: int,
-        life: bytes,
-        go_on: Callable[[], None],
-        over: Callable[[], None],
-        refuse: Callable[[PodkeeperError], None],
-    ) -> None:
-        """One of the three, soon; `refuse` too if the connection is closed by then: each request comes to its end."""
-        question = ledger_id, life
-        asking = self._asking.get(question)
-        if asking is None:
-            asking = self._asking[question] = asyncio.ensure_future(self._ask(*question))
-            asking.add_done_callback(lambda task: self._ended(question, task))
-        conn.stall(Stall.LEDGER_ASKED)
-
-        def answered(task: asyncio.Task[bool]) -> None:
-            if conn.closed:
-                refuse(BookieUnavailable("the connection that asked is closed"))
+    def when_open(self, ledger_id: int, life: bytes, asker: Asker) -> None:
+        """Serve the request when the answer has come; at once if one was refused a moment ago."""
+        question = self._asking.get(ledger_id, {}).get(life)
+        if question is None:
+            question = _Question(ledger_id, life)
+            kept = self._refused.get((ledger_id, life))
+            if kept is not None and asker.conn.context.loop.time() < kept[0]:
+                question.reason = kept[2]
+                self._serve(question, asker, kept[1])
                 return
-            try:
-                tell(task)
-            except Exception as defect:
-                conn.broke(defect)
-                return
-            conn.context.submit_lanes(conn)
-            conn.unstall(Stall.LEDGER_ASKED)
+            self._asking.setdefault(ledger_id, {})[life] = question
+            question.task = asyncio.ensure_future(self._run(question))
+            question.task.add_done_callback(lambda task: self._ended(question, task))
+        question.askers.append(asker)
+        self._wait(asker)
 
-        def tell(task: asyncio.Task[bool]) -> None:
-            error = None if task.cancelled() else task.exception()
-            if task.cancelled() or error is not None:
-                reason = str(error) if isinstance(error, MetadataError) else "no answer"
-                refuse(
-                    LedgerStateUnknown(
-                        f"ledger {ledger_id}: this bookie cannot find out whether it is still written: {reason}"
-                    )
-                )
-            elif task.result():
-                go_on()
-            else:
-                over()
+    async def _run(self, question: _Question) -> None:
+        async with asyncio.timeout(ASK_S), self._turns:
+            answer = await self._ask(question)
+        self._tell(question, answer)  # in this turn of the event loop: in the next one it may be wrong
 
-        asking.add_done_callback(answered)
+    def _ended(self, question: _Question, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._asking.get(question.ledger_id, {}).get(question.life) is question:
+            if isinstance(error, MetadataError):
+                question.reason = str(error)
+            self._tell(question, _Answer.UNKNOWN)
 
-    def _ended(self, question: tuple[int, bytes], task: asyncio.Task[bool]) -> None:
-        self._asking.pop(question, None)
-        if not task.cancelled():
-            task.exception()  # taken, though all who asked may be gone
-
-    async def _ask(self, ledger_id: int, life: bytes) -> bool:
-        async with asyncio.timeout(ASK_S):
+    async def _ask(self, question: _Question) -> _Answer:
+        ledger_id, life = question.ledger_id, question.life
+        while True:
+            question.is_stale = False
             metadata = await self._look(ledger_id)
+            if not question.is_stale:
+                break
         if metadata is None:
-            return False
+            return _Answer.OVER
         # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
         if life and metadata.creation_token and life_of(metadata.creation_token) != life:
-            return False
-        return metadata.state is LedgerState.OPEN or not self._is_older(ledger_id)
+            return _Answer.OVER
+        is_written = metadata.state is LedgerState.OPEN or not self._is_older(ledger_id)
+        return _Answer.GOES_ON if is_written else _Answer.OVER
+
+    def _tell(self, question: _Question, answer: _Answer) -> None:
+        """Serve all who asked, in the order in which they did."""
+        asking = self._asking[question.ledger_id]
+        del asking[question.life]
+        if not asking:
+            del self._asking[question.ledger_id]
+        if answer is not _Answer.GOES_ON:
+            self._keep(question, answer)
+        conns: dict[Connection, None] = {}
+        for asker in question.askers:
+            conns[asker.conn] = None
+            self._leave(asker)
+            if asker.conn.closed:
+                asker.refuse(BookieUnavailable("the connection that asked is closed"))
+                continue
+            try:
+                self._serve(question, asker, answer)
+            except Exception as defect:
+                asker.conn.broke(defect)
+        for conn in conns:
+            if not conn.closed:
+                conn.context.submit_lanes(conn)
+            if conn.asked_requests <= MOST_OF_ONE // 2 and conn.asked_bytes <= BYTES_OF_ONE // 2:
+                conn.unstall(Stall.LEDGER_ASKED)
+
+    def _serve(self, question: _Question, asker: Asker, answer: _Answer) -> None:
+        if answer is _Answer.GOES_ON:
+            asker.go_on()
+        elif answer is _Answer.OVER:
+            asker.over()
+        else:
+            asker.refuse(
+                LedgerStateUnknown(
+                    f"ledger {question.ledger_id}: this bookie cannot find out whether it is still written:"
+                    f" {question.reason}"
+                )
+            )
+
+    # --- what is kept ---------------------------------------------------------------------------------------
+
+    def _keep(self, question: _Question, answer: _Answer) -> None:
+        named = question.ledger_id, question.life
+        self._refused[named] = asyncio.get_running_loop().time() + KEPT_S, answer, question.reason
+        self._refused.move_to_end(named)
+        if len(self._refused) > MOST_KEPT:
+            self._refused.popitem(last=False)
+
+    def _deleted(self, ledger_id: int, fenced: bool, next_log: int) -> None:
+        """The ledger was deleted here: what the service says of it may be from before, and let a late add in."""
+        for question in self._asking.get(ledger_id, {}).values():
+            question.is_stale = True
+
+    # --- what waits -----------------------------------------------------------------------------------------
+
+    def _wait(self, asker: Asker) -> None:
+        conn, nbytes = asker.conn, asker.nbytes + _REQUEST_BYTES
+        self._waiting += 1
+        conn.asked_requests += 1
+        conn.asked_bytes += nbytes
+        conn.share.hold(nbytes)
+        memory = conn.context.memory
+        is_enough = conn.asked_requests >= MOST_OF_ONE or conn.asked_bytes > BYTES_OF_ONE
+        if is_enough or self._waiting >= MOST_OF_ALL or memory.total > memory.most_kept:
+            conn.stall(Stall.LEDGER_ASKED)
+
+    def _leave(self, asker: Asker) -> None:
+        conn, nbytes = asker.conn, asker.nbytes + _REQUEST_BYTES
+        self._waiting -= 1
+        conn.asked_requests -= 1
+        conn.asked_bytes -= nbytes
+        if not conn.closed:
+            conn.share.hold(-nbytes)
+            conn.context.frame_rooms.given_back()
 
     def _is_older(self, ledger_id: int) -> bool:
         return ledger_id <= self._newest and not self._ledgers.is_known(ledger_id)

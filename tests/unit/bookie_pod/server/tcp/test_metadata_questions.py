@@ -9,13 +9,25 @@ import gc
 import pytest
 
 from bookie_pod.server.tcp import metadata_questions
+from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
 from bookie_pod.storage.index.ledger_data import MAX_KEY_BYTES
 from bookie_protocol.errors import MetadataUnavailable, V2Code, V3Status
 from bookie_protocol.keys import NO_LIFE, creation_token_of, life_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.wire.v2 import Flag
-from tests.support.frames import KEY, entry, v2_add, v2_code, v2_fence, v3_add, v3_status, v3_write_lac
+from tests.support.frames import (
+    KEY,
+    entry,
+    lac_packet,
+    v2_add,
+    v2_code,
+    v2_fence,
+    v3_add,
+    v3_answer,
+    v3_status,
+    v3_write_lac,
+)
 from tests.support.server_rig import ServerRig, answers
 from tests.support.until import until
 
@@ -35,12 +47,19 @@ class Metadata:
         """Of all ledgers."""
         self.down = False
         self.asked: list[int] = []
+        self.at_once = self.most_at_once = 0
+        """Questions under way, and the most that ever were."""
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def look(self, ledger_id: int) -> LedgerMetadata | None:
         self.asked.append(ledger_id)
-        await self.answers.wait()
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.answers.wait()
+        finally:
+            self.at_once -= 1
         if self.down:
             raise MetadataUnavailable("nobody answers")
         metadata = LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b1",)}, creation_token=creation_token_of(self.life))
@@ -136,6 +155,7 @@ async def test_what_cannot_be_asked_is_no_word_on_the_fence(
     rig: ServerRig, metadata: Metadata, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     monkeypatch.setattr(metadata_questions, "ASK_S", 0.01 if silent else 60.0)
+    monkeypatch.setattr(metadata_questions, "KEPT_S", 0.0)
     metadata.down = True
     if silent:
         metadata.answers.clear()
@@ -149,9 +169,7 @@ async def test_what_cannot_be_asked_is_no_word_on_the_fence(
     assert v2_code(taken) == V2Code.EOK
 
 
-async def test_one_question_for_all_who_wait_and_nothing_more_is_read_from_them(
-    rig: ServerRig, metadata: Metadata
-) -> None:
+async def test_connections_share_a_question_and_their_other_ledgers_go_on(rig: ServerRig, metadata: Metadata) -> None:
     metadata.open.add(7)
     metadata.answers.clear()
     connections = [rig.connect() for _ in range(3)]
@@ -160,13 +178,147 @@ async def test_one_question_for_all_who_wait_and_nothing_more_is_read_from_them(
     gone, _ = connections.pop()
     gone.connection_lost(None)
     await until(lambda: metadata.asked)
-    assert all(conn.stalled and not transport.reading for conn, transport in connections)
-    assert not rig.journal.batches
-    metadata.answers.set()
     for conn, transport in connections:
+        (other,) = await answers(rig, transport, 1)
+        assert (v2_code(other), conn.stalled, transport.reading) == (V2Code.EOK, False, True)
+    assert rig.storage.ledger(7) is None
+    metadata.answers.set()
+    for _, transport in connections:
         assert [v2_code(each) for each in await answers(rig, transport, 2)] == [V2Code.EOK] * 2
-        assert not conn.stalled
     assert metadata.asked == [7]
+
+
+async def test_requests_of_a_ledger_stay_in_order_while_they_wait(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.open.add(YOUNGER)
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    txns = range(1, 41)
+    for txn in txns:
+        lac = v3_write_lac(YOUNGER, txn, txn=txn, life=NOW)
+        conn.data_received(v3_add(entry(YOUNGER, txn), txn=txn, life=NOW) if txn % 4 else lac)
+    metadata.answers.set()
+    found = [v3_answer(each).header.txnId for each in await answers(rig, transport, len(txns))]
+    assert sorted(found) == list(txns)
+    assert rig.ledgers.states[YOUNGER].explicit_lac == lac_packet(YOUNGER, 40)
+    assert [txn for txn in found if txn % 4] == [txn for txn in txns if txn % 4]
+    assert (conn.asked_requests, conn.asked_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("nbytes", [1, 100_000])
+async def test_connection_of_which_too_much_waits_for_answers_reads_nothing_more(
+    rig: ServerRig, metadata: Metadata, nbytes: int
+) -> None:
+    metadata.open.add(YOUNGER)
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    sent = 0
+    while not conn._stalls & Stall.LEDGER_ASKED:
+        conn.data_received(v3_add(entry(YOUNGER, sent, bytes(nbytes)), life=NOW))
+        sent += 1
+        await asyncio.sleep(0)  # it is not for the turns of the event loop that it stalls
+    assert sent <= metadata_questions.MOST_OF_ONE
+    assert sent * nbytes <= metadata_questions.BYTES_OF_ONE + nbytes
+    assert conn.share.held >= sent * nbytes
+    metadata.answers.set()
+    assert [v3_status(each) for each in await answers(rig, transport, sent)] == [V3Status.EOK] * sent
+    assert not conn.stalled
+
+
+@pytest.mark.parametrize("down", [True, False], ids=["failed", "negative"])
+async def test_refusal_counts_for_requests_that_come_soon_after(
+    rig: ServerRig, metadata: Metadata, monkeypatch: pytest.MonkeyPatch, down: bool
+) -> None:
+    metadata.down = down
+    expected = V3Status.EUNKNOWNLEDGERSTATE if down else V3Status.EFENCED
+    for each in range(3):
+        (refused,) = await ask(rig, v3_add(entry(YOUNGER, each), life=NOW))
+        assert v3_status(refused) == expected
+    assert metadata.asked == [YOUNGER]
+    metadata.down = False
+    metadata.open.add(YOUNGER)
+    monkeypatch.setattr(metadata_questions, "KEPT_S", 0.0)
+    (other,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=FORMER))
+    assert v3_status(other) == V3Status.EFENCED
+    (again,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=FORMER))
+    assert v3_status(again) == V3Status.EFENCED
+    assert metadata.asked == [YOUNGER] * 3
+
+
+async def test_refusals_that_are_kept_are_bounded(
+    rig: ServerRig, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_questions, "MOST_KEPT", 4)
+    for ledger_id in range(YOUNGER, YOUNGER + 6):
+        await ask(rig, v3_add(entry(ledger_id, 0), life=NOW))
+    questions = rig.context.questions
+    assert questions is not None
+    assert len(questions._refused) == 4
+    await ask(rig, v3_add(entry(YOUNGER + 5, 0), life=NOW))
+    await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
+    assert metadata.asked == [*range(YOUNGER, YOUNGER + 6), YOUNGER]
+
+
+async def test_answer_from_before_a_deletion_here_lets_no_late_add_in(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.life = FORMER
+    metadata.open.add(YOUNGER)
+    await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
+    started, held = asyncio.Event(), asyncio.Event()
+
+    async def look(ledger_id: int) -> LedgerMetadata | None:
+        found = await metadata.look(ledger_id)
+        started.set()
+        await held.wait()
+        return found
+
+    questions = rig.context.questions
+    assert questions is not None
+    questions._look = look
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(YOUNGER, 1), life=FORMER))
+    await started.wait()
+    metadata.open.clear()
+    rig.storage.delete_ledger(YOUNGER)
+    held.set()
+    (late,) = await answers(rig, transport, 1)
+    assert v3_status(late) == V3Status.EFENCED
+    assert rig.storage.ledger(YOUNGER) is None
+    assert metadata.asked == [YOUNGER] * 2
+
+
+@pytest.mark.parametrize("life", [FORMER, NOW])
+async def test_client_with_another_key_causes_no_question(rig: ServerRig, metadata: Metadata, life: bytes) -> None:
+    await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
+    (added,) = await ask(rig, v3_add(entry(YOUNGER, 1), bytes(19) + b"x", life=life))
+    (lac,) = await ask(rig, v3_write_lac(YOUNGER, 0, bytes(19) + b"x", life=life))
+    assert [v3_status(each) for each in (added, lac)] == [V3Status.EUA] * 2
+    assert metadata.asked == []
+
+
+async def test_bookie_that_is_read_only_asks_nothing(rig: ServerRig, metadata: Metadata) -> None:
+    rig.admission.set_mode(read_only=True, high_priority_writes=False)
+    (added,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
+    (lac,) = await ask(rig, v3_write_lac(YOUNGER, 0, life=NOW))
+    assert [v3_status(each) for each in (added, lac)] == [V3Status.EREADONLY] * 2
+    assert metadata.asked == []
+
+
+async def test_questions_under_way_are_bounded_when_parked_adds_are_let_in(rig: ServerRig, metadata: Metadata) -> None:
+    ledgers = range(YOUNGER, YOUNGER + 3 * metadata_questions.MOST_AT_ONCE)
+    metadata.open.update(ledgers)
+    rig.journal.full = True
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(v3_add(entry(each, 0), life=NOW) for each in ledgers))
+    await until(lambda: conn.parked is not None and len(conn.parked) == len(ledgers))
+    metadata.most_at_once = 0
+    metadata.answers.clear()
+    rig.journal.full = False
+    rig.admission.refresh()
+    await rig.settle()
+    assert metadata.most_at_once == metadata_questions.MOST_AT_ONCE
+    metadata.answers.set()
+    found = await answers(rig, transport, len(ledgers))
+    assert [v3_status(each) for each in found] == [V3Status.EOK] * len(ledgers)
+    assert metadata.most_at_once == metadata_questions.MOST_AT_ONCE
 
 
 async def test_whose_connection_is_closed_while_it_waits_is_no_request_under_way(
@@ -197,7 +349,9 @@ async def test_a_question_that_ends_without_an_answer_is_no_word_on_the_fence(
     conn.data_received(v3_add(entry(7, 5)))
     questions = rig.context.questions
     assert questions is not None
-    questions._asking[7, NO_LIFE].cancel()
+    task = questions._asking[7][NO_LIFE].task
+    assert task is not None
+    task.cancel()
     await until(lambda: transport.frames)
     assert [v3_status(each) for each in transport.frames] == [V3Status.EUNKNOWNLEDGERSTATE]
     assert not conn.stalled
