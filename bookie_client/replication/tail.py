@@ -17,9 +17,11 @@ the bookie has every entry up to the last one that any bookie of the segment has
 Limit: nothing is fenced here, so a denial holds for the moment. A writer may have got the bookie's acknowledgement of
 an entry that is still on its way to all others, for as long as the writer's process stands still. If the bookie loses
 that entry, and its findings are answered meanwhile, the writer acknowledges the entry although one copy less is left
-than it counts, and a recovery that does not reach the others closes the ledger below it. The distrust would have to
-outlive the mark until the writer is known to be past such entries: until the bookie has an entry that the writer sent
-to it after the loss, and all before that one are confirmed.
+than it counts, and a recovery that does not reach the others closes the ledger below it. A bookie that knows of its
+loss prevents that: the ledger is in limbo there until it is closed, however it is filled, so the bookie denies nothing
+to any client. What is left are losses that the bookie does not know of. Their distrust would have to outlive the mark
+until the writer is known to be past such entries: until the bookie has an entry that the writer sent to it after the
+loss, and all before that one are confirmed.
 
 Event loop only.
 """
