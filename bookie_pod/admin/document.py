@@ -111,9 +111,10 @@ take a place.
 Strangers may fill the metadata service. So a search ends early where ledgers have thousands of fragments or much custom
 metadata, and lists the ledgers of which it shows a part as `shortened`; `ledger/metadata` has all of one, or with
 `most` a part. Two lists of ledgers with metadata are made at a time. A page of streams ends after 20,000 ledgers.
-Replicas are listed of ledgers with at most 200 bookies and 8,000 places in their ensembles (else 409). What reads all
-ledgers (`decommission/plan`, `autorecovery/safety_check`) runs once at a time for viewers, and once for callers who may
-change something; the next one begins after a pause. Proofs run two at a time for each of them.
+Replicas are listed of ledgers with at most 200 bookies and 8,000 places in their ensembles (else 409). Each of these
+searches, and what reads all ledgers (`decommission/plan`, `autorecovery/safety_check`), runs once at a time for
+viewers, and once for callers who may change something; the next one begins after a pause. Proofs run two at a time for
+each of them.
 
 Lists of ledgers and entries are streamed in bounded memory; a fault in the middle breaks the connection off, so half a
 list is never taken for the whole.

@@ -195,13 +195,6 @@ async def test_a_survey_leaves_turns_between_heavy_ledgers(metadata: MemoryMetad
     assert (found.ledgers_seen, len(set(turns))) == (12, 12)
 
 
-async def test_viewers_do_not_keep_those_waiting_who_run_the_cluster(metadata: MemoryMetadata) -> None:
-    jobs = Decommissions(SimpleNamespace(metadata=metadata), None)  # type: ignore[arg-type]
-    operator = Caller("operator", "?", frozenset({Role.VIEWER, Role.OPERATOR}))
-    async with jobs._pass(NOBODY), jobs._pass(operator):
-        pass
-
-
 def test_weights() -> None:
     assert weight_of(with_fragments(5, 3, 4)) == 15
     assert [weight_of(each) > HEAVY for each in HEAVY_ONES.values()] == [True] * len(HEAVY_ONES)
