@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +31,11 @@ from bookie_protocol.metadata_service.options import MetadataTls
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
-from tests.contract.test_metadata_service import INFO, W, ledger, listed
-from tests.contract.test_metadata_sessions import record
 from tests.support.bookie_process import free_port
 from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer
-from tests.support.hanging import hanging
 from tests.support.metadata_drivers import EtcdUnderTest
+from tests.support.metadata_examples import INFO, W, ledger, listed, record
 from tests.support.until import until
 
 pytestmark = pytest.mark.etcd
@@ -75,67 +72,6 @@ def tree_of(service: TreeMetadataService) -> EtcdTree:
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------
-
-PAUSED_PROCESS = """
-import asyncio, sys
-from bookie_protocol.errors import MetadataUnavailable
-from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
-from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
-from bookie_protocol.metadata_service.uri import open_metadata_service
-
-INFO = BookieServiceInfo((Endpoint("bookie", "paused", 1, "bookie-rpc"),))
-
-async def main():
-    service = await open_metadata_service(sys.argv[1], timeout=2)
-    await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
-    session = service.tree.session_id
-    stored = await service.ledgers.read(1)
-    again = asyncio.Event()
-    states = []
-    def listen(state):
-        states.append(state.name)
-        if state is SessionState.CONNECTED and "EXPIRED" in states:
-            again.set()
-    service.session.add_listener(listen)
-    print("registered", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    try:
-        await service.ledgers.write(stored.value.in_recovery(), stored.identity, session_id=session)
-        print("written", flush=True)
-    except MetadataUnavailable as error:
-        print(type(error).__name__, flush=True)
-    await again.wait()
-    await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
-    print("again", service.tree.session_id != session, flush=True)
-    await service.close()
-
-asyncio.run(main())
-"""
-
-
-async def test_a_process_that_slept_past_its_lease_writes_nothing_in_it_and_begins_another(
-    driver: EtcdUnderTest,
-) -> None:
-    service = await driver.open()
-    await service.cluster.initialize()
-    await service.ledgers.create(ledger(1))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PAUSED_PROCESS, driver.uri, stdin=pipe, stdout=pipe
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    async with asyncio.timeout(60):
-        assert await process.stdout.readline() == b"registered\n"
-        async with service.bookies.watch(W) as changes:
-            with hanging([process.pid]):
-                while (await anext(changes)).bookies:
-                    pass
-        process.stdin.write(b"\n")
-        assert await process.stdout.readline() == b"SessionEnded\n"
-        assert (await service.ledgers.read(1)).version == 0
-        assert await process.stdout.readline() == b"again True\n"
-        assert await process.wait() == 0
 
 
 async def test_a_write_of_a_session_that_ended_is_refused_by_etcd_itself(driver: EtcdUnderTest) -> None:

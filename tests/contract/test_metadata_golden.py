@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from tests.contract.test_metadata_service import listed
+from tests.support.golden_nodes import golden, load
 from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_examples import listed
 from tests.support.metadata_fixtures import driver
 
 __all__ = ["driver"]
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def golden(name: str) -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = json.loads((GOLDEN / f"{name}.json").read_text())["znodes"]
-    return sorted(nodes, key=lambda node: str(node["path"]).split("/"))
-
-
-async def load(service: TreeMetadataService, root: str, nodes: list[dict[str, Any]]) -> None:
-    """Make the golden nodes below our root, missing parents included."""
-    await service.tree.ensure(root.rpartition("/")[0])
-    await service.tree.ensure(root)
-    for node in nodes:
-        relative = str(node["path"]).removeprefix("/ledgers")
-        names = relative.split("/")[1:]
-        for depth in range(1, len(names)):
-            await service.tree.ensure("/".join((root, *names[:depth])))
-        if relative:
-            await service.tree.create(
-                root + relative, bytes.fromhex(node["dataHex"]), ephemeral=bool(node["ephemeral"])
-            )
 
 
 async def test_four_bookies(driver: MetadataDriverUnderTest) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -12,30 +11,11 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, Metada
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
-from tests.contract.test_metadata_service import INFO, R, W, ledger, listed
 from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_examples import INFO, R, W, filled, ledger, listed
 from tests.support.metadata_fixtures import driver
 
 __all__ = ["driver"]
-
-
-async def filled(driver: MetadataDriverUnderTest, **options: Any) -> TreeMetadataService:
-    """A cluster with a bit of everything."""
-    service = await driver.open(**options)
-    await service.cluster.initialize()
-    await asyncio.gather(*(service.ledgers.create(ledger(i)) for i in (*range(150), 20_000, 2**40)))
-    await service.ledgers.generate_id()
-    await service.tree.create(f"{driver.root}/idgen-long", open_to_all=True)
-    await service.tree.create(f"{driver.root}/idgen-long/HOB-0000000001", open_to_all=True)
-    await service.cookies.create("b:1", b"cookie")
-    await service.records("decommission").create("b:1", b"{}")
-    tree = service.under_replication
-    await tree.mark(1, ["b:1"], ctime_ms=1)
-    await tree.lock(1)
-    await tree.disable()
-    await tree.set_lost_bookie_recovery_delay(7)
-    await tree.set_check_time(AuditorCheck.REPLICAS, 5)
-    return service
 
 
 class TestFormat:

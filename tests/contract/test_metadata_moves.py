@@ -35,9 +35,8 @@ from bookie_protocol.metadata_service.tree.cluster import COPYING, MOVED
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from bookie_protocol.versioned import LedgerLife
-from tests.contract.test_metadata_life_cycle import filled
-from tests.contract.test_metadata_service import INFO, W, ledger, listed
 from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_examples import INFO, W, filled, ledger, listed
 from tests.support.metadata_fixtures import WIRED, driver, driver_of
 
 __all__ = ["driver"]
@@ -51,7 +50,7 @@ def heard(_: int) -> None:
     """Of progress."""
 
 
-@pytest.fixture(params=WIRED)
+@pytest.fixture(params=[each for each in WIRED if each != "embedded-oxia"])
 async def other(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[MetadataDriverUnderTest]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -30,26 +29,12 @@ from bookie_protocol.metadata_service.oxia.tree import OxiaTree
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import connect_metadata_service, open_metadata_service
-from tests.contract.test_metadata_etcd import PAUSED_PROCESS
-from tests.contract.test_metadata_oxia_embedded import (
-    test_a_dropped_canary_is_not_put_back_by_what_asks_whether_the_session_lasts,
-    test_a_number_is_taken_without_undoing_a_write_of_the_parent,
-    test_an_ephemeral_node_is_never_made_in_a_later_session,
-    tree_of,
-)
-from tests.contract.test_metadata_service import INFO, W, ledger, listed
-from tests.contract.test_metadata_sessions import record
 from tests.support.bookie_process import free_port
-from tests.support.hanging import hanging
-from tests.support.metadata_drivers import OxiaUnderTest
+from tests.support.metadata_drivers import OxiaUnderTest, oxia_tree
+from tests.support.metadata_examples import INFO, W, ledger, listed, record
 from tests.support.oxia import MISSING, OxiaCluster, OxiaServer, is_program
 from tests.support.until import until
 
-__all__ = [
-    "test_a_dropped_canary_is_not_put_back_by_what_asks_whether_the_session_lasts",
-    "test_a_number_is_taken_without_undoing_a_write_of_the_parent",
-    "test_an_ephemeral_node_is_never_made_in_a_later_session",
-]
 pytestmark = pytest.mark.oxia
 
 ROOT = "/ledgers"
@@ -202,37 +187,12 @@ async def test_numbers_are_those_of_pulsars_clients(driver: OxiaUnderTest, oxia:
 # --- sessions ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_slept_past_its_sessions_writes_nothing_in_them_and_begins_others(
-    driver: OxiaUnderTest,
-) -> None:
-    service = await driver.open()
-    await service.cluster.initialize()
-    await service.ledgers.create(ledger(1))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PAUSED_PROCESS, driver.uri, stdin=pipe, stdout=pipe
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    async with asyncio.timeout(60):
-        assert await process.stdout.readline() == b"registered\n"
-        async with service.bookies.watch(W) as changes:
-            with hanging([process.pid]):
-                while (await anext(changes)).bookies:
-                    pass
-        process.stdin.write(b"\n")
-        assert await process.stdout.readline() == b"SessionEnded\n"
-        assert (await service.ledgers.read(1)).version == 0
-        assert await process.stdout.readline() == b"again True\n"
-        assert await process.wait() == 0
-
-
 async def test_a_write_of_a_session_that_ended_is_refused_before_it_was_heard(driver: OxiaUnderTest) -> None:
     service, other = await driver.open(timeout=30.0), await driver.open()
     await service.cluster.initialize()
     made = await service.ledgers.create(ledger(1))
     session = service.tree.session_id
-    tree_of(service)._history._doubt = lambda: None  # the driver has not heard of it
+    oxia_tree(service)._history._doubt = lambda: None  # the driver has not heard of it
     await driver.expire(service)
     with pytest.raises(SessionEnded):
         await service.ledgers.write(made.value.in_recovery(), made.identity, session_id=session)
@@ -246,7 +206,7 @@ async def test_sessions_of_all_shards_end_together(driver: OxiaUnderTest) -> Non
     names = [f"b:{number}" for number in range(24)]
     for name in names:
         await service.bookies.register(name, W, INFO)
-    tree = tree_of(service)
+    tree = oxia_tree(service)
     ids = dict(tree._open_sessions.ids)
     of_shard = {name: tree._connection.known.shard_of(f"{driver.root}/available/{name}") for name in names}
     assert set(of_shard.values()) == set(ids)
@@ -276,13 +236,13 @@ async def test_sessions_of_all_shards_end_together(driver: OxiaUnderTest) -> Non
 async def test_a_shard_that_drops_what_a_session_held_ends_it(driver: OxiaUnderTest) -> None:
     """Without an expiry: the session of the shard answers as before."""
     service, other = await driver.open(), await driver.open()
-    sessions = tree_of(service)._open_sessions
+    sessions = oxia_tree(service)._open_sessions
     shard, key = next(iter(sessions._canaries.items()))
     delete = messages.WriteRequest(deletes=[messages.DeleteRequest(key=key)])
     states, _ = record(service.session)
     renewed = asyncio.create_task(until_renewed(service))
     await asyncio.sleep(0)
-    await tree_of(other)._connection.write(shard, delete, 10)
+    await oxia_tree(other)._connection.write(shard, delete, 10)
     await renewed
     assert SessionState.EXPIRED in states
 
@@ -316,13 +276,13 @@ async def test_a_shorter_or_longer_time_out_than_oxia_takes_is_one_that_it_takes
 async def test_canaries_are_in_no_listing_copy_or_backup(driver: OxiaUnderTest, own_server: OxiaServer) -> None:
     service = await driver.open()
     await service.cluster.initialize()
-    connection = tree_of(service)._connection
+    connection = oxia_tree(service)._connection
     canaries = [
         key
         for shard in connection.known.numbers
         for key in await connection.list(shard, f"{CANARIES}/", f"{CANARIES}//", 10)
     ]
-    assert {key for key in canaries if tree_of(service)._open_sessions.is_canary(key)}
+    assert {key for key in canaries if oxia_tree(service)._open_sessions.is_canary(key)}
     assert not any(name.startswith(".") for name in (await service.tree.children("/")).names)
     target = await opened(own_server.uri())
     tally = await copy_cluster(service, target, lambda _: None)
@@ -379,7 +339,7 @@ async def test_a_shard_is_split_under_sessions_and_writers(cluster: OxiaCluster,
     for name in names:
         await service.bookies.register(name, W, INFO)
     states, _ = record(service.session)
-    tree = tree_of(service)
+    tree = oxia_tree(service)
     before = tree._connection.known.numbers
     written: list[int] = []
 
@@ -415,7 +375,7 @@ async def test_a_leader_that_dies_is_replaced(cluster: OxiaCluster, namespace: s
     await service.cluster.initialize()
     await service.bookies.register("b:1", W, INFO)
     states, _ = record(service.session)
-    leaders = tree_of(service)._connection.known.leaders
+    leaders = oxia_tree(service)._connection.known.leaders
     dead = leaders[min(leaders)]
     cluster.kill(dead)
     try:
@@ -424,7 +384,7 @@ async def test_a_leader_that_dies_is_replaced(cluster: OxiaCluster, namespace: s
         assert await listed(service) == list(range(20))
         assert await service.bookies.is_registered("b:1", W)
         assert SessionState.EXPIRED not in states
-        assert dead not in tree_of(service)._connection.known.leaders.values()
+        assert dead not in oxia_tree(service)._connection.known.leaders.values()
     finally:
         cluster.restart(dead)
     await service.close()
@@ -574,10 +534,10 @@ async def test_a_node_that_was_made_again_between_look_and_write_is_not_changed(
 async def test_a_listing_without_one_of_the_shards_is_an_error(driver: OxiaUnderTest) -> None:
     service = await driver.open()
     await service.cluster.initialize()
-    connection = tree_of(service)._connection
+    connection = oxia_tree(service)._connection
     shards = connection.known
     lost = min(shards.numbers)
     connection._map = type(shards)(each for each in shards._shards if each.number != lost)
     with pytest.raises(ConnectionLost):
-        await tree_of(service)._names(driver.root, lambda: 5.0)
+        await oxia_tree(service)._names(driver.root, lambda: 5.0)
     connection._map = shards

@@ -17,8 +17,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from tests.contract.test_metadata_service import ledger, listed
 from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_examples import ledger, listed
 from tests.support.metadata_fixtures import driver
 
 __all__ = ["driver"]

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BadRequest,
     InvalidConfiguration,
@@ -20,41 +19,18 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.interface import (
     BookieGroup,
     LedgerLayout,
-    MetadataService,
     SessionState,
     Versioned,
 )
-from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_examples import INFO, R, W, ledger, listed
 from tests.support.metadata_fixtures import BESIDE, driver
 
 __all__ = ["driver"]
-
-INFO = BookieServiceInfo((Endpoint("bookie", "10.0.0.1", 3181, "bookie-rpc"),))
-W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
-
-
-def ledger(ledger_id: int, **changes: object) -> LedgerMetadata:
-    made = LedgerMetadata(ledger_id, 3, 2, 2, {0: ("a:1", "b:1", "c:1")}, digest_type=DigestType.CRC32C, password=b"pw")
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-async def listed(service: MetadataService, first: int | None = None) -> list[int]:
-    """All ids, with a check that the ranges leave no gap."""
-    ids: list[int] = []
-    expected_start = first or 0
-    async for found in service.ledgers.ranges(first=first):
-        assert found.start == expected_start
-        assert all(found.start <= i <= found.end for i in found.ids)
-        assert list(found.ids) == sorted(set(found.ids))
-        ids += found.ids
-        expected_start = found.end + 1
-    assert expected_start == 2**63
-    return ids
 
 
 class TestCluster:

@@ -16,10 +16,11 @@ from bookie_protocol.errors import (
     SessionEnded,
     StartupError,
 )
-from bookie_protocol.metadata_service.interface import BookieGroup, Session, SessionState
+from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from tests.contract.test_metadata_service import INFO, R, W, ledger
+from tests.support.hanging import hanging
 from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_examples import INFO, R, W, ledger, record
 from tests.support.metadata_fixtures import WIRED, driver
 
 __all__ = ["driver"]
@@ -41,19 +42,41 @@ async def main():
 asyncio.run(main())
 """
 
+PAUSED_PROCESS = """
+import asyncio, sys
+from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.uri import open_metadata_service
 
-def record(session: Session) -> tuple[list[SessionState], asyncio.Event]:
-    """The states of a session from now on, and an event for each new CONNECTED."""
-    states: list[SessionState] = []
-    connected = asyncio.Event()
+INFO = BookieServiceInfo((Endpoint("bookie", "paused", 1, "bookie-rpc"),))
 
-    def listen(state: SessionState) -> None:
-        states.append(state)
-        if state is SessionState.CONNECTED:
-            connected.set()
+async def main():
+    service = await open_metadata_service(sys.argv[1], timeout=2)
+    await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
+    session = service.tree.session_id
+    stored = await service.ledgers.read(1)
+    again = asyncio.Event()
+    states = []
+    def listen(state):
+        states.append(state.name)
+        if state is SessionState.CONNECTED and "EXPIRED" in states:
+            again.set()
+    service.session.add_listener(listen)
+    print("registered", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    try:
+        await service.ledgers.write(stored.value.in_recovery(), stored.identity, session_id=session)
+        print("written", flush=True)
+    except MetadataUnavailable as error:
+        print(type(error).__name__, flush=True)
+    await again.wait()
+    await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
+    print("again", service.tree.session_id != session, flush=True)
+    await service.close()
 
-    session.add_listener(listen)
-    return states, connected
+asyncio.run(main())
+"""
 
 
 async def admitted() -> bool:
@@ -172,7 +195,7 @@ class TestExpiry:
         assert not await other.bookies.is_registered("b:1", W)
 
 
-class TestPreviousProcess:
+class TestOtherProcess:
     @wired
     async def test_its_registration_is_waited_out(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open(timeout=4.0)
@@ -182,6 +205,31 @@ class TestPreviousProcess:
         assert (await service.bookies.service_info("b:1")).endpoints[0].host == "old"
         await service.bookies.register("b:1", W, INFO)
         assert await service.bookies.service_info("b:1") == INFO
+
+    @wired
+    async def test_one_that_slept_past_its_session_writes_nothing_in_it_and_begins_another(
+        self, driver: MetadataDriverUnderTest
+    ) -> None:
+        service = await driver.open()
+        await service.cluster.initialize()
+        await service.ledgers.create(ledger(1))
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PAUSED_PROCESS, driver.uri, stdin=pipe, stdout=pipe
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            assert await process.stdout.readline() == b"registered\n"
+            async with service.bookies.watch(W) as changes:
+                with hanging([process.pid]):
+                    while (await anext(changes)).bookies:
+                        pass
+            process.stdin.write(b"\n")
+            assert await process.stdout.readline() == b"SessionEnded\n"
+            assert (await service.ledgers.read(1)).version == 0
+            assert await process.stdout.readline() == b"again True\n"
+            assert await process.wait() == 0
 
 
 class TestInterruption:

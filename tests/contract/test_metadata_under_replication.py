@@ -28,7 +28,7 @@ from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.tree.under_replication.locks import Rest, Resting, _Directory
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
-from tests.contract.test_metadata_golden import golden, load
+from tests.support.golden_nodes import golden, load
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 from tests.support.metadata_fixtures import driver
 

@@ -19,10 +19,10 @@ from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.metadata_service.zookeeper.client import MultiRead
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
-from tests.contract.test_metadata_service import INFO, ledger
 from tests.support import zookeeper as zookeeper_support
 from tests.support.bookie_process import free_port
 from tests.support.certificates import Certificates
+from tests.support.metadata_examples import INFO, ledger
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper

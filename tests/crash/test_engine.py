@@ -21,6 +21,7 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger, StorageFault
+from tests.crash.steps import Checkpoint, Delete, Fence
 from tests.support.memory_faults import MUTATING
 from tests.support.memory_files import Died, MemoryFiles
 from tests.support.record_count import RecordCount
@@ -39,23 +40,6 @@ class Put:
     @property
     def data(self) -> bytes:
         return entry(self.ledger_id, self.entry_id, self.size, self.mark)
-
-
-@dataclass(frozen=True)
-class Fence:
-    ledger_id: int
-
-
-@dataclass(frozen=True)
-class Delete:
-    """Not journaled: it counts once a checkpoint covers it, and may be forgotten before."""
-
-    ledger_id: int
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    pass
 
 
 Step = Put | Fence | Delete | Checkpoint

@@ -23,7 +23,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger, StorageFailed, StorageFault
-from tests.crash.test_engine import Checkpoint, Delete, Fence
+from tests.crash.steps import Checkpoint, Delete, Fence
 from tests.support.memory_faults import MUTATING
 from tests.support.memory_files import Died, MemoryFiles
 from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options

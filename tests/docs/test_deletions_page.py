@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 import pytest
 
+from tests.docs.pages import functions
 from tests.support.chart_files import ROOT
 
 PAGE = (ROOT / "docs" / "deletions.md").read_text(encoding="utf-8")
 SECTIONS = {text.partition("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
 QUESTIONS = ["Known", "Fresh", "Who else", "Tests"]
 _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-
-
-def functions(path: str) -> frozenset[str]:
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return frozenset(each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @pytest.mark.parametrize("text", SECTIONS.values(), ids=SECTIONS)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.test_deletions_page import functions
+from tests.docs.pages import functions
 from tests.support.chart_files import ROOT
 
 OPERATOR = ROOT / "operator" / "bookie_operator"

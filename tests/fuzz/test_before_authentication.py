@@ -14,7 +14,7 @@ from bookie_protocol.errors import ProtocolViolation, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage
-from tests.fuzz.test_live_bookie import FRAMES, damaged
+from tests.fuzz.damaged_frames import FRAMES, damaged
 from tests.support.auth import TwoTokens
 from tests.support.certificates import Certificates
 from tests.support.frames import entry, v2_add, v3_auth, v3_start_tls

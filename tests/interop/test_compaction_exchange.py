@@ -11,8 +11,8 @@ import pytest
 
 from bookie_client.blocking import BlockingClient
 from bookie_pod.cli.main import run
+from tests.interop.acknowledged import read_back
 from tests.interop.java_programs import dump_entry_logs, run_program
-from tests.interop.test_crash import read_back
 from tests.support import dying_bookie
 from tests.support.bookie_process import DB_STORAGE, SORTED_STORAGE, BookieProcess
 from tests.support.java_bookie import java_shell

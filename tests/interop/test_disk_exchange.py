@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.acknowledged import read_back, write_until
 from tests.interop.java_programs import run_program
-from tests.interop.test_crash import read_back, write_until
 from tests.support.bookie_process import DB_STORAGE, INTERLEAVED_STORAGE, SORTED_STORAGE
 
 _DIRECTIONS = {

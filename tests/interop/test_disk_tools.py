@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.main import run
+from tests.interop.acknowledged import read_back
 from tests.interop.java_programs import run_program
-from tests.interop.test_crash import read_back
 from tests.support.bookie_process import DB_STORAGE, INTERLEAVED_STORAGE, SORTED_STORAGE
 
 # (who writes, with which engine, commands, engine of the Java bookie that reads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -19,11 +19,12 @@ from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.wire.auth import Peer
 from tests.interop.cluster import KINDS, Cluster
-from tests.interop.java_client import JavaClient, JavaClientError
-from tests.interop.test_security import (
+from tests.interop.java_client import JavaClientError
+from tests.interop.security import (
     SASL_CLIENT,
     UNAUTHORIZED,
     UNREACHABLE,
+    Connect,
     exchange,
     java,
     python_exchange,
@@ -39,7 +40,6 @@ CLIENT = "client-bookkeeper"
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true doNotPrompt=true"
 EVERYBODY = re.compile(".*bookkeeper.*")
 HERE = Peer(HOST)
-Connect = Callable[..., AbstractContextManager[JavaClient]]
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,12 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerFenced, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.traffic_class import TrafficClass
-from tests.interop.java_client import payload
+from tests.interop.java_client import PASSWORD, payload
 from tests.interop.java_programs import run_program
 from tests.support.traced import TracedProgram
 from tests.support.until import until
 from tests.support.writing_scenarios import check_deferred_sync, chosen_ids, deferred_sync, explicit_lac
 
-PASSWORD = b"interop"
 ENTRIES = 2_000
 
 

@@ -9,8 +9,8 @@ import pytest
 from bookie_client import Client, ClientOptions
 from bookie_protocol.errors import LedgerClosed, LedgerFenced
 from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.interop.java_client import PASSWORD, payload
 from tests.interop.java_programs import run_program
-from tests.interop.test_python_client import PASSWORD, payload
 from tests.support.until import until
 
 

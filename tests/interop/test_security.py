@@ -5,30 +5,35 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from bookie_client import Client, ClientOptions, SaslAuth, TlsOptions
+from bookie_client import ClientOptions, SaslAuth, TlsOptions
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, Unauthorized
 from tests.interop.cluster import KINDS, Cluster
-from tests.interop.java_client import JavaClient, JavaClientError, payload, payloads
+from tests.interop.java_client import JavaClient, payloads
+from tests.interop.security import (
+    PROTOCOLS,
+    SASL_CLIENT,
+    UNAUTHORIZED,
+    UNREACHABLE,
+    Connect,
+    exchange,
+    java,
+    python_exchange,
+    refusal,
+    refused,
+)
 from tests.support.bookie_process import BookieProcess
 from tests.support.certificates import Certificates
-from tests.support.java import find_java
 
-PROTOCOLS = ("V2", "V3")
-UNAUTHORIZED = -102
-NO_BOOKIES = -6
-UNREACHABLE = {-8, NO_BOOKIES}
+__all__ = ["java"]  # a fixture
 JAAS = """
 Bookie {{ org.apache.zookeeper.server.auth.DigestLoginModule required
   user_bookkeeper="s3cret" user_app="appendix"; }};
 BookKeeper {{ org.apache.zookeeper.server.auth.DigestLoginModule required username="{user}" password="{password}"; }};
 """
-SASL_CLIENT = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
 TLS = "org.apache.bookkeeper.tls.TLSContextFactory"
 STORE_PASSWORD = "changeit"
 OPENSSL_PASSWORD = f"pass:{STORE_PASSWORD}"
@@ -39,24 +44,6 @@ LOGINS = {
     "wrong user": ("nobody-bookkeeper", "s3cret"),
     "not allowed": ("app", "appendix"),
 }
-Connect = Callable[..., AbstractContextManager[JavaClient]]
-
-
-@pytest.fixture
-def java(class_path: str, tmp_path: Path) -> Connect:
-    """A stock client with further properties: its own configuration keys, and those of the JVM."""
-
-    @contextmanager
-    def connect(cluster: Cluster, properties: dict[str, str]) -> Iterator[JavaClient]:
-        given = {"org.apache.bookkeeper.conf.readsystemproperties": "true", **properties}
-        launcher = [find_java(), *(f"-D{name}={value}" for name, value in given.items())]
-        client = JavaClient(class_path, cluster.metadata_uri, tmp_path / "client.log", launcher=launcher)
-        try:
-            yield client
-        finally:
-            client.stop()
-
-    return connect
 
 
 def jaas(folder: Path, login: str) -> Path:
@@ -64,36 +51,6 @@ def jaas(folder: Path, login: str) -> Path:
     path = folder / f"{login.replace(' ', '-')}.jaas"
     path.write_text(JAAS.format(user=user, password=password))
     return path
-
-
-def exchange(client: JavaClient) -> None:
-    """Write, read, fence and recover."""
-    for protocol in PROTOCOLS:
-        ledger = client.create((1, 1, 1), protocol=protocol)
-        client.append(ledger, 50)
-        client.open(ledger, recover=True, protocol=protocol)
-        assert client.read(ledger, 0, 49) == [payload(ledger, entry) for entry in range(50)]
-
-
-def refused(client: JavaClient) -> set[int]:
-    """The codes with which writes end."""
-    return {refusal(client, (1, 1, 1), protocol) for protocol in PROTOCOLS}
-
-
-def refusal(client: JavaClient, copies: tuple[int, int, int], protocol: str) -> int:
-    with pytest.raises(JavaClientError) as raised:
-        client.append(client.create(copies, protocol=protocol), 1)
-    return raised.value.code
-
-
-async def python_exchange(cluster: Cluster, options: ClientOptions) -> None:
-    expected = [b"entry %d" % number for number in range(50)]
-    async with Client(cluster.metadata_uri, options) as client:
-        ledger = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
-        await ledger.append_many(expected)
-        await client.recover(ledger.ledger_id)  # fences it
-        async with client.open(ledger.ledger_id) as reader:
-            assert [bytes(each) for each in await reader.read_payloads(0, 49)] == expected
 
 
 # --- SASL ---------------------------------------------------------------------------------------------------------

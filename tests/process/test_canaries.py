@@ -25,10 +25,10 @@ from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from tests.support.bookie_process import free_port
 from tests.support.certificates import Certificates
+from tests.support.command_lines import leaves
 from tests.support.serve_process import PROGRAM, ServeProcess
 from tests.support.until import until_true
 from tests.support.warm import BOOKIE, WarmProcess, run
-from tests.unit.bookie_pod.cli.test_audited import leaves
 
 NEW = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 

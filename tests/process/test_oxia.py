@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie_protocol.metadata_service.uri import open_metadata_service
-from tests.process.test_etcd import make_use_and_remove
-from tests.support.auto_recovery import QUICK
+from tests.process.cluster_life import make_use_and_remove, three_bookies
 from tests.support.oxia import OxiaServer
 from tests.support.serve_cluster import ServeCluster
 
@@ -19,12 +18,8 @@ pytestmark = pytest.mark.oxia
 
 @pytest.fixture
 def cluster(tmp_path: Path, oxia: OxiaServer) -> Iterator[ServeCluster]:
-    made = ServeCluster(tmp_path / "bookies", oxia.uri(f"/process-{uuid.uuid4().hex[:8]}"), QUICK)
-    try:
-        made.add(3)
+    with three_bookies(tmp_path / "bookies", oxia.uri(f"/process-{uuid.uuid4().hex[:8]}")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 async def test_from_its_making_to_its_end(cluster: ServeCluster, tmp_path: Path) -> None:

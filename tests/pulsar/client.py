@@ -12,6 +12,11 @@ from typing import Any, Literal
 from tests.interop.java_agent import JavaAgent
 from tests.pulsar.broker import java
 
+LARGEST = 5 * 1024 * 1024 - 200
+"""Bytes of a message that fits, with what a producer says of it, into the broker's maxMessageSize."""
+SINGLE = {"batchingEnabled": False}
+"""A batch that is acknowledged in part would come again as a whole."""
+
 SMALL = (100,)
 EARLIEST = {"subscriptionInitialPosition": "Earliest"}
 QUIET_MS = 2000

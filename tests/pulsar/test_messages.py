@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pulsar.client import Refused
+from tests.pulsar.client import LARGEST, SINGLE, Refused
 
-LARGEST = 5 * 1024 * 1024 - 200
-"""Bytes of a message that fits, with what a producer says of it, into the broker's maxMessageSize."""
 COUNT = 1000
-SINGLE = {"batchingEnabled": False}
-"""A batch that is acknowledged in part would come again as a whole."""
 
 
 def test_sizes(pulsar):

@@ -11,9 +11,8 @@ from bookie_client.blocking import BlockingClient
 from bookie_client.streams import StreamPosition
 from bookie_client.streams.managed_ledgers import managed_cursors, managed_ledger
 from pyspark_bookie.source.pulsar import messages
-from tests.pulsar.client import text
+from tests.pulsar.client import LARGEST, SINGLE, text
 from tests.pulsar.conftest import OnOurs
-from tests.pulsar.test_messages import LARGEST, SINGLE
 from tests.spark.ledgers import load
 from tests.support.spark import SparkSessions
 from tests.support.spark_jobs import run_job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -66,3 +67,11 @@ def run(query: StreamingQuery, seconds: float = 100) -> StreamingQuery:
 def save(frame: DataFrame, uri: str, mode: str = "append", **options: object) -> None:
     writer = frame.write.format(FORMAT).mode(mode).option("metadataServiceUri", uri)
     writer.options(**{name: str(value) for name, value in options.items()}).save()
+
+
+def copy(spark, uri, end, checkpoint, **options):
+    return run(sink(source(spark, uri, options), uri, end, checkpoint))
+
+
+def offset_of(checkpoint, batch):
+    return json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])

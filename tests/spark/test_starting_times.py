@@ -8,8 +8,7 @@ import time
 import pytest
 
 from tests.spark.ledgers import load, numbered, write_ledger
-from tests.spark.streams import append, manifest, payloads
-from tests.spark.test_streaming_source import copy, offset_of
+from tests.spark.streams import append, copy, manifest, offset_of, payloads
 
 
 def test_a_query_begins_at_a_time_and_goes_on_from_its_checkpoint(spark, uri, client, tmp_path):

@@ -9,14 +9,10 @@ import pytest
 from bookie_client.blocking.streams import BlockingStreams
 from bookie_client.streams import START, StreamPosition, Streams
 from tests.spark.ledgers import FULL, numbered, write_ledger
-from tests.spark.streams import append, create, manifest, payloads, run, sink, source
+from tests.spark.streams import append, copy, create, manifest, offset_of, payloads, run, sink, source
 from tests.support.until import until_true
 
 EARLIEST = {"startingPosition": "earliest"}
-
-
-def copy(spark, uri, end, checkpoint, **options):
-    return run(sink(source(spark, uri, options), uri, end, checkpoint))
 
 
 def rows_of(query):
@@ -26,10 +22,6 @@ def rows_of(query):
 
 def batches_of(checkpoint):
     return len([path for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()])
-
-
-def offset_of(checkpoint, batch):
-    return json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
 
 def test_a_stream_is_copied_in_order_and_each_entry_once(spark, uri, client, tmp_path):

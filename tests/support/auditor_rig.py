@@ -17,8 +17,9 @@ from bookie_client.replication.check import FragmentReport, LedgerReport, Replic
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.tail import Tail
 from bookie_pod.autorecovery.auditor.auditor import Auditor
+from bookie_pod.autorecovery.auditor.runs import Check, Finished
 from bookie_pod.autorecovery.auditor.schedule import Clock
-from bookie_pod.autorecovery.auditor.term import AuditorStatus, Sources
+from bookie_pod.autorecovery.auditor.term import AuditorStatus, CheckStatus, Sources
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
@@ -35,6 +36,7 @@ from tests.support.metadata_drivers import EmbeddedUnderTest
 
 FASTER = 20
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
+DAY = 86_400
 BOOKIES = tuple(f"b{i}:1" for i in range(5))
 QUIET = AutoRecoveryConfig(
     lost_bookie_recovery_delay_s=0,
@@ -305,3 +307,16 @@ def audits(status: AuditorStatus) -> int:
         if check.check.value == "bookies" and check.runs.last is not None:
             return check.runs.last.finished_ms
     return 0
+
+
+def of(auditor: Auditor, check: Check = Check.LEDGERS) -> CheckStatus:
+    """The state of one check, as the auditor reports it."""
+    return next(each for each in auditor.status().checks if each.check is check)
+
+
+async def complete(rig: AuditorRig, auditor: Auditor, check: Check = Check.LEDGERS) -> Finished:
+    """Wait until the auditor has finished this check once; return that run."""
+    await rig.until(lambda: auditor.is_auditor and of(auditor, check).runs.last is not None)
+    last = of(auditor, check).runs.last
+    assert last is not None
+    return last

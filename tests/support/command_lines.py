@@ -1,8 +1,9 @@
-"""Command lines of the documentation."""
+"""Command lines of the documentation, and the commands that there are."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 import click
 
@@ -19,3 +20,12 @@ def resolve(line: str) -> tuple[click.Command, list[str]]:
         assert found is not None, name
         command = found
     return command, words
+
+
+def leaves(command: click.Command, *words: str) -> Iterator[str]:
+    """The names of all commands below this one, such as `cluster init`."""
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            yield from leaves(each, *words, name)
+    else:
+        yield " ".join(words)

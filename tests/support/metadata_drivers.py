@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from dataclasses import dataclass
 
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
@@ -130,7 +131,7 @@ class OxiaUnderTest(MetadataDriverUnderTest):
     first_number = 1
     removes_directories = False
 
-    def __init__(self, server: OxiaServer) -> None:
+    def __init__(self, server: OxiaServer | OxiaAddress) -> None:
         super().__init__()
         self._server = server
         self._trees: dict[int, OxiaTree] = {}
@@ -161,6 +162,56 @@ class OxiaUnderTest(MetadataDriverUnderTest):
 
     async def restore(self) -> None:
         self._server.resume()
+
+
+def oxia_tree(service: TreeMetadataService) -> OxiaTree:
+    """The driver itself, below what tries again."""
+    tree = service.tree._tree
+    assert isinstance(tree, OxiaTree)
+    return tree
+
+
+@dataclass(frozen=True)
+class OxiaAddress:
+    """Where a server listens that speaks Oxia's protocol."""
+
+    target: str
+
+    def uri(self, root: str) -> str:
+        return f"oxia://{self.target}/default{root}"
+
+
+class EmbeddedOxiaUnderTest(OxiaUnderTest):
+    """Our driver for Oxia on the embedded metadata service, which speaks Oxia's protocol."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(OxiaAddress(""))
+        self._folder = folder
+        self._owner: EmbeddedOwner | None = None
+        self._embedded: EmbeddedMetadataServer | None = None
+
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+        if self._owner is None:
+            self._owner = await EmbeddedOwner.open(self._folder, keep_notices=True)
+            self._embedded = EmbeddedMetadataServer(self._owner)
+            await self._embedded.start()
+            self._server = OxiaAddress(f"127.0.0.1:{self._embedded.port}")
+        return await super()._open(timeout, layout)
+
+    async def interrupt(self) -> None:
+        assert self._embedded is not None
+        await self._embedded.stop()
+
+    async def restore(self) -> None:
+        assert self._embedded is not None
+        await self._embedded.start()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._embedded is not None:
+            await self._embedded.stop()
+        if self._owner is not None:
+            await self._owner.close()
 
 
 class EmbeddedUnderTest(MetadataDriverUnderTest):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.metadata_drivers import (
+    EmbeddedOxiaUnderTest,
     EmbeddedUnderTest,
     EtcdUnderTest,
     MetadataDriverUnderTest,
@@ -16,14 +17,11 @@ from tests.support.metadata_drivers import (
     ZooKeeperUnderTest,
 )
 
-WIRED = [
-    pytest.param("zookeeper", marks=pytest.mark.zookeeper),
-    pytest.param("etcd", marks=pytest.mark.etcd),
-    pytest.param("oxia", marks=pytest.mark.oxia),
-    "served",
-]
+ETCD = pytest.param("etcd", marks=pytest.mark.etcd)
+OVER_OXIA = [pytest.param("oxia", marks=pytest.mark.oxia), "embedded-oxia"]
+WIRED = [pytest.param("zookeeper", marks=pytest.mark.zookeeper), ETCD, *OVER_OXIA, "served"]
 ALL = [*WIRED, "embedded"]
-BESIDE = [WIRED[0], WIRED[2], "served", "embedded"]
+BESIDE = [each for each in ALL if each is not ETCD]
 """Where there can be nodes beside the root."""
 
 
@@ -43,4 +41,6 @@ def driver_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Meta
         return EtcdUnderTest(request.getfixturevalue("etcd"))
     if kind == "oxia":
         return OxiaUnderTest(request.getfixturevalue("oxia"))
+    if kind == "embedded-oxia":
+        return EmbeddedOxiaUnderTest(str(tmp_path))
     return ServedUnderTest(str(tmp_path)) if kind == "served" else EmbeddedUnderTest(str(tmp_path))

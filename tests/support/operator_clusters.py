@@ -222,5 +222,19 @@ def write_golden(folder: Path, cases: Iterable[str], content: Callable[[str], st
         (folder / f"{case}.yaml").write_text(content(case), encoding="utf-8")
 
 
+def environment(manifest: Mapping[str, Any], objects: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """As the kubelet makes it for the first container."""
+    container = manifest["spec"]["template"]["spec"]["containers"][0]
+    found: dict[str, str] = {}
+    for source in container["envFrom"]:
+        data = objects[f"ConfigMap/{source['configMapRef']['name']}"]["data"]
+        found |= {f"{source['prefix']}{key}": text for key, text in data.items()}
+    found["POD_NAME"] = "pod-0"
+    for variable in container["env"]:
+        if "value" in variable:
+            found[variable["name"]] = variable["value"].replace("$(POD_NAME)", found["POD_NAME"])
+    return found
+
+
 if __name__ == "__main__":
     write_golden(GOLDEN, CASES, rendered)

@@ -1,4 +1,7 @@
-"""No module needs another one that needs it, at load or within a function; for types alone only in a few packages."""
+"""No module needs another one that needs it, at load or within a function; for types alone only in a few packages.
+
+No test module needs another one at all.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,9 @@ TIED = (
 TEXTS = re.compile(r'"""[\s\S]*?"""')
 FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n#]+)|import ([\w.]+))", re.MULTILINE)
+FROM_TESTS = re.compile(
+    r"^[ \t]*(?:(?:from|import) +[\w.]*\btest_|from +[\w.]+ +import +(?:\([^)]*|[^(\n]*)\btest_)\w+", re.MULTILINE
+)
 
 
 def test_no_circle_of_imports() -> None:
@@ -42,6 +48,16 @@ def test_no_circle_of_types() -> None:
     }
     assert sum(map(len, graph.values())) > 3_500
     TopologicalSorter(graph).prepare()
+
+
+def test_no_test_module_imports_from_another_one() -> None:
+    """What two of them need is in `tests/support`, or in a module beside them that has no tests."""
+    found = {
+        path.relative_to(ROOT).as_posix(): found
+        for path in (ROOT / "tests").rglob("*.py")
+        if (found := FROM_TESTS.findall(_code(path)))
+    }
+    assert found == {}
 
 
 def _modules() -> dict[str, Path]:

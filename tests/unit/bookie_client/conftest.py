@@ -71,3 +71,7 @@ async def three(cluster):
 @pytest.fixture(params=[3, 2], ids=["v3", "v2"])
 def version(request):
     return request.param
+
+
+def payloads(count, size=100):
+    return [f"{i:08d}".encode() * (size // 8) for i in range(count)]

@@ -27,10 +27,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.memory_metadata import MemoryCluster
 from tests.support.until import until
-
-
-def payloads(count, size=100):
-    return [f"{i:08d}".encode() * (size // 8) for i in range(count)]
+from tests.unit.bookie_client.conftest import payloads
 
 
 @pytest.mark.parametrize("digest", list(DigestType))

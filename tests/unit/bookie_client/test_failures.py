@@ -19,10 +19,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.until import until
-
-
-def payloads(count):
-    return [f"entry {i}".encode() for i in range(count)]
+from tests.unit.bookie_client.conftest import payloads
 
 
 async def check(client, three, ledger_id, written):

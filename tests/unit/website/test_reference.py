@@ -8,7 +8,7 @@ import re
 import pytest
 
 from bookie_pod.cli.shell import REFUSED, TRANSLATIONS
-from tests.docs.test_every_page import commands
+from tests.docs.pages import commands
 from tests.support.chart_files import ROOT
 from tests.support.command_lines import resolve
 from website.pages.metrics import groups

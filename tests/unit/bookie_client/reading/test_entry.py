@@ -7,27 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.reading.entry import EntryBatch, LedgerEntry, payload_bytes, payloads_of
-from bookie_client.reading.verified import verify_packed
-from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.wire.v2 import PackedEntries
-from tests.support.packed import packed
-
-LEDGER = 7
-FIRST = 100
-
-
-def batch_of(payloads: list[bytes], in_front: bytes = b"") -> tuple[EntryBatch, list[LedgerEntry]]:
-    """The batch, and the entries that it has to have."""
-    digest = digest_manager(DigestType.CRC32C, b"")
-    expected, length = [], 50
-    for entry_id, payload in enumerate(payloads, FIRST):
-        length += len(payload)
-        expected.append(LedgerEntry(LEDGER, entry_id, length, payload, entry_id - 3))
-    body = packed([digest.encode(LEDGER, each.entry_id, each.lac, each.length, each.payload) for each in expected]).body
-    answer = PackedEntries(in_front + body[packed([]).start :], len(in_front))
-    batch = verify_packed(digest, LEDGER, FIRST, answer, len(payloads)).entries
-    assert isinstance(batch, EntryBatch)
-    return batch, expected
+from tests.support.packed import FIRST, LEDGER, batch_of
 
 
 @given(payloads=st.lists(st.binary(max_size=60), min_size=1, max_size=12), in_front=st.binary(max_size=5))

@@ -3,7 +3,7 @@
 import pytest
 
 from bookie_protocol.errors import BadRequest
-from tests.unit.bookie_client.test_client import payloads
+from tests.unit.bookie_client.conftest import payloads
 
 
 async def written(three, client, count=200):

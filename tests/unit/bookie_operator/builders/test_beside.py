@@ -16,8 +16,7 @@ from bookie_pod.config.load import read_config
 from bookie_pod.node.processes.gateway import GatewayProcess
 from bookie_pod.node.processes.service import STOP_S
 from bookie_protocol.errors import InvalidConfiguration
-from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster
-from tests.unit.bookie_operator.builders.test_config import environment
+from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster, environment
 
 DEPLOYMENT = "Deployment/demo-gateway"
 TLS: Spec = {"tls": {"enabled": True, "secretName": "ours"}}

@@ -18,23 +18,9 @@ from bookie_operator.crds.config_keys import RESERVED
 from bookie_pod.config import properties
 from bookie_pod.config.load import read_config
 from bookie_pod.config.model import BookieConfig, all_keys, effective
-from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster
+from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster, environment
 
 MIB = 1 << 20
-
-
-def environment(manifest: Mapping[str, Any], objects: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """As the kubelet makes it for the first container."""
-    container = manifest["spec"]["template"]["spec"]["containers"][0]
-    found: dict[str, str] = {}
-    for source in container["envFrom"]:
-        data = objects[f"ConfigMap/{source['configMapRef']['name']}"]["data"]
-        found |= {f"{source['prefix']}{key}": text for key, text in data.items()}
-    found["POD_NAME"] = "pod-0"
-    for variable in container["env"]:
-        if "value" in variable:
-            found[variable["name"]] = variable["value"].replace("$(POD_NAME)", found["POD_NAME"])
-    return found
 
 
 def started(spec: Spec, tmp_path: Path, kind: str = "StatefulSet/demo-bookie") -> BookieConfig:

@@ -6,24 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus, OperationType
 from bookie_operator.planner import operations
 from bookie_operator.planner.actions import CreateStatefulSet, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Finish, Record, Rest, Wait
-from bookie_operator.world.model import ClusterView, World
-
-SPEC = BookieClusterSpec.model_validate(
-    {
-        "version": "1",
-        "metadataService": {"uri": "zk://zk:2181"},
-        "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi"}},
-    }
-)
-
-
-def world(now: float, status: BookieClusterStatus | None = None) -> World:
-    return World(now, ClusterView("c", "ns", "uid", 1, SPEC, status or BookieClusterStatus()))
+from tests.unit.bookie_operator.planner.worlds import world
 
 
 @given(st.integers(0, 4_000_000_000_000_000))

@@ -12,8 +12,8 @@ from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.facts import ClusterFacts
 from bookie_operator.world.model import ClaimView, NodeView, PodView, StatefulSetView, TaskView
-from tests.unit.bookie_operator.planner.test_operations import SPEC
-from tests.unit.bookie_operator.planner.test_operations import world as bare
+from tests.unit.bookie_operator.planner.worlds import SPEC
+from tests.unit.bookie_operator.planner.worlds import world as bare
 
 FACTS = ClusterFacts("told", frozenset({"b-0.s"}), frozenset({"b-1.s"}), frozenset(), 0, "auditor", 7.0, True, 60)
 DESIRED = Desired((), {}, "", "", "", bookie_id_suffix=".s")

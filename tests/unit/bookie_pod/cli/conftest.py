@@ -17,6 +17,13 @@ def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An embedded metadata store that no configuration file names."""
+    monkeypatch.delenv("BOOKIE_CONF", raising=False)
+    return str(tmp_path / "metadata")
+
+
+@pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedAdmin]:
     token_file = tmp_path / "token"
     token_file.write_text(TOKEN + "\n")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from bookie_pod.cli.audited import CHANGES
 from bookie_pod.cli.main import cli, run
+from tests.support.command_lines import leaves
 
 ASKS_A_BOOKIE = {
     "drain-clients",
@@ -49,14 +48,6 @@ LOOKS = {
     *(f"stream {name}" for name in ("info", "list", "read", "tail")),
     "version",
 }
-
-
-def leaves(command: click.Command, *words: str) -> Iterator[str]:
-    if isinstance(command, click.Group):
-        for name, each in command.commands.items():
-            yield from leaves(each, *words, name)
-    else:
-        yield " ".join(words)
 
 
 def test_every_command_is_judged() -> None:

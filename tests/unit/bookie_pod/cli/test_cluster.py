@@ -10,31 +10,10 @@ import pytest
 
 from bookie_pod.cli.cluster import metadata
 from bookie_pod.cli.main import run
-from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 from tests.support.metadata_access import with_service
-
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.delenv("BOOKIE_CONF", raising=False)
-    return str(tmp_path / "metadata")
-
-
-def init(uri: str, capsys: Capture) -> str:
-    assert run(["cluster", "init", uri, "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["uri"] == uri
-    return str(made["instance_id"])
-
-
-async def create_ledger(service: MetadataService) -> None:
-    made = LedgerMetadata(3, 1, 1, 1, {0: ("b:1",)}, digest_type=DigestType.CRC32C, password=b"")
-    await service.ledgers.create(made)
+from tests.unit.bookie_pod.cli.clusters import Capture, create_ledger, init
 
 
 def refusal(capsys: Capture) -> str:

@@ -13,9 +13,7 @@ from bookie_pod.node.metadata_witness import KIND, Seen
 from bookie_protocol.errors import ExitCode, MetadataDamaged
 from bookie_protocol.metadata_service.interface import MetadataService
 from tests.support.metadata_access import with_service
-from tests.unit.bookie_pod.cli.test_cluster import Capture, create_ledger, init, uri
-
-__all__ = ["uri"]
+from tests.unit.bookie_pod.cli.clusters import Capture, create_ledger, init
 
 BOOKIE = "b:1"
 

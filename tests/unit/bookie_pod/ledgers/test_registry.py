@@ -19,7 +19,7 @@ from bookie_protocol.keys import is_unknown_key
 from tests.support.clock import Clock
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.storage_engine import MemoryBookie
-from tests.unit.bookie_pod.ledgers.test_state import Waiter
+from tests.unit.bookie_pod.ledgers.waiters import Waiter
 
 
 @pytest.fixture

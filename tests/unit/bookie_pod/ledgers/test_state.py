@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.ledgers.state import LAC_UNKNOWN, LacWaiter, LedgerState
 from tests.support.frames import KEY
-
-
-class Waiter(LacWaiter):
-    def __init__(self, previous_lac: int, told: Callable[[bool], object] = lambda newer: None) -> None:
-        super().__init__(previous_lac)
-        self._told = told
-
-    def wake(self, newer: bool) -> None:
-        self._told(newer)
+from tests.unit.bookie_pod.ledgers.waiters import Waiter
 
 
 def waiter(previous: int, woken: list[tuple[int, bool]]) -> LacWaiter:

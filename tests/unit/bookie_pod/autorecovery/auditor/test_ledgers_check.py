@@ -8,35 +8,20 @@ from typing import Any
 import pytest
 
 from bookie_client.replication.check import LedgerReport, ReplicaVerdict
-from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.runs import (
     AuditRecords,
     Check,
-    Finished,
     Running,
     Runs,
     force_checks,
     recorded_checks,
     set_enabled,
 )
-from bookie_pod.autorecovery.auditor.term import CheckStatus
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
-from tests.support.auditor_rig import AuditorRig, FastClock, ledger
+from tests.support.auditor_rig import DAY, AuditorRig, FastClock, complete, ledger, of
 
 LEDGERS = tuple(ledger(n, (0, "012")) for n in range(1, 8))
-DAY = 86_400
-
-
-def of(auditor: Auditor, check: Check = Check.LEDGERS) -> CheckStatus:
-    return next(each for each in auditor.status().checks if each.check is check)
-
-
-async def complete(rig: AuditorRig, auditor: Auditor, check: Check = Check.LEDGERS) -> Finished:
-    await rig.until(lambda: auditor.is_auditor and of(auditor, check).runs.last is not None)
-    last = of(auditor, check).runs.last
-    assert last is not None
-    return last
 
 
 async def test_what_a_bookie_denies_twice_is_marked(rig: AuditorRig) -> None:

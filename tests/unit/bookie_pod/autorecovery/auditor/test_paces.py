@@ -13,9 +13,8 @@ from bookie_client.client import Client
 from bookie_pod.autorecovery.auditor.runs import Check, Finished
 from bookie_pod.autorecovery.auditor.term import sources_of
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
-from tests.support.auditor_rig import FASTER, AuditorRig, ledger
+from tests.support.auditor_rig import DAY, FASTER, AuditorRig, complete, ledger
 from tests.unit.bookie_client.replication.cluster import PASSWORD, ReplicationCluster
-from tests.unit.bookie_pod.autorecovery.auditor.test_ledgers_check import DAY, complete
 
 LEDGERS = tuple(ledger(n, (0, "012")) for n in range(1, 9))
 UNLIMITED = AutoRecoveryConfig(auditor_reads_per_second=0, auditor_read_bytes_per_second=0)

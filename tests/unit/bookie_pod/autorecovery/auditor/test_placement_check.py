@@ -18,9 +18,8 @@ from bookie_pod.autorecovery.auditor.sweep import Look
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
-from tests.support.auditor_rig import AuditorRig, FastClock, ledger
+from tests.support.auditor_rig import DAY, AuditorRig, FastClock, complete, ledger
 from tests.support.clock import Clock
-from tests.unit.bookie_pod.autorecovery.auditor.test_ledgers_check import DAY, complete
 
 NOT_ADHERING = "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY"
 SOFTLY = "auditor_NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY"

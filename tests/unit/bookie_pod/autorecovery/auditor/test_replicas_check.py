@@ -27,8 +27,7 @@ from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import holds_entry
 from bookie_protocol.wire.availability import decode_availability, encode_availability
-from tests.support.auditor_rig import AuditorRig, ledger
-from tests.unit.bookie_pod.autorecovery.auditor.test_ledgers_check import DAY, complete
+from tests.support.auditor_rig import DAY, AuditorRig, complete, ledger
 
 NO_COPY = "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY"
 UNDER_ACK = "auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"

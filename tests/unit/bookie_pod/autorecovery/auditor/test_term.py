@@ -21,7 +21,7 @@ from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.term import PAUSE_SECONDS, Sources, Term, sources_of
 from tests.support.auditor_rig import QUIET
 from tests.support.virtual_loop import on_a_virtual_clock
-from tests.unit.bookie_pod.autorecovery.auditor.test_audits_due import NOW_MS, Cluster
+from tests.unit.bookie_pod.autorecovery.auditor.audited_cluster import NOW_MS, Cluster
 
 
 def a_term(cluster: Cluster) -> Term:

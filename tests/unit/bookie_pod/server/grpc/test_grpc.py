@@ -23,6 +23,7 @@ from bookie_pod.server.grpc.start import start_grpc
 from bookie_protocol.errors import ServerStartFailed
 from tests.support.garbage import left_in_cycles
 from tests.support.until import until
+from tests.unit.bookie_pod.server.grpc.frames import http2
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 LOCAL = GrpcConfig(server_port=0, server_host="127.0.0.1")
@@ -236,8 +237,3 @@ async def test_one_who_watches_and_receives_nothing_holds_nobody_up(
         assert await check(channel, "bookie") == NOT_SERVING
         await server.stop()
         deaf.close()
-
-
-def http2(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """A frame."""
-    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload

@@ -19,7 +19,7 @@ from bookie_pod.server.grpc.places import Places
 from bookie_pod.server.grpc.server import CHECK, PLACES_OF_ONE, REFLECT, WATCH, GrpcServer
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_protocol.errors import TooManyRequests
-from tests.unit.bookie_pod.server.grpc.test_grpc import http2
+from tests.unit.bookie_pod.server.grpc.frames import http2
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

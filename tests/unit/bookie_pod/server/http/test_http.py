@@ -37,6 +37,7 @@ from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, ServerStartFailed, TooManyRequests
 from tests.support.until import until
+from tests.unit.bookie_pod.server.http.connections import closed
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 LOCAL = HttpConfig(server_port=0, server_host="127.0.0.1")
@@ -186,13 +187,6 @@ async def connect(server: HttpServer, sent: bytes = b"") -> tuple[asyncio.Stream
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(sent)
     return reader, writer
-
-
-async def closed(*writers: asyncio.StreamWriter) -> None:
-    for writer in writers:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
 
 HEARTBEAT = b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -24,7 +24,7 @@ from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
 from tests.support.until import until
-from tests.unit.bookie_pod.server.http.test_http import closed
+from tests.unit.bookie_pod.server.http.connections import closed
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 

@@ -17,8 +17,8 @@ from pyspark_bookie.source.reading import arrow
 from pyspark_bookie.source.reading.arrow import LARGE, batches, decoded_batches
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from tests.support import dlog_entries
+from tests.support.packed import batch_of
 from tests.support.pulsar_entries import batch, entry
-from tests.unit.bookie_client.reading.test_entry import batch_of
 from tests.unit.pyspark_bookie.source.reading.columns import schema, taken
 from tests.unit.pyspark_bookie.source.snapshots import ledger
 

@@ -1,74 +1,33 @@
-"""Our driver for Oxia on the embedded metadata service, which speaks Oxia's protocol: the suite of all drivers, and
-what of the driver needs no shards."""
+"""Writes through our driver for Oxia that depend on a session or on another node: on Oxia, and on the embedded service,
+which speaks Oxia's protocol."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bookie_protocol.errors import MetadataUnavailable, SessionEnded
-from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
-from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia.tree import OxiaTree
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from tests.contract import test_metadata_service as suite
-from tests.support.metadata_drivers import OxiaUnderTest
+from tests.support.metadata_drivers import OxiaUnderTest, oxia_tree
+from tests.support.metadata_fixtures import OVER_OXIA, driver
 from tests.support.until import until
 
+__all__ = ["driver"]
 
-@dataclass
-class Served:
-    """What the driver under test asks of a server."""
-
-    target: str
-
-    def uri(self, root: str) -> str:
-        return f"oxia://{self.target}/default{root}"
-
-
-@pytest.fixture
-async def driver(tmp_path: Path) -> AsyncIterator[OxiaUnderTest]:
-    owner = await EmbeddedOwner.open(str(tmp_path / "store"), keep_notices=True)
-    server = EmbeddedMetadataServer(owner)
-    await server.start()
-    served: Any = Served(f"127.0.0.1:{server.port}")
-    made = OxiaUnderTest(served)
-    yield made
-    await made.close()
-    await server.stop()
-    await owner.close()
-
-
-class TestBookies(suite.TestBookies):
-    """Registrations and cookies."""
-
-
-class TestLedgers(suite.TestLedgers):
-    """Metadata, ids and lists of ledgers."""
-
-
-def tree_of(service: TreeMetadataService) -> OxiaTree:
-    tree = service.tree._tree
-    assert isinstance(tree, OxiaTree)
-    return tree
+pytestmark = pytest.mark.parametrize("driver", OVER_OXIA, indirect=True)
 
 
 async def test_a_dropped_canary_is_not_put_back_by_what_asks_whether_the_session_lasts(driver: OxiaUnderTest) -> None:
     """Else a shard that has dropped the records of our session would seem to have kept them."""
     service, other = await driver.open(timeout=30.0), await driver.open()
     await service.cluster.initialize()
-    tree = tree_of(service)
+    tree = oxia_tree(service)
     session = tree.session_id
     tree._history._doubt = lambda: None  # the driver has not heard of it
     shard, canary = next(iter(tree._open_sessions._canaries.items()))
     delete = messages.WriteRequest(deletes=[messages.DeleteRequest(key=canary)])
-    await tree_of(other)._connection.write(shard, delete, 10)
+    await oxia_tree(other)._connection.write(shard, delete, 10)
     with pytest.raises(SessionEnded):
         await service.tree.create(f"{driver.root}/node", session_id=session)
     found = await tree._connection.read(shard, [messages.GetRequest(key=canary)], 10)
@@ -82,7 +41,7 @@ async def test_an_ephemeral_node_is_never_made_in_a_later_session(
     """Its caller named the session that it looked at, and a new one begins while the parent is looked for."""
     service = await driver.open()
     await service.cluster.initialize()
-    tree, path = tree_of(service), f"{driver.root}/node"
+    tree, path = oxia_tree(service), f"{driver.root}/node"
     session, present = tree.session_id, OxiaTree._present
 
     async def overtaken(self: OxiaTree, *arguments: object) -> object:
@@ -112,5 +71,5 @@ async def test_a_number_is_taken_without_undoing_a_write_of_the_parent(
         return found
 
     monkeypatch.setattr(OxiaTree, "_present", overtaken)
-    assert (await tree_of(service).take_number(f"{parent}/n-", timeout=10)) == (2, None)
+    assert (await oxia_tree(service).take_number(f"{parent}/n-", timeout=10)) == (2, None)
     assert (await other.tree.get(parent)).data == b"two"
