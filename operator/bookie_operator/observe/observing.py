@@ -1,10 +1,8 @@
 """One snapshot: all that Kubernetes and the cluster's pods say now.
 
 Invariants
-- Every read of what is the cluster's goes to the API server's store; nothing of it is kept from pass to pass.
 - An object counts as the cluster's by its owner, never by its name or its labels.
-- What the operator may not read is None in the snapshot, what is not there is empty. Whatever else cannot be read ends
-  the pass with an error of `api.errors`: half a snapshot is none.
+- Half a snapshot is none: what cannot be read ends the pass, but for what the operator may not read (see `sources`).
 
 Threads: one event loop.
 """
@@ -12,38 +10,23 @@ Threads: one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from bookie_operator.api.admin import Admin, Endpoint
-from bookie_operator.api.errors import Absent, Forbidden
-from bookie_operator.api.etcd import Etcd
+from bookie_operator.api.admin import Endpoint
+from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import (
-    BUDGET,
     CERTIFICATE,
-    CLAIM,
     CONFIG_MAP,
-    DEPLOYMENT,
-    JOB,
-    NETWORK_POLICY,
-    POD,
-    POD_EVENT,
-    POD_MONITOR,
-    PROMETHEUS_RULE,
     SECRET,
-    SERVICE,
-    SERVICE_ACCOUNT,
     STATEFUL_SET,
-    TASK,
     VOLUME,
     KubernetesObject,
-    Resource,
     resource_of_kind,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.builders import common, in_place, naming
-from bookie_operator.builders.claims import volume_kinds
+from bookie_operator.builders import common, naming
 from bookie_operator.builders.common import Manifest
 from bookie_operator.builders.config import FILE, changed_keys
 from bookie_operator.builders.desired_objects import DesiredObjects
@@ -53,35 +36,13 @@ from bookie_operator.crds import names
 from bookie_operator.observe import members, others, pods_facts, volumes, workloads
 from bookie_operator.observe.drift import drift
 from bookie_operator.observe.faults import elsewhere, fits_nowhere, refusals, starts_slowly
-from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
-from bookie_operator.observe.times import condition
+from bookie_operator.observe.sources import Read, Sources, allowed, events_of, read_objects
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, NodeView, PodFault, PodView, World
 
-_T = TypeVar("_T")
-_METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)
-_OPTIONAL: Final = {CERTIFICATE: CERTIFICATE.group, POD_MONITOR: POD_MONITOR.group_kind}
-"""Kinds, and what tells among `Sources.api_groups` that this Kubernetes has them."""
 _EXPLAINED: Final = 3
 """Pods whose events are read in one pass."""
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The services that are asked."""
-
-    kubernetes: Kubernetes
-    admin: Admin
-    """Admin API of the pods, with the token of this cluster."""
-    api_groups: frozenset[str] = frozenset()
-    admin_port: int = 8000
-    surroundings: Surroundings | None = None
-    """None: nodes and storage classes are not asked for at all; a namespaced operator may not."""
-    taken: Mapping[str, str] = field(default_factory=dict)
-    """Secrets with tokens that have another owner, as `World.taken` names them."""
-    etcd: Etcd | None = None
-    """The etcd that the operator runs; None: it runs none."""
 
 
 @dataclass(frozen=True)
@@ -97,21 +58,6 @@ class Observed:
     """Addresses of the members of etcd that run, by pod name."""
     expired_tasks: tuple[tuple[str, str], ...] = ()
     """Name and UID of the cluster's tasks that were to be deleted by now."""
-
-
-@dataclass(frozen=True)
-class _Read:
-    stateful_sets: list[KubernetesObject]
-    pods: list[KubernetesObject]
-    claims: list[KubernetesObject]
-    deployments: list[KubernetesObject]
-    jobs: list[KubernetesObject]
-    tasks: list[KubernetesObject]
-    others: list[KubernetesObject]
-    """Whose kind, name and metadata matter; each with its kind."""
-    nodes: list[KubernetesObject] | None
-    classes: list[KubernetesObject] | None
-    identity: KubernetesObject | None
 
 
 async def observe(
@@ -130,7 +76,7 @@ async def observe(
 
     Raises the errors of `api.errors`.
     """
-    read = await _read(sources, cluster, desired, identity)
+    read = await read_objects(sources, cluster, desired, identity)
     bookies = [pod for pod in read.pods if workloads.is_bookie(pod)]
     reachable = pods_facts.endpoints(read.pods, sources.admin_port)
     candidates = pods_facts.tellers(read.pods, reachable)
@@ -151,7 +97,7 @@ async def observe(
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
     check = await _metadata_job(sources, cluster, _named(read.jobs, desired.check_job), read.pods, now)
     makers = [*read.stateful_sets, *read.deployments, *read.jobs]
-    refused = await refusals(makers, read.pods, lambda obj: _events_of(sources.kubernetes, cluster.namespace, obj), now)
+    refused = await refusals(makers, read.pods, lambda obj: events_of(sources.kubernetes, cluster.namespace, obj), now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
         now=now,
@@ -198,7 +144,7 @@ async def observe(
     return Observed(world, reachable, tuple(ordered), member_hosts, others.expired_tasks(read.tasks, cluster.name, now))
 
 
-def _nodes(read: _Read, cluster: ClusterView) -> dict[str, NodeView] | None:
+def _nodes(read: Read, cluster: ClusterView) -> dict[str, NodeView] | None:
     if read.nodes is None:
         return None
     key = cluster.spec.placement.zone_topology_key
@@ -214,75 +160,6 @@ async def with_needs(sources: Sources, observed: Observed, needs: Needs) -> Obse
     told = await pods_facts.needed(sources.admin, teller, needs)
     world = replace(observed.world, proofs=told.proofs, drains=told.drains, outlooks=told.outlooks, safety=told.safety)
     return replace(observed, world=world)
-
-
-async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identity: str) -> _Read:
-    kubernetes, namespace = sources.kubernetes, cluster.namespace
-    ours = {names.NAME: "podkeeper", names.INSTANCE: cluster.name}
-    managed = {names.INSTANCE: cluster.name, names.MANAGED_BY: "podkeeper-operator"}
-    wanted_claims = _claim_names(cluster, desired)
-    optional = [each for each, sign in _OPTIONAL.items() if sign in sources.api_groups]
-    rules = PROMETHEUS_RULE.group_kind in sources.api_groups
-
-    async def headers(resource: Resource) -> list[KubernetesObject]:
-        found = await kubernetes.list(resource, namespace, managed, metadata_only=True)
-        return [{**each, "kind": resource.kind} for each in found]
-
-    async def alerts() -> list[KubernetesObject]:
-        """List the alerts. A Role of an earlier release does not name them: only a cluster that wants some needs it."""
-        return (await _allowed(headers(PROMETHEUS_RULE)) or []) if rules else []
-
-    async def full(resource: Resource, labels: Mapping[str, str | None] | None) -> list[KubernetesObject]:
-        return [{**each, "kind": resource.kind} for each in await kubernetes.list(resource, namespace, labels)]
-
-    async def claims_by_name() -> list[KubernetesObject]:
-        """List claims by label, and where a bookie's claim is not among them by name: Kubernetes mounts what has the
-        name."""
-        labelled = await full(CLAIM, ours)
-        if wanted_claims <= {each["metadata"]["name"] for each in labelled}:
-            return labelled
-        return [
-            each
-            for each in await full(CLAIM, None)
-            if each["metadata"]["name"] in wanted_claims
-            or ours.items() <= (each["metadata"].get("labels") or {}).items()
-        ]
-
-    secrets = [key.partition("/")[2] for key in desired.support if key.startswith(f"{SECRET.kind}/")]
-    secrets += desired.issued
-    workload, around, listed, named_secrets = await asyncio.gather(
-        asyncio.gather(
-            full(STATEFUL_SET, managed),
-            full(POD, {**ours, names.JOB: None}),
-            claims_by_name(),
-            full(DEPLOYMENT, managed),
-            full(JOB, managed),
-        ),
-        asyncio.gather(
-            _there(full(TASK, None)),
-            kubernetes.find(SECRET, namespace, identity),
-        ),
-        asyncio.gather(*[*(headers(each) for each in (*_METADATA_ONLY, *optional)), alerts()]),
-        asyncio.gather(*(kubernetes.find(SECRET, namespace, name) for name in secrets if name != identity)),
-    )
-    tasks, found_identity = around
-    kept = [*named_secrets, found_identity]
-    other = [each for group in listed for each in group]
-    other += [{**each, "kind": SECRET.kind} for each in kept if each is not None]
-    sets, pods, claims, deployments, jobs = workload
-    nodes, classes = await _around(sources, pods)
-    return _Read(
-        [each for each in sets if common.is_own(each, cluster)],
-        pods,
-        claims,
-        [each for each in deployments if common.is_own(each, cluster)],
-        [each for each in jobs if common.is_own(each, cluster)],
-        tasks or [],
-        other,
-        nodes,
-        classes,
-        found_identity if found_identity is not None and common.is_own(found_identity, cluster) else None,
-    )
 
 
 def _hash(obj: KubernetesObject) -> str:
@@ -309,7 +186,7 @@ def _drift(owned: Iterable[KubernetesObject], objects: DesiredObjects | None) ->
 
 
 def _of_their_templates(
-    views: list[PodView], read: _Read, changed: Mapping[str, str], objects: DesiredObjects | None
+    views: list[PodView], read: Read, changed: Mapping[str, str], objects: DesiredObjects | None
 ) -> list[PodView]:
     """Clear the template of pods that were made while the template of their StatefulSet was changed by others. That is
     known only where that template is ours by now: of an earlier release's, which waits, it is unknown."""
@@ -327,47 +204,15 @@ def _of_their_templates(
     ]
 
 
-async def _around(
-    sources: Sources, pods: Iterable[KubernetesObject]
-) -> tuple[list[KubernetesObject] | None, list[KubernetesObject] | None]:
-    """Nodes and storage classes; nodes are newly read while a bookie is not as it should be."""
-    if sources.surroundings is None:
-        return None, None
-    well = all(condition(pod, "Ready").get("status") == "True" for pod in pods if workloads.is_bookie(pod))
-    age = AT_REST_S if well else IN_TROUBLE_S
-    return await sources.surroundings.nodes(age), await sources.surroundings.storage_classes()
-
-
-def _claim_names(cluster: ClusterView, desired: Desired) -> frozenset[str]:
-    """Names of the claims of all bookies that are to be, or were recorded."""
-    replicas = dict(cluster.status.recorded_replicas)
-    for each in desired.stateful_sets:
-        replicas[each.name] = max(each.replicas, replicas.get(each.name, 0))
-    return frozenset(
-        naming.claim(template, naming.pod(name, ordinal))
-        for name, number in replicas.items()
-        for ordinal in range(number)
-        for template in _claim_templates(cluster)
-    )
-
-
-def _claim_templates(cluster: ClusterView) -> list[str]:
-    return [
-        in_place.claim_template(cluster.spec, kind, index)
-        for kind, volume in volume_kinds(cluster.spec.storage).items()
-        for index in range(volume.volumes)
-    ]
-
-
 def _claims(
-    read: _Read, cluster: ClusterView, desired: Desired, identity: Mapping[str, str] | None
+    read: Read, cluster: ClusterView, desired: Desired, identity: Mapping[str, str] | None
 ) -> Iterator[ClaimView]:
     """Yield the claims of bookies that there are, are to be, or were recorded: a copy that was restored under another
     name bears the same labels, and is none of the cluster's."""
     sets = {each.name for each in desired.stateful_sets} | set(cluster.status.recorded_replicas)
     sets |= {each["metadata"]["name"] for each in read.stateful_sets}
     sets |= {pod.rpartition("-")[0] for pod in recorded_bookies(identity)}
-    wanted, templates = {each.name for each in desired.stateful_sets}, _claim_templates(cluster)
+    wanted, templates = {each.name for each in desired.stateful_sets}, volumes.claim_templates(cluster)
     for each in read.claims:
         view = volumes.claim_view(each, cluster)
         if view is not None and (owner := view.bookie.rpartition("-")[0]) in sets:
@@ -410,12 +255,12 @@ async def _by_owner(
 async def _named_so(sources: Sources, cluster: ClusterView, key: str) -> KubernetesObject | None:
     """Return the object that has this name, whatever its labels say."""
     kind, _, name = key.partition("/")
-    found = await _allowed(sources.kubernetes.find(resource_of_kind(kind), cluster.namespace, name))
+    found = await allowed(sources.kubernetes.find(resource_of_kind(kind), cluster.namespace, name))
     return {**found, "kind": kind} if found is not None else None
 
 
 async def _pod_views(
-    kubernetes: Kubernetes, namespace: str, pods: Iterable[KubernetesObject], read: _Read, now: float
+    kubernetes: Kubernetes, namespace: str, pods: Iterable[KubernetesObject], read: Read, now: float
 ) -> list[PodView]:
     """The pods with the events of the first few that do not begin: a volume that cannot be mounted shows nowhere
     else. And with what becomes of volumes that fit none of the nodes which were asked."""
@@ -425,7 +270,7 @@ async def _pod_views(
         events: list[KubernetesObject] = []
         if explained < _EXPLAINED and starts_slowly(pod, now):
             explained += 1
-            events = await _events_of(kubernetes, namespace, pod)
+            events = await events_of(kubernetes, namespace, pod)
         view = workloads.pod_view(pod, events)
         if view is None:
             continue
@@ -437,17 +282,17 @@ async def _pod_views(
     return views
 
 
-async def _volumes(kubernetes: Kubernetes, pod: str, read: _Read) -> dict[str, KubernetesObject | None]:
+async def _volumes(kubernetes: Kubernetes, pod: str, read: Read) -> dict[str, KubernetesObject | None]:
     """The PersistentVolumes of its bound claims, by claim; None: the operator may not read it."""
     bound = {
         claim["metadata"]["name"]: claim["spec"]["volumeName"]
         for claim in read.claims
         if claim["spec"].get("volumeName") and claim["metadata"]["name"].endswith(f"-{pod}")
     }
-    return {claim: await _allowed(kubernetes.find(VOLUME, "", name)) for claim, name in bound.items()}
+    return {claim: await allowed(kubernetes.find(VOLUME, "", name)) for claim, name in bound.items()}
 
 
-async def _out_of_reach(kubernetes: Kubernetes, pod: str, read: _Read) -> str:
+async def _out_of_reach(kubernetes: Kubernetes, pod: str, read: Read) -> str:
     """Return which of its volumes went with a node that is gone; empty: none, or unknown."""
     if read.nodes is None:
         return ""
@@ -460,31 +305,10 @@ async def _out_of_reach(kubernetes: Kubernetes, pod: str, read: _Read) -> str:
     return ""
 
 
-async def _on_the_network(kubernetes: Kubernetes, pod: str, read: _Read) -> bool:
+async def _on_the_network(kubernetes: Kubernetes, pod: str, read: Read) -> bool:
     """Return whether no volume of it is a disk of a node: a zone that has no nodes now has lost nothing."""
     found = await _volumes(kubernetes, pod, read)
     return bool(found) and all(each is not None and not volumes.of_one_node(each) for each in found.values())
-
-
-async def _events_of(kubernetes: Kubernetes, namespace: str, obj: Mapping[str, Any]) -> list[KubernetesObject]:
-    fields = f"involvedObject.uid={obj['metadata']['uid']}"
-    return await _allowed(kubernetes.list(POD_EVENT, namespace, fields=fields)) or []
-
-
-async def _allowed(reading: Awaitable[_T]) -> _T | None:
-    """None: the operator may not read it."""
-    try:
-        return await reading
-    except Forbidden:
-        return None
-
-
-async def _there(reading: Awaitable[_T]) -> _T | None:
-    """None: there is no such kind."""
-    try:
-        return await reading
-    except Absent:
-        return None
 
 
 async def _metadata_job(
@@ -492,14 +316,14 @@ async def _metadata_job(
 ) -> workloads.JobView:
     """The Job with what Kubernetes says of its pod while that does not begin."""
     waiting = {
-        pod["metadata"]["uid"]: await _events_of(sources.kubernetes, cluster.namespace, pod)
+        pod["metadata"]["uid"]: await events_of(sources.kubernetes, cluster.namespace, pod)
         for pod in workloads.pods_of_job(job, pods)
         if starts_slowly(pod, now)
     }
     return workloads.job_view(job, pods, waiting)
 
 
-def _deployment(read: _Read, key: str, component: str) -> DeploymentView:
+def _deployment(read: Read, key: str, component: str) -> DeploymentView:
     live = _named(read.deployments, key)
     ready, replicas = workloads.ready_replicas(live)
     inputs = _annotation(live, names.TEMPLATE_INPUTS) if live is not None else ""

@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bookie_operator.builders import common, naming
+from bookie_operator.builders import common, in_place, naming
+from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.crds import names
 from bookie_operator.observe.times import condition, seconds
+from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import AttributesView, ClaimView, ClusterView, ModifyState, ResizeState
 
 _NAME: Final = re.compile(r"(?:(?P<volume>journal|ledger|index)-\d+|data)-(?P<pod>.+-\d+)")
@@ -160,3 +162,25 @@ def _met(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 def growing_classes(classes: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
     """Storage class to whether its volumes grow."""
     return {each["metadata"]["name"]: each.get("allowVolumeExpansion") is True for each in classes}
+
+
+def claim_names(cluster: ClusterView, desired: Desired) -> frozenset[str]:
+    """Return the names of the claims of all bookies that are to be, or were recorded."""
+    replicas = dict(cluster.status.recorded_replicas)
+    for each in desired.stateful_sets:
+        replicas[each.name] = max(each.replicas, replicas.get(each.name, 0))
+    return frozenset(
+        naming.claim(template, naming.pod(name, ordinal))
+        for name, number in replicas.items()
+        for ordinal in range(number)
+        for template in claim_templates(cluster)
+    )
+
+
+def claim_templates(cluster: ClusterView) -> list[str]:
+    """Return the names of the claim templates of a bookie: one for each of its volumes."""
+    return [
+        in_place.claim_template(cluster.spec, kind, index)
+        for kind, volume in volume_kinds(cluster.spec.storage).items()
+        for index in range(volume.volumes)
+    ]

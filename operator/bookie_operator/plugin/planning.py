@@ -23,8 +23,9 @@ from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.crds import names
 from bookie_operator.crds.validation import known_spec, parse_spec, validate
-from bookie_operator.observe.observing import Sources, observe, with_config_changes, with_needs
+from bookie_operator.observe.observing import observe, with_config_changes, with_needs
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.observe.sources import Sources
 from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.planner import holding, invariants
 from bookie_operator.planner.decision import Needs, Plan

@@ -40,8 +40,9 @@ from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.validation import known_spec, parse_spec, parse_status, readable_status, validate
 from bookie_operator.executor.execution import Execution
-from bookie_operator.observe.observing import Observed, Sources, observe, with_config_changes, with_needs
+from bookie_operator.observe.observing import Observed, observe, with_config_changes, with_needs
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.observe.sources import Sources
 from bookie_operator.planner import holding
 from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, Wait
 from bookie_operator.planner.operations import read_time

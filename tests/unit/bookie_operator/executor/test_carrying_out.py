@@ -17,8 +17,9 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.executor.carrying_out import _FUNCTIONS, carry_out
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
-from bookie_operator.observe.observing import Sources, observe
+from bookie_operator.observe.observing import observe
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.observe.sources import Sources
 from bookie_operator.planner import actions
 from bookie_operator.planner.decision import Plan, Rest
 from bookie_operator.planner.draining import SINCE

@@ -10,8 +10,9 @@ from bookie_operator.api.admin import Admin, AdminUnreachable, Endpoint
 from bookie_operator.api.errors import Unreachable
 from bookie_operator.api.kinds import CLAIM, NODE, POD, POD_EVENT, VOLUME
 from bookie_operator.observe import pods_facts
-from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
+from bookie_operator.observe.observing import Observed, observe, with_needs
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.observe.sources import Sources
 from bookie_operator.observe.surroundings import Surroundings
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired, DesiredDeployment

@@ -10,8 +10,9 @@ import pytest
 from bookie_operator.api.admin import Admin
 from bookie_operator.api.kinds import BUDGET, DEPLOYMENT, NETWORK_POLICY, POD, SERVICE
 from bookie_operator.builders import config
-from bookie_operator.observe.observing import Observed, Sources, observe
+from bookie_operator.observe.observing import Observed, observe
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.observe.sources import Sources
 from bookie_operator.observe.workloads import config_maps
 from bookie_operator.planner.desired import Desired, DesiredDeployment
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster, settled_cluster
