@@ -7,6 +7,7 @@
 - The life (10 bytes) goes to bookies with the adds of a writer that chose the id of its ledger, and only in version 3.
   Ledgers that have one id and one password, one after the other, have the same master key; their lives differ. It is
   a field of protobuf as it lies on the wire, which Apache's bookies skip: tag, then the ledger's creation token.
+  Podkeeper's bookies store it in the same form.
 
 Pure functions; any thread.
 """

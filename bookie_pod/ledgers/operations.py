@@ -130,10 +130,10 @@ class LedgerOperations:
             most = self.storage.max_entry_id
             raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is beyond {most}, the most that is stored here")
         state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
-        if state.fenced and not recovery:
-            raise LedgerFenced(f"ledger {ledger_id} is fenced")
-        if state.life != life and not recovery:
-            _take_life(state, life, LedgerFenced)
+        if recovery:
+            state.unnamed += 1
+        elif state.fenced or state.life != life:
+            self._let_writer_in(state, life)
         lane = lanes[state.journal]
         entries = self.storage.active_entries(ledger_id)  # first: what it refuses brings no key record to the journal
         self._journal_key(state, lane.specials)
@@ -194,6 +194,7 @@ class LedgerOperations:
         if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
+        state.unnamed += 1
         if state.fence_durable is not None:
             return state.fence_durable
         if not state.fenced:
@@ -223,7 +224,7 @@ class LedgerOperations:
         check_storable(key, packet)
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
         if state.life != life:
-            _take_life(state, life, NoSuchLedger)
+            self._take_life(state, life, NoSuchLedger)
         state.explicit_lac = packet
         self.ledgers.record(state)
         state.raise_lac(lac)
@@ -241,6 +242,28 @@ class LedgerOperations:
         batch = JournalBatch(pieces, entries, sum(map(len, pieces)), True, self._then(done))
         self._journals[state.journal].append(batch)
 
+    def _let_writer_in(self, state: LedgerState, life: bytes) -> None:
+        """Check a writer whose ledger is fenced, or has another life, as far as this bookie knows."""
+        # A fence of another ledger is no word on this one: the writer replaces this bookie, and looks at the metadata.
+        if state.fenced and (not life or state.life in (NO_LIFE, life)):
+            raise LedgerFenced(f"ledger {state.ledger_id} is fenced")
+        self._take_life(state, life, LedgerFenced)
+
+    def _take_life(self, state: LedgerState, life: bytes, gone: type[LedgerFenced] | type[NoSuchLedger]) -> None:
+        """Take the life that a writer presents if none is known, and refuse it otherwise.
+
+        A ledger has one writer, which always presents the life or never. Raises `gone` to a writer that presents none,
+        LedgerStateUnknown to the writer of the living ledger if another one of its id is still stored here.
+        """
+        if not life:
+            raise gone(f"ledger {state.ledger_id}: its writer is another client")
+        if state.life:
+            raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is still stored here")
+        state.cool_down()  # what was admitted without a life is not any more
+        state.life = life
+        state.key_journaled = False  # the life is journaled with the key, before the first entry
+        self.ledgers.record(state)
+
     def _then(self, done: Done) -> Done:
         def acknowledged(error: BaseException | None) -> None:
             done(error)
@@ -251,24 +274,10 @@ class LedgerOperations:
     def _journal_key(self, state: LedgerState, pieces: list[bytes]) -> None:
         # An unknown key is journaled as well: without a key record, replay would take the ledger for deleted.
         if not state.key_journaled:
-            pieces += key_record(state.ledger_id, state.key)
+            pieces += key_record(state.ledger_id, state.key, state.life)
             if state.fenced:
                 pieces += fence_record(state.ledger_id)  # of a ledger that was made fenced nothing else tells
             state.key_journaled = True
-
-
-def _take_life(state: LedgerState, life: bytes, gone: type[LedgerFenced] | type[NoSuchLedger]) -> None:
-    """Take the life that a writer presents if none is known, and refuse it otherwise.
-
-    A ledger has one writer, which always presents the life or never. Raises `gone` to a writer that presents none,
-    LedgerStateUnknown to the writer of the living ledger if another one of its id is still stored here.
-    """
-    if not life:
-        raise gone(f"ledger {state.ledger_id}: its writer is another client")
-    if state.life:
-        raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is still stored here")
-    state.cool_down()  # what was admitted without a life is not any more
-    state.life = life
 
 
 def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:

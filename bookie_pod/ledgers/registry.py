@@ -52,6 +52,9 @@ class Ledgers:
         self._states_max = states_max
         self._hot: set[LedgerState] = set()
         self.fenced_and_deleted = fenced_and_deleted or FencedAndDeleted()
+        self.alive: int | None = None
+        """The ledger that is open, as the metadata service has just said, for this turn of the event loop: the fence of
+        a deleted ledger of its id is not its own."""
         storage.on_swap(self._cool_down_all)
 
     def journal_of(self, ledger_id: int) -> int:
@@ -75,8 +78,8 @@ class Ledgers:
 
     def life_of(self, ledger_id: int) -> bytes:
         """Return the life of a ledger; `NO_LIFE` if it is not here, or its writer has presented none yet."""
-        state = self.states.get(ledger_id)
-        return NO_LIFE if state is None else state.life
+        known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
+        return NO_LIFE if known is None else known.life
 
     def create_fenced(self, ledger_id: int, key: bytes) -> None:
         """Make a ledger that no client writes any more, unless it exists. Raises BadRequest."""
@@ -105,7 +108,7 @@ class Ledgers:
         if state is None:
             record = self.storage.ledger(ledger_id)
             if record is None:
-                was_fenced = self.fenced_and_deleted.was_fenced(ledger_id)
+                was_fenced = ledger_id != self.alive and self.fenced_and_deleted.was_fenced(ledger_id)
                 if was_fenced and not recovery:
                     raise deleted(f"ledger {ledger_id} was fenced and then deleted on this bookie")
                 state = self._create(ledger_id, key, fenced=was_fenced)
@@ -129,9 +132,8 @@ class Ledgers:
         self._store(state)
 
     def _store(self, state: LedgerState) -> None:
-        self.storage.set_ledger(
-            state.ledger_id, LedgerRecord(state.key, state.fenced, state.limbo, state.explicit_lac or None)
-        )
+        record = LedgerRecord(state.key, state.fenced, state.limbo, state.explicit_lac or None, life=state.life)
+        self.storage.set_ledger(state.ledger_id, record)
 
     def heat(self, state: LedgerState) -> None:
         """Let the next adds of this ledger take the hot path, if nothing speaks against it."""
@@ -163,7 +165,7 @@ class Ledgers:
 
     def _load(self, ledger_id: int, record: LedgerRecord) -> LedgerState:
         state = self._remember(LedgerState(ledger_id, record.key, self.journal_of(ledger_id)))
-        state.fenced, state.limbo = record.fenced, record.limbo
+        state.fenced, state.limbo, state.life = record.fenced, record.limbo, record.life
         state.key_journaled = ledger_id in self._journaled_keys
         if record.explicit_lac:
             state.explicit_lac = record.explicit_lac

@@ -128,6 +128,7 @@ class LedgerState:
         "ledger_id",
         "life",
         "limbo",
+        "unnamed",
         "waiters",
     )
 
@@ -136,7 +137,7 @@ class LedgerState:
         self.key = key
         """The master key; empty: no client has presented one yet. All zero: it was begun without one."""
         self.life = NO_LIFE
-        """The life that the ledger's writer presented and the metadata service confirmed; it is not stored."""
+        """The life that the ledger's writer presented and the metadata service confirmed."""
         self.journal = journal
         """Index of the journal that owns this ledger."""
         self.hot_key: bytes | None = None
@@ -149,6 +150,8 @@ class LedgerState:
         self.fenced = False
         self.limbo = False
         self.key_journaled = False
+        self.unnamed = 0
+        """Copies and fences that came since it was loaded. They name no life: they may be of the next ledger."""
         self.fence_durable: asyncio.Future[None] | None = None
         """Set while, or after, this process journals the fence; None if the fence was loaded from storage."""
         self.waiters: LacWaiters | None = None

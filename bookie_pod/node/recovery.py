@@ -42,6 +42,7 @@ from bookie_protocol.errors import (
     StorageFault,
     Unauthorized,
 )
+from bookie_protocol.keys import NO_LIFE
 
 _log = structlog.get_logger(__name__)
 
@@ -157,12 +158,14 @@ class ReplayIntoStorage:
         self._contradicted: set[int] = set()
         """Ledgers whose records, as the journal has them now, are of another key than the one that is known."""
 
-    def on_key(self, ledger_id: int, key: bytes) -> None:
+    def on_key(self, ledger_id: int, key: bytes, life: bytes = NO_LIFE) -> None:
         try:
-            self._storage.set_master_key(ledger_id, key)
+            record = self._storage.set_master_key(ledger_id, key)
         except (Unauthorized, BadRequest) as error:
             self._contradict(ledger_id, error)
             return
+        if life and record.life != life:
+            self._storage.set_ledger(ledger_id, dataclasses.replace(record, life=life))
         self._contradicted.discard(ledger_id)
         self.journaled_keys.add(ledger_id)
 

@@ -88,7 +88,7 @@ class Replayed:
 
     events: list[tuple[str, int, int, bytes]] = field(default_factory=list)
 
-    def on_key(self, ledger_id: int, key: bytes) -> None:
+    def on_key(self, ledger_id: int, key: bytes, life: bytes) -> None:
         self.events.append(("key", ledger_id, 0, key))
 
     def on_fence(self, ledger_id: int) -> None:

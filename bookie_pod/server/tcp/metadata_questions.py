@@ -11,6 +11,8 @@ before, or have one again: what a writer sent may be on its way for long, and ar
 another one has the id and the password.
 
     still open                     goes on: its fence would come here, as to every bookie of the last ensemble
+    still open, and of this life   goes on likewise. A ledger of another life that is stored here is deleted first, if it
+                                   is certainly dead (`_other_life`), and its fence does not count
     being recovered, or closed     goes on if it is no older ledger: fences are known here. Otherwise as if it was gone
     gone, or of another life       an ordinary add gets LedgerFenced, an explicit LAC NoSuchLedger; a copy, or the add
                                    of a recovery, makes the ledger fenced
@@ -41,7 +43,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_protocol.errors import (
     BookieUnavailable,
@@ -51,11 +56,14 @@ from bookie_protocol.errors import (
     NoSuchLedger,
     PodkeeperError,
 )
-from bookie_protocol.keys import life_of
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.keys import NO_LIFE, life_of
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.ledger_metadata.model import LedgerState as MetadataState
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
+
+_log = structlog.get_logger(__name__)
 
 ASK_S: Final = 5.0
 """The longest that a request waits for the metadata service, in seconds."""
@@ -77,6 +85,7 @@ Look = Callable[[int], Awaitable[LedgerMetadata | None]]
 
 class _Answer(Enum):
     GOES_ON = "goes on"
+    ALIVE = "goes on: it is open, and of this life"
     OVER = "over"
     UNKNOWN = "unknown"
 
@@ -162,16 +171,34 @@ class MetadataQuestions:
         ledger_id, life = question.ledger_id, question.life
         while True:
             question.is_stale = False
+            other = self._other_life(question)
             metadata = await self._look(ledger_id)
-            if not question.is_stale:
+            if not question.is_stale and self._other_life(question) == other:
                 break
         if metadata is None:
             return _Answer.OVER
         # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
         if life and metadata.creation_token and life_of(metadata.creation_token) != life:
             return _Answer.OVER
-        is_written = metadata.state is LedgerState.OPEN or not self._is_older(ledger_id)
+        if life and metadata.creation_token and metadata.state is MetadataState.OPEN:
+            if other is not None and len(metadata.ensembles) == 1:
+                _log.info("ledger deleted: the id has another ledger now", ledger=ledger_id)
+                self._ledgers.storage.delete_ledger(ledger_id)
+            return _Answer.ALIVE
+        is_written = metadata.state is MetadataState.OPEN or not self._is_older(ledger_id)
         return _Answer.GOES_ON if is_written else _Answer.OVER
+
+    def _other_life(self, question: _Question) -> tuple[LedgerState, bytes, int] | None:
+        """Return what is here of another life of the id, for a comparison; None: nothing.
+
+        It is dead if the metadata, as they were after that, name the life that is asked about, the ledger is open and
+        has its first ensemble. Then no client has fenced that ledger nor copied entries of it, and its writer comes
+        for the first time. What came meanwhile and named no life may be of it: then the bookie asks again.
+        """
+        if not question.life or self._ledgers.life_of(question.ledger_id) in (NO_LIFE, question.life):
+            return None
+        state = self._ledgers.for_read(question.ledger_id)
+        return state, state.life, state.unnamed
 
     def _tell(self, question: _Question, answer: _Answer) -> None:
         """Serve all who asked, in the order in which they did."""
@@ -179,8 +206,9 @@ class MetadataQuestions:
         del asking[question.life]
         if not asking:
             del self._asking[question.ledger_id]
-        if answer is not _Answer.GOES_ON:
+        if answer in (_Answer.OVER, _Answer.UNKNOWN):
             self._keep(question, answer)
+        self._ledgers.alive = question.ledger_id if answer is _Answer.ALIVE else None
         conns: dict[Connection, None] = {}
         for asker in question.askers:
             conns[asker.conn] = None
@@ -192,6 +220,7 @@ class MetadataQuestions:
                 self._serve(question, asker, answer)
             except Exception as defect:
                 asker.conn.broke(defect)
+        self._ledgers.alive = None
         for conn in conns:
             if not conn.closed:
                 conn.context.submit_lanes(conn)
@@ -199,7 +228,7 @@ class MetadataQuestions:
                 conn.unstall(Stall.LEDGER_ASKED)
 
     def _serve(self, question: _Question, asker: Asker, answer: _Answer) -> None:
-        if answer is _Answer.GOES_ON:
+        if answer in (_Answer.GOES_ON, _Answer.ALIVE):
             asker.go_on()
         elif answer is _Answer.OVER:
             asker.over()

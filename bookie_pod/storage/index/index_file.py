@@ -13,6 +13,8 @@ Header, the first 1024 bytes, written whole and zero-padded (big-endian):
              limbo and surely not fenced (in limbo without it is fenced)
     16+L  4  version 1 only: length of the explicit LAC packet i32, 0 = none, else at least 16
     20+L     version 1 only: the packet
+    492   8  ours, with the check: the creation token u64 of the life that the ledger's writer named
+             (`bookie_protocol.keys`), 0 = none
     500   4  ours, with the check: the first log that may hold entries of this life of the ledger, u32, 0 = any
     504   8  ours, where the fields leave room for it: "PKHC", and CRC32C of the 504 bytes before, u32. In the sector of
              what it covers, so that a crash leaves both or neither. The reference writes zeros there, and never looks
@@ -22,7 +24,8 @@ a page; what lies behind its end reads as absent.
 
 Invariants
 - A file keeps the version that it has. Version 0 has no room for an explicit LAC.
-- An explicit LAC that does not fit into 1024 bytes is left out: it is only a lower bound of the LAC.
+- An explicit LAC that does not fit into 1024 bytes is left out: it is only a lower bound of the LAC. So is a life for
+  which key and explicit LAC leave no room, which those of real clients do: the bookie asks for it again.
 
 Pure functions; any thread.
 
@@ -38,6 +41,7 @@ import google_crc32c
 
 from bookie_pod.storage.index.ledger_data import MAX_EXPLICIT_LAC_BYTES, MAX_KEY_BYTES, LedgerRecord
 from bookie_protocol.errors import StorageFault
+from bookie_protocol.keys import NO_LIFE, creation_token_of, life_of
 
 HEADER_BYTES: Final = 1024
 MAGIC: Final = b"BKLE"
@@ -63,6 +67,8 @@ _CHECK_TAG: Final = b"PKHC"
 _CHECK_AT: Final = _SECTOR - _CHECK.size
 _FIRST_LOG: Final = struct.Struct(">I")
 _FIRST_LOG_AT: Final = _CHECK_AT - _FIRST_LOG.size
+_LIFE: Final = struct.Struct(">Q")
+_LIFE_AT: Final = _FIRST_LOG_AT - _LIFE.size
 _UNSIGNED: Final = (1 << 64) - 1
 
 
@@ -78,6 +84,8 @@ def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes
     if version > 0 and lac is not None and _MIN_LAC_BYTES <= len(lac) <= HEADER_BYTES - len(data) - _INT.size:
         data += _INT.pack(len(lac)) + lac
     if len(data) <= _CHECK_AT:
+        if len(data) <= _LIFE_AT and record.life:
+            data = data.ljust(_LIFE_AT, b"\0") + _LIFE.pack(creation_token_of(record.life))
         if len(data) <= _FIRST_LOG_AT:
             data = data.ljust(_FIRST_LOG_AT, b"\0") + _FIRST_LOG.pack(record.first_log or 0)
         data = data.ljust(_CHECK_AT, b"\0")
@@ -126,9 +134,10 @@ def decode_header(data: bytes) -> tuple[int, LedgerRecord] | None:
     lac = data[lac_at + _INT.size : end] or None if version else None
     limbo = bool(bits & _LIMBO)
     fenced = bool(bits & _FENCED) or (limbo and not bits & _NOT_FENCED)
-    checked = end <= _FIRST_LOG_AT and data[_CHECK_AT : _CHECK_AT + len(_CHECK_TAG)] == _CHECK_TAG
-    first_log = _FIRST_LOG.unpack_from(data, _FIRST_LOG_AT)[0] if checked else 0
-    return version, LedgerRecord(key, fenced, limbo, lac, first_log)
+    checked = data[_CHECK_AT : _CHECK_AT + len(_CHECK_TAG)] == _CHECK_TAG
+    first_log = _FIRST_LOG.unpack_from(data, _FIRST_LOG_AT)[0] if checked and end <= _FIRST_LOG_AT else 0
+    life = life_of(_LIFE.unpack_from(data, _LIFE_AT)[0]) if checked and end <= _LIFE_AT else NO_LIFE
+    return version, LedgerRecord(key, fenced, limbo, lac, first_log, life)
 
 
 def _lac_length(data: bytes, at: int) -> int:

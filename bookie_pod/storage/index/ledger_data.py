@@ -1,4 +1,4 @@
-"""The data of a bookie's ledgers besides their entries: key, fence, limbo, explicit LAC; as bytes, and in memory.
+"""The data of a bookie's ledgers besides their entries: key, life, fence, limbo, explicit LAC; as bytes, and in memory.
 
 The bytes are the value of a row of the `ledgers` database: the protobuf message `LedgerData`, encoded by hand.
 
@@ -10,6 +10,7 @@ The bytes are the value of a row of the `ledgers` database: the protobuf message
     15             bool   optional, ours: in limbo, and surely not fenced. The reference keeps what it does not know
     2000           fixed32, ours, optional: the first entry log that may hold entries of this life of the ledger. The
                    reference keeps fields that it does not know
+    2001           fixed64, ours, optional: the life that its writer named (`bookie_protocol.keys`), as in an add
 
 A ledger in limbo without field 15 counts as fenced: the reference and earlier releases do not say whether it is.
 
@@ -45,7 +46,7 @@ from weakref import WeakValueDictionary
 
 from bookie_pod.storage.log_ids import is_before, later_of, two_behind
 from bookie_protocol.errors import BadRequest, StorageFault, Unauthorized
-from bookie_protocol.keys import is_unknown_key, takes_the_place_of
+from bookie_protocol.keys import NO_LIFE, is_unknown_key, life_of, takes_the_place_of
 
 MAX_KEY_BYTES: Final = 512
 """Bytes of the longest master key that a bookie takes; that of every client is a hash of 20 bytes."""
@@ -60,7 +61,17 @@ _FIRST_LOG_FIELD: Final = 2000
 _FIRST_LOG: Final = struct.Struct("<2sI")
 _FIRST_LOG_TAG: Final = b"\x85\x7d"
 """Number and wire type of the field, as a varint."""
-_WIRE_TYPES: Final = {1: _VARINT, 2: _VARINT, 3: _BYTES, 4: _BYTES, 5: _VARINT, 15: _VARINT, _FIRST_LOG_FIELD: _FIXED32}
+_LIFE_FIELD: Final = 2001
+_WIRE_TYPES: Final = {
+    1: _VARINT,
+    2: _VARINT,
+    3: _BYTES,
+    4: _BYTES,
+    5: _VARINT,
+    15: _VARINT,
+    _FIRST_LOG_FIELD: _FIXED32,
+    _LIFE_FIELD: _FIXED64,
+}
 _T = TypeVar("_T")
 _MOST_SHARED: Final = 1 << 14
 _MOST_DEAD: Final = 1 << 16
@@ -82,6 +93,8 @@ class LedgerRecord:
     first_log: int | None = field(default=None, compare=False)
     """The first entry log that may hold entries of this life of the ledger; 0: any may, as far as is known; None: not
     said. Of a ledger that is known it never changes."""
+    life: bytes = field(default=NO_LIFE, compare=False)
+    """The life that the ledger's writer presented and the metadata service confirmed; `NO_LIFE`: none is known."""
 
 
 def check_storable(key: bytes, explicit_lac: bytes | None = None) -> None:
@@ -108,6 +121,7 @@ def encode(record: LedgerRecord) -> bytes:
         pieces.append(b"\x28\x01" if record.fenced else b"\x28\x01\x78\x01")
     if record.first_log:
         pieces.append(_FIRST_LOG.pack(_FIRST_LOG_TAG, record.first_log))
+    pieces.append(record.life)
     return b"".join(pieces)
 
 
@@ -133,6 +147,7 @@ def decode(value: bytes) -> LedgerRecord:
             limbo=limbo,
             explicit_lac=None if lac is None else _as_bytes(lac),
             first_log=int.from_bytes(_as_bytes(fields.get(_FIRST_LOG_FIELD, b"")), "little"),
+            life=life_of(int.from_bytes(_as_bytes(fields.get(_LIFE_FIELD, b"")), "little")),
         )
     except (ValueError, IndexError) as error:
         raise StorageFault(f"LedgerData of {len(value)} bytes does not parse: {error}") from error
@@ -287,7 +302,8 @@ class LedgerRecords:
         self._ledgers[ledger_id] = self._share(record)
 
     def _share(self, record: LedgerRecord) -> LedgerRecord:
-        return record if record.explicit_lac is not None else self._shared((record, record.first_log))[0]
+        is_unlike_others = record.explicit_lac is not None or record.life
+        return record if is_unlike_others else self._shared((record, record.first_log))[0]
 
     # --- look-ups -------------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_pod.storage.journal.format import RecordKind, next_log_of, tail_of_special_record
+from bookie_pod.storage.journal.format import RecordKind, life_behind_key, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.log_ids import began_before
-from bookie_protocol.keys import takes_the_place_of
+from bookie_protocol.keys import NO_LIFE, takes_the_place_of
 
 
 @dataclass(slots=True)
@@ -21,6 +21,7 @@ class Journaled:
     lives: bool = False
     """True if it has a record, so that the ledger is here."""
     key: bytes = b""
+    life: bytes = NO_LIFE
     fenced: bool = False
     explicit_lac: bytes | None = None
     next_log: int = 0
@@ -49,5 +50,7 @@ def take(journaled: dict[int, Journaled], record: JournalRecord, *, limit: int |
         known.fenced = True
     elif record.kind is RecordKind.EXPLICIT_LAC:
         known.explicit_lac = tail_of_special_record(record.body)
-    elif record.kind is RecordKind.KEY and takes_the_place_of(key := tail_of_special_record(record.body), known.key):
-        known.key = key
+    elif record.kind is RecordKind.KEY:
+        if takes_the_place_of(key := tail_of_special_record(record.body), known.key):
+            known.key = key
+        known.life = life_behind_key(record.body) or known.life

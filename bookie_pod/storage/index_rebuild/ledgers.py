@@ -180,7 +180,8 @@ class LedgerRebuild:
             key = found.key
             self.report.without_key -= not is_unknown_key(key)
         lac = known.explicit_lac if found.explicit_lac is None else found.explicit_lac
-        return replace(known, key=key, fenced=known.fenced or found.fenced, explicit_lac=lac)
+        fenced, life = known.fenced or found.fenced, found.life or known.life
+        return replace(known, key=key, fenced=fenced, explicit_lac=lac, life=life)
 
     def _made(self, found: Journaled) -> LedgerRecord:
         """The record of a ledger of which nothing is known but that it is here."""

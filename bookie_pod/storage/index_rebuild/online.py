@@ -180,7 +180,7 @@ class LedgersRebuild:
         key = found.key
         if is_unknown_key(key) and metadata.password is not None:
             key = master_key(metadata.password)
-        record = LedgerRecord(key, True, True, found.explicit_lac, found.next_log)
+        record = LedgerRecord(key, True, True, found.explicit_lac, found.next_log, found.life)
         if self._directory.restore_ledger(ledger_id, record):
             self._state.ledgers_restored += 1
             self._state.ledgers_without_key += is_unknown_key(key)

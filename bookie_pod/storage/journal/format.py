@@ -6,7 +6,8 @@ All integers are big-endian and signed.
     header    "BKLG", version i32, zeros up to 512 bytes (versions 5 and 6) or nothing more (2 to 4); none (1)
     record    length i32 > 0, ledger id i64, entry id i64, rest
                 entry id >= 0       an entry as the client sent it
-                entry id -0x1000    master key of the ledger: key length i32, key          (since version 3)
+                entry id -0x1000    master key of the ledger: key length i32, key          (since version 3);
+                                    ours: the life as in an add, if it is known. The reference does not look there
                 entry id -0x2000    the ledger is fenced                                   (since version 4)
                 entry id -0x8000    explicit LAC: packet length i32, packet                (since version 6)
                 entry id -0x10000   the ledger was deleted: first log of its next life, u32 (earlier releases: nothing;
@@ -46,6 +47,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 import google_crc32c
+
+from bookie_protocol.keys import LIFE_SIZE, LIFE_TAG, NO_LIFE
 
 MAGIC = b"BKLG"
 CHECKS_MAGIC = b"PKG2"
@@ -146,9 +149,9 @@ def entry_record(entry: bytes) -> list[bytes]:
     return _record(entry)
 
 
-def key_record(ledger_id: int, key: bytes) -> list[bytes]:
-    """The master key of a ledger, to be queued before its first entry of this process."""
-    return _record(_IDS_AND_LENGTH.pack(ledger_id, KEY_ENTRY_ID, len(key)) + key)
+def key_record(ledger_id: int, key: bytes, life: bytes = NO_LIFE) -> list[bytes]:
+    """The master key of a ledger and its life, to be queued before its first entry of this process."""
+    return _record(_IDS_AND_LENGTH.pack(ledger_id, KEY_ENTRY_ID, len(key)) + key + life)
 
 
 def fence_record(ledger_id: int) -> list[bytes]:
@@ -187,6 +190,12 @@ def tail_of_special_record(body: bytes) -> bytes:
     if not 0 <= length <= available:
         raise ValueError(f"its inner length is {length} where {available} bytes are left")
     return bytes(body[_IDS_AND_LENGTH.size : _IDS_AND_LENGTH.size + length])
+
+
+def life_behind_key(body: bytes) -> bytes:
+    """Return the life in the body of a ledger-key record whose key can be read; `NO_LIFE` if there is none."""
+    life = bytes(body[_IDS_AND_LENGTH.size + _IDS_AND_LENGTH.unpack_from(body)[2] :])
+    return life if len(life) == LIFE_SIZE and life.startswith(LIFE_TAG) else NO_LIFE
 
 
 def without_explicit_lacs(data: bytes) -> bytes:

@@ -34,7 +34,7 @@ import structlog
 
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.journal.directory import journal_path, list_journals
-from bookie_pod.storage.journal.format import NO_FILE, RecordKind, next_log_of, tail_of_special_record
+from bookie_pod.storage.journal.format import NO_FILE, RecordKind, life_behind_key, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records_between
 from bookie_pod.storage.journal.survey import may_start_at, survey_journal
@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 class ReplaySink(Protocol):
     """The receiver of records, in the order of the journal."""
 
-    def on_key(self, ledger_id: int, key: bytes) -> None: ...
+    def on_key(self, ledger_id: int, key: bytes, life: bytes) -> None: ...
     def on_fence(self, ledger_id: int) -> None: ...
     def on_explicit_lac(self, ledger_id: int, packet: bytes) -> None: ...
     def on_deletion(self, ledger_id: int, next_log: int) -> None: ...
@@ -326,7 +326,7 @@ def _hand_out(record: JournalRecord, survey: JournalSurvey, sink: ReplaySink) ->
     if record.kind is RecordKind.ENTRY:
         sink.on_entry(record.ledger_id, record.entry_id, record.body)
     elif record.kind is RecordKind.KEY:
-        sink.on_key(record.ledger_id, tail_of_special_record(record.body))
+        sink.on_key(record.ledger_id, tail_of_special_record(record.body), life_behind_key(record.body))
     elif record.kind is RecordKind.FENCE:
         sink.on_fence(record.ledger_id)
     elif record.kind is RecordKind.EXPLICIT_LAC:

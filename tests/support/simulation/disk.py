@@ -14,7 +14,7 @@ from random import Random
 
 from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.storage.journal.batch_queue import JournalBatch
-from bookie_pod.storage.journal.format import IDS, RecordKind, kind_of, tail_of_special_record
+from bookie_pod.storage.journal.format import IDS, RecordKind, kind_of, life_behind_key, tail_of_special_record
 
 
 class Disk:
@@ -28,8 +28,11 @@ class Disk:
 
     def append(self, bodies: list[bytes]) -> None:
         for body in bodies:
-            self.records.append(body)
             ledger_id, entry_id = IDS.unpack_from(body)
+            if kind_of(entry_id) is RecordKind.DELETION:
+                self.forget(ledger_id)
+                continue
+            self.records.append(body)
             if entry_id >= 0:
                 self.entries[ledger_id, entry_id] = body
 
@@ -66,7 +69,7 @@ class Disk:
             if kind is RecordKind.ENTRY:
                 sink.on_entry(ledger_id, entry_id, body)
             elif kind is RecordKind.KEY:
-                sink.on_key(ledger_id, tail_of_special_record(body))
+                sink.on_key(ledger_id, tail_of_special_record(body), life_behind_key(body))
             elif kind is RecordKind.FENCE:
                 sink.on_fence(ledger_id)
             else:

@@ -52,10 +52,9 @@ class BookieProcess:
         self.journal.on_sync = lambda: bookie.on_event("sync", host)
         self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
         fenced = FencedAndDeleted(clock=loop.time)
-        self._ledgers = ledgers = Ledgers(
-            self.storage, 1, journaled_keys=replay.journaled_keys, fenced_and_deleted=fenced
-        )
+        ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, fenced_and_deleted=fenced)
         operations = _ObservedOperations(ledgers, [self.journal])
+        self.storage.on_ledger_deleted(operations.forget)
         self.admission = WriteAdmission(self.storage, [self.journal])
         operations.on_full = self.admission.filled
         operations.on_acknowledged = self.admission.acknowledged
@@ -92,9 +91,7 @@ class BookieProcess:
 
     def collect(self, ledger_id: int) -> None:
         """As garbage collection does."""
-        record = self.storage.ledger(ledger_id)
         self.storage.delete_ledger(ledger_id)
-        self._ledgers.forget(ledger_id, record is not None and record.fenced)
 
     def stop(self) -> None:
         """Nothing of this process has any effect any more."""

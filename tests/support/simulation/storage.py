@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bookie_pod.storage.engines.interface import each_alone
+from bookie_pod.storage.engines.interface import OnDeleted, each_alone
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
@@ -56,6 +56,7 @@ class VirtualStorage:
         self._entries: dict[int, dict[int, bytes]] = {}
         self._active: dict[int, _Active] = {}
         self._on_swap: list[Callable[[], None]] = []
+        self._on_deleted: list[OnDeleted] = []
 
     def put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
         self._entries[ledger_id][entry_id] = entry
@@ -125,8 +126,8 @@ class VirtualStorage:
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         return
 
-    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
-        return
+    def on_ledger_deleted(self, callback: OnDeleted) -> None:
+        self._on_deleted.append(callback)
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         active = self._active.get(ledger_id)
@@ -174,9 +175,11 @@ class VirtualStorage:
         return list(self._records)
 
     def delete_ledger(self, ledger_id: int) -> None:
-        self._records.pop(ledger_id, None)
+        record = self._records.pop(ledger_id, None)
         self._entries.pop(ledger_id, None)
         self._active.pop(ledger_id, None)
+        for callback in self._on_deleted:
+            callback(ledger_id, record is not None and record.fenced, 0)
 
     def flush(self) -> None:
         return

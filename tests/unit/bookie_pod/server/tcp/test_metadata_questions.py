@@ -12,6 +12,7 @@ from bookie_pod.server.tcp import metadata_questions
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
 from bookie_pod.storage.index.ledger_data import MAX_KEY_BYTES
+from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.errors import MetadataUnavailable, V2Code, V3Status
 from bookie_protocol.keys import NO_LIFE, creation_token_of, life_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -25,6 +26,7 @@ from tests.support.frames import (
     v2_fence,
     v3_add,
     v3_answer,
+    v3_fence,
     v3_status,
     v3_write_lac,
 )
@@ -45,6 +47,7 @@ class Metadata:
         self.closed: set[int] = set()
         self.life = NOW
         """Of all ledgers."""
+        self.ensembles: dict[int, tuple[str, ...]] = {0: ("b1",)}
         self.down = False
         self.asked: list[int] = []
         self.at_once = self.most_at_once = 0
@@ -54,6 +57,7 @@ class Metadata:
 
     async def look(self, ledger_id: int) -> LedgerMetadata | None:
         self.asked.append(ledger_id)
+        found = self._metadata(ledger_id)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -62,7 +66,11 @@ class Metadata:
             self.at_once -= 1
         if self.down:
             raise MetadataUnavailable("nobody answers")
-        metadata = LedgerMetadata(ledger_id, 1, 1, 1, {0: ("b1",)}, creation_token=creation_token_of(self.life))
+        return found
+
+    def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        token = creation_token_of(self.life) if self.life else 0
+        metadata = LedgerMetadata(ledger_id, 1, 1, 1, self.ensembles, creation_token=token)
         if ledger_id in self.open:
             return metadata
         return metadata.closed(9, 90) if ledger_id in self.closed else None
@@ -262,23 +270,13 @@ async def test_answer_from_before_a_deletion_here_lets_no_late_add_in(rig: Serve
     metadata.life = FORMER
     metadata.open.add(YOUNGER)
     await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
-    started, held = asyncio.Event(), asyncio.Event()
-
-    async def look(ledger_id: int) -> LedgerMetadata | None:
-        found = await metadata.look(ledger_id)
-        started.set()
-        await held.wait()
-        return found
-
-    questions = rig.context.questions
-    assert questions is not None
-    questions._look = look
+    metadata.answers.clear()
     conn, transport = rig.connect()
     conn.data_received(v3_add(entry(YOUNGER, 1), life=FORMER))
-    await started.wait()
+    await until(lambda: metadata.asked)
     metadata.open.clear()
     rig.storage.delete_ledger(YOUNGER)
-    held.set()
+    metadata.answers.set()
     (late,) = await answers(rig, transport, 1)
     assert v3_status(late) == V3Status.EFENCED
     assert rig.storage.ledger(YOUNGER) is None
@@ -395,6 +393,16 @@ async def test_writer_of_a_former_ledger_is_refused_where_the_living_one_is(
     assert v3_status(again) == V3Status.EOK
 
 
+async def test_life_is_known_when_the_state_of_a_ledger_was_dropped(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.open.add(YOUNGER)
+    await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
+    rig.ledgers.states.clear()
+    (late,) = await ask(rig, v3_add(entry(YOUNGER, 0, b"late")))
+    (again,) = await ask(rig, v3_add(entry(YOUNGER, 1), life=NOW))
+    assert (v3_status(late), v3_status(again)) == (V3Status.EFENCED, V3Status.EOK)
+    assert metadata.asked == [YOUNGER]
+
+
 async def test_writer_of_a_former_ledger_begins_none(rig: ServerRig, metadata: Metadata) -> None:
     metadata.open.add(YOUNGER)
     (late,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=FORMER))
@@ -403,18 +411,97 @@ async def test_writer_of_a_former_ledger_begins_none(rig: ServerRig, metadata: M
     assert rig.storage.ledger(YOUNGER) is None
 
 
-async def test_living_ledger_is_refused_while_a_former_one_is_stored(rig: ServerRig, metadata: Metadata) -> None:
-    """The writer replaces this bookie, whose garbage collection has not deleted the former one."""
+async def keep_former(rig: ServerRig, metadata: Metadata, *, fenced: bool = False) -> None:
+    """Store a former ledger, which is deleted then and not collected."""
     metadata.open.add(YOUNGER)
     metadata.life = FORMER
-    await ask(rig, v3_add(entry(YOUNGER, 0), life=FORMER))
+    await ask(rig, *(v3_add(entry(YOUNGER, each), life=FORMER) for each in range(3)))
+    if fenced:
+        await ask(rig, v3_fence(YOUNGER))
     metadata.life = NOW
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_dead_ledger_gives_way_to_the_next_one_of_its_id(
+    rig: ServerRig, metadata: Metadata, fenced: bool, is_loaded: bool
+) -> None:
+    rig.storage.on_ledger_deleted(rig.operations.forget)
+    await keep_former(rig, metadata, fenced=fenced)
+    if not is_loaded:
+        rig.ledgers.states.clear()  # as behind a restart
+    found = await ask(rig, *(v3_add(entry(YOUNGER, each, b"now"), life=NOW) for each in range(2)))
+    assert [v3_status(each) for each in found] == [V3Status.EOK] * 2
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1]
+    assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0, b"now")
+    record = rig.storage.ledger(YOUNGER)
+    assert record is not None
+    assert (record.life, record.fenced) == (NOW, False)
+    kinds = [kind for kind, ledger_id in rig.journal.records if ledger_id == YOUNGER]
+    assert kinds[kinds.index(RecordKind.DELETION) + 1 :] == [RecordKind.KEY, RecordKind.ENTRY, RecordKind.ENTRY]
+    (late,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=FORMER))
+    assert v3_status(late) == V3Status.EFENCED
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("doubt", ["no token", "several ensembles", "closed"])
+async def test_ledger_that_is_not_surely_dead_stays_and_the_next_writer_replaces_this_bookie(
+    rig: ServerRig, metadata: Metadata, doubt: str, fenced: bool
+) -> None:
+    await keep_former(rig, metadata, fenced=fenced)
+    if doubt == "no token":
+        metadata.life = NO_LIFE
+    elif doubt == "closed":
+        metadata.open.clear()
+        metadata.closed.add(YOUNGER)
+    else:
+        metadata.ensembles = {0: ("b2",), 1: ("b1",)}
     (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
     assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
-    rig.ledgers.forget(YOUNGER, False)
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("came", ["fence", "copy", "next life"])
+async def test_ledger_that_was_touched_since_the_question_began_is_asked_about_again(
+    rig: ServerRig, metadata: Metadata, came: str
+) -> None:
+    """A fence and a copy may be of the living ledger, whose metadata are as old as the answer."""
+    await keep_former(rig, metadata)
+    metadata.asked.clear()
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(YOUNGER, 0), life=NOW))
+    await until(lambda: metadata.asked)
+    if came == "fence":
+        await ask(rig, v3_fence(YOUNGER))
+        metadata.open.clear()
+        metadata.closed.add(YOUNGER)
+    elif came == "copy":
+        await ask(rig, v3_add(entry(YOUNGER, 5), recovery=True))
+        metadata.ensembles = {0: ("b2",), 6: ("b1",)}
+    else:
+        rig.ledgers.states[YOUNGER].life = life_of(3)
+        metadata.life = life_of(3)
+    metadata.answers.set()
+    (refused,) = await answers(rig, transport, 1)
+    assert v3_status(refused) == (V3Status.EFENCED if came == "next life" else V3Status.EUNKNOWNLEDGERSTATE)
+    assert list(rig.storage.entry_ids(YOUNGER))[:3] == [0, 1, 2]
+    assert metadata.asked == [YOUNGER] * 2
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_fence_of_a_former_ledger_that_was_collected_is_not_the_next_ones(
+    rig: ServerRig, metadata: Metadata, is_open: bool
+) -> None:
+    await keep_former(rig, metadata, fenced=True)
     rig.storage.delete_ledger(YOUNGER)
-    (taken,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
-    assert v3_status(taken) == V3Status.EOK
+    if not is_open:
+        metadata.open.clear()
+        metadata.closed.add(YOUNGER)
+    (added,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
+    (late,) = await ask(rig, v3_add(entry(YOUNGER, 1)))
+    assert v3_status(added) == (V3Status.EOK if is_open else V3Status.EFENCED)
+    assert v3_status(late) == V3Status.EFENCED
 
 
 async def test_copies_come_in_whatever_the_life(rig: ServerRig, metadata: Metadata) -> None:

@@ -7,6 +7,7 @@ import pytest
 from bookie_pod.storage.index.index_file import decode_header, encode_header
 from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, LedgerRecords, decode, encode
 from bookie_pod.storage.log_ids import MAX_LOG_ID, is_before
+from bookie_protocol.keys import NO_LIFE, life_of
 
 KEY = bytes(range(20))
 NEWEST = (1 << 32) - 1
@@ -115,19 +116,28 @@ def test_the_dead_whose_logs_take_no_entries_any_more_are_forgotten() -> None:
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize("lac", [None, bytes(36)])
 @pytest.mark.parametrize("key", [b"", KEY, bytes(200)])
-def test_both_formats_hold_it(key: bytes, lac: bytes | None, fenced: bool, first_log: int) -> None:
-    record = LedgerRecord(key, fenced, False, lac, first_log)
-    assert (decode(encode(record)), decode(encode(record)).first_log) == (record, first_log)
+@pytest.mark.parametrize("life", [NO_LIFE, life_of(1), life_of(-1)], ids=["none", "1", "-1"])
+def test_both_formats_hold_it(key: bytes, lac: bytes | None, fenced: bool, first_log: int, life: bytes) -> None:
+    record = LedgerRecord(key, fenced, False, lac, first_log, life)
+    stored = decode(encode(record))
+    assert (stored, stored.first_log, stored.life) == (record, first_log, life)
     decoded = decode_header(encode_header(record))
     assert decoded is not None
-    assert (decoded[1], decoded[1].first_log) == (record, first_log)
+    assert (decoded[1], decoded[1].first_log, decoded[1].life) == (record, first_log, life)
 
 
 def test_a_header_that_has_no_room_for_it_says_any_log() -> None:
-    record = LedgerRecord(bytes(range(245)) * 2, first_log=17)
+    record = LedgerRecord(bytes(range(245)) * 2, first_log=17, life=life_of(1))
     decoded = decode_header(encode_header(record))
     assert decoded is not None
-    assert (decoded[1], decoded[1].first_log) == (record, 0)
+    assert (decoded[1], decoded[1].first_log, decoded[1].life) == (record, 0, NO_LIFE)
+
+
+def test_a_header_that_has_no_room_for_a_life_says_the_first_log() -> None:
+    record = LedgerRecord(KEY, explicit_lac=bytes(456), first_log=17, life=life_of(1))
+    decoded = decode_header(encode_header(record))
+    assert decoded is not None
+    assert (decoded[1], decoded[1].first_log, decoded[1].life) == (record, 17, NO_LIFE)
 
 
 @pytest.mark.parametrize(

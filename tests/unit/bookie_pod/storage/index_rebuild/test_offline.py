@@ -30,6 +30,7 @@ from bookie_pod.storage.journal.format import deletion_record, entry_record, fen
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_pod.storage.log_ids import MAX_LOG_ID
 from bookie_protocol.errors import InvalidConfiguration, ResourcesShort, StorageFault
+from bookie_protocol.keys import NO_LIFE, life_of
 from tests.support.storage_engine import KEY, entry, put
 from tests.support.stored_disks import contents, golden_disk, open_engine_on, write_disk
 
@@ -281,7 +282,7 @@ def test_what_journals_say_before_a_deletion_is_of_an_earlier_life(tmp_path: Pat
     store.close()
     records = [each for ledger_id in range(1, 7) for each in (key_record(ledger_id, KEY), fence_record(ledger_id))]
     records += [deletion_record(ledger_id, 5) for ledger_id in range(1, 7)]
-    records += [key_record(ledger_id, later) for ledger_id in (2, 3)]
+    records += [key_record(ledger_id, later, life_of(ledger_id)) for ledger_id in (2, 3)]
     report = _rebuild_ledgers(layout, _journal(tmp_path, *records))
     lost = old == "without its end"
     expected = {
@@ -293,6 +294,8 @@ def test_what_journals_say_before_a_deletion_is_of_an_earlier_life(tmp_path: Pat
         6: LedgerRecord(later, fenced=lost, limbo=lost),
     }
     assert _records(layout) == expected
+    lives = [record.life for record in _records(layout).values() if record]
+    assert lives == [NO_LIFE, life_of(2), life_of(3), NO_LIFE, NO_LIFE, NO_LIFE]
     first_logs = [record.first_log for record in _records(layout).values() if record]
     assert first_logs == [5, 5 if lost else 3, 5, 0, 0, 4]
     assert (report.kept, report.from_journals, report.from_entries, report.without_key) == (5 - lost, 1 + lost, 0, 0)

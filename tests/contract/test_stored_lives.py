@@ -1,0 +1,95 @@
+"""The life of a ledger is in its record, whatever the engine: it outlives a flush, a crash before one, and changes of
+what else the record says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.node.recovery import ReplayIntoStorage
+from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.journal.format import RecordKind, kind_of, life_behind_key, tail_of_special_record
+from bookie_protocol.errors import LedgerFenced
+from bookie_protocol.keys import NO_LIFE, life_of
+from tests.support.memtable_engine import Checkpoints, MemTableBookie
+from tests.support.server_rig import HeldJournal
+from tests.support.storage_engine import KEY, MemoryBookie, entry
+
+LIFE = life_of(-7)
+Bookie = MemoryBookie | MemTableBookie
+
+
+@pytest.fixture(params=["db", "interleaved", "sorted"])
+def bookie(request: pytest.FixtureRequest) -> Bookie:
+    return MemoryBookie() if request.param == "db" else MemTableBookie(request.param)
+
+
+def _open(bookie: Bookie, replayed: Callable[[LedgerStorage], None] = lambda storage: None) -> LedgerStorage:
+    storage = bookie.open()
+    replayed(storage)
+    storage.start(Checkpoints())
+    return storage
+
+
+def _life(storage: LedgerStorage) -> bytes:
+    record = storage.ledger(7)
+    return NO_LIFE if record is None else record.life
+
+
+def test_life_outlives_a_restart_and_other_changes(bookie: Bookie) -> None:
+    storage = _open(bookie)
+    storage.set_ledger(7, LedgerRecord(KEY, life=LIFE))
+    storage.flush()
+    storage.close()
+    storage = _open(bookie)
+    assert _life(storage) == LIFE
+    record = storage.ledger(7)
+    assert record is not None
+    storage.set_ledger(7, replace(record, fenced=True, explicit_lac=bytes(36)))
+    storage.flush()
+    storage.close()
+    storage = _open(bookie)
+    assert _life(storage) == LIFE
+    storage.delete_ledger(7)
+    storage.set_master_key(7, KEY)
+    assert _life(storage) == NO_LIFE
+    storage.close()
+
+
+@pytest.mark.parametrize("began", ["writer", "recovery"])
+def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str) -> None:
+    storage, journal = _open(bookie), HeldJournal()
+    operations = LedgerOperations(Ledgers(storage, 1), [journal])
+    lanes = operations.lanes()
+
+    def add(entry_id: int, life: bytes, *, recovery: bool = False) -> None:
+        operations.add(lanes, 7, entry_id, -1, KEY, entry(7, entry_id), recovery=recovery, life=life)
+        operations.submit(lanes[0], 1, lambda error: None)
+
+    if began == "recovery":
+        add(0, NO_LIFE, recovery=True)
+    add(1, LIFE)
+    storage.close()
+
+    def replay(again: LedgerStorage) -> None:
+        sink = ReplayIntoStorage(again)
+        for body in (body for batch in journal.batches for body in batch.pieces[1::2]):
+            kind = kind_of(int.from_bytes(body[8:16], signed=True))
+            if kind is RecordKind.KEY:
+                sink.on_key(7, tail_of_special_record(body), life_behind_key(body))
+            else:
+                assert kind is RecordKind.ENTRY
+                sink.on_entry(7, int.from_bytes(body[8:16]), body)
+
+    storage = _open(bookie, replay)
+    assert _life(storage) == LIFE
+    with pytest.raises(LedgerFenced):
+        LedgerOperations(Ledgers(storage, 1), [journal]).add(
+            operations.lanes(), 7, 2, -1, KEY, entry(7, 2), recovery=False
+        )
+    storage.close()
