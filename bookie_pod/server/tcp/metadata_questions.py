@@ -11,8 +11,8 @@ before, or have one again: what a writer sent may be on its way for long, and ar
 another one has the id and the password.
 
     still open                     goes on: its fence would come here, as to every bookie of the last ensemble
-    still open, and of this life   goes on likewise. A ledger of another life that is stored here is deleted first, if it
-                                   is certainly dead (`_other_life`), and its fence does not count
+    still open, and of this life   goes on likewise. A ledger of another life that is stored here is deleted first, if
+                                   it is certainly dead (`_other_life`), and its fence does not count
     being recovered, or closed     goes on if it is no older ledger: fences are known here. Otherwise as if it was gone
     gone, or of another life       an ordinary add gets LedgerFenced, an explicit LAC NoSuchLedger; a copy, or the add
                                    of a recovery, makes the ledger fenced
