@@ -2,7 +2,8 @@
 
 Invariants
 - A session ends when its lease was not renewed for its time-out, or when its client says so; its ephemeral
-  nodes go in the same write. A heartbeat that was answered OK keeps it for a whole time-out.
+  nodes go in the same write, or, of more than `store.SESSION_STEP`, in several. A heartbeat that was answered OK keeps
+  it for a whole time-out.
 - Time in which the owner itself did not run (a paused process, a machine that was moved) counts against no session.
 - Sessions outlive the owner: after a restart each gets its full time-out once more. But those of the former owner's own
   process, and of processes of this machine that are certainly gone, end with the open: no client has to wait for the
@@ -237,12 +238,16 @@ class EmbeddedOwner:
             return None
         # Its lease is gone, so no later pass would try again: a caller that gives up must not end this. It comes first:
         # a client that hears of the end finds the nodes gone.
-        ending = self._loop.create_task(self._thread.post(lambda store: store.end_session(session_id)))
+        ending = self._loop.create_task(self._end_in_steps(session_id))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         self._watches.remove_all(session_id, lease.watches)
         lease.end()
         return ending
+
+    async def _end_in_steps(self, session_id: int) -> None:
+        while not await self._thread.post(lambda store: store.end_session(session_id)):
+            pass  # others have their turns between two
 
     async def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
         """Fired watches, at first all of them; ends with the session, or when another stream of it begins."""
@@ -337,7 +342,8 @@ def _open(folder: str, make_store: bool, keep_notices: bool) -> tuple[NodeStore,
         standing = []
         for record in store.sessions():
             if record.local or is_gone(record.process):
-                store.end_session(record.session_id)
+                while not store.end_session(record.session_id):
+                    pass
             else:
                 standing.append(record)
         store.sync()

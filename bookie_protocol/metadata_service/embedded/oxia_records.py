@@ -8,6 +8,8 @@ Invariants
 - Numbers of sequential nodes, and the modifications that a put makes, never meet below one node: Pulsar takes ids of
   ledgers from the one, and our own clients from the other.
 - A range is deleted in steps, each of which is durable by itself. The notification comes with the last one.
+- A run looks at few rows (`oxia_scan.Budget`). Lists, comparisons and deletions of ranges that want more go on in later
+  ones, from the place that the one before returned: so they see changes that come meanwhile.
 
 Threads: one thread at a time (`commits.StoreThread`).
 """
@@ -17,7 +19,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Final
 
 from bookie_protocol.errors import BadRequest
@@ -30,8 +31,22 @@ from bookie_protocol.metadata_service.embedded.oxia_extras import (
     index_row,
     index_value,
 )
-from bookie_protocol.metadata_service.embedded.oxia_scan import after, ascending, descending
-from bookie_protocol.metadata_service.embedded.records import NodeRecord, SessionRecord, path_of, session_row
+from bookie_protocol.metadata_service.embedded.oxia_scan import (
+    ROWS,
+    Budget,
+    Rest,
+    Unfinished,
+    after,
+    ascending,
+    descending,
+)
+from bookie_protocol.metadata_service.embedded.records import (
+    NodeRecord,
+    SessionRecord,
+    children_rows,
+    path_of,
+    session_row,
+)
 from bookie_protocol.metadata_service.embedded.staging import Staged
 from bookie_protocol.metadata_service.embedded.store import NodeStore
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
@@ -46,8 +61,6 @@ MAX_IDENTITY: Final = 512
 MAX_OPERATIONS: Final = 10_000
 """Puts and deletes of a request, at most; and gets."""
 MAX_RANGES: Final = 100
-RANGE_STEP: Final = 1_000
-PAGE_KEYS: Final = 10_000
 PAGE_BYTES: Final = 1 << 20
 GETS_AT_ONCE: Final = 100
 _MAX_SEQUENCE: Final = 2**64 - 1
@@ -162,21 +175,25 @@ def _delete(staged: Staged, delete: oxia.DeleteRequest) -> oxia.Status:
     return oxia.OK
 
 
-def delete_range(store: NodeStore, request: oxia.DeleteRangeRequest) -> bool:
-    """Delete the first records of a range, and return whether that was all."""
+def delete_range(store: NodeStore, request: oxia.DeleteRangeRequest, start: Rest | None) -> Rest | None:
+    """Delete the first records of a range, from `start` or, with None, its beginning, and return where the rest begins;
+    None: that was all."""
     staged = store.stage()
     end = keys.bound(request.end_exclusive) if request.end_exclusive else None
-    found = ascending(store, keys.bound(request.start_inclusive), end)
-    for key, _ in islice(found, RANGE_STEP):
-        staged.remove(path_of(key))
-    is_all = next(found, None) is None
+    begin = start if isinstance(start, tuple) else keys.bound(request.start_inclusive)
+    rest: Rest | None = None
+    try:
+        for key, _ in ascending(store, begin, end, Budget()):
+            staged.remove(path_of(key))
+    except Unfinished as left:
+        rest = left.rest
     staged.notices.clear()
-    if is_all:
+    if rest is None:
         staged.notices[request.start_inclusive] = oxia.Notification(
             type=oxia.KEY_RANGE_DELETED, key_range_last=request.end_exclusive
         )
     store.commit(staged)
-    return is_all
+    return rest
 
 
 def _next_in_sequence(store: NodeStore, staged: Staged, put: oxia.PutRequest) -> str:
@@ -194,8 +211,22 @@ def _next_in_sequence(store: NodeStore, staged: Staged, put: oxia.PutRequest) ->
 
 
 def _last_in_sequence(store: NodeStore, prefix: str) -> str | None:
-    found = next(descending(store, keys.place(f"{prefix}-{_MAX_SEQUENCE:020d}")), None)
-    return found[0] if found is not None and found[0].startswith(f"{prefix}-") else None
+    """Return the highest key of a sequence, of which no other names are looked at. Raises `BadRequest`."""
+    above, slash, name = prefix.rpartition("/")
+    rows = children_rows(path_of(above) if slash else None)
+    first = f"{name}-".encode()
+    budget = Budget()
+    for row, raw in store.rows(rows, f"{name}-{_MAX_SEQUENCE:020d}".encode(), backwards=True):
+        found = row[len(rows) :]
+        if not found.startswith(first):
+            return None
+        if not NodeRecord.decode(raw).is_implied:
+            return above + slash + found.decode()
+        try:
+            budget.spend(found)
+        except Unfinished:
+            raise BadRequest(f"the sequence {prefix!r} has more than {ROWS} keys that only lead to others") from None
+    return None
 
 
 def last_in_sequence(store: NodeStore, prefix: str) -> str | None:
@@ -217,15 +248,23 @@ def check_read(request: oxia.ReadRequest) -> None:
         )
 
 
-def gets(store: NodeStore, requests: Sequence[oxia.GetRequest]) -> list[oxia.GetResponse]:
-    """Return the answers to the first requests: at least one, and as many as make a page."""
-    answers, nbytes = [], 0
+def gets(
+    store: NodeStore, requests: Sequence[oxia.GetRequest], start: Rest | None
+) -> tuple[list[oxia.GetResponse], Rest | None]:
+    """Return the answers to the first requests, as many as make a page, and where the search for the next one goes on;
+    None: at its beginning, as for the first one without a `start`."""
+    answers: list[oxia.GetResponse] = []
+    nbytes, budget = 0, Budget()
     for request in requests[:GETS_AT_ONCE]:
-        answers.append(answer := get(store, request))
+        try:
+            answers.append(answer := get(store, request, budget, start))
+        except Unfinished as left:
+            return answers, left.rest
+        start = None
         nbytes += len(answer.value)
         if nbytes > PAGE_BYTES:
             break
-    return answers
+    return answers, None
 
 
 class Page:
@@ -234,41 +273,46 @@ class Page:
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.records: list[oxia.GetResponse] = []
-        self.rest: keys.Place | bytes | None = None
+        self.rest: Rest | None = None
 
 
-def page(store: NodeStore, asked: oxia.ListRequest | oxia.RangeScanRequest, start: keys.Place | bytes | None) -> Page:
-    """Return a page of a range. `start` is where the rest began; None: at the beginning."""
+def page(store: NodeStore, asked: oxia.ListRequest | oxia.RangeScanRequest, start: Rest | None) -> Page:
+    """Return a page of a range, which may be empty although there is a rest. `start` is where the rest began; None: at
+    the beginning."""
     made, nbytes = Page(), 0
     with_records = isinstance(asked, oxia.RangeScanRequest)
-    for rest, key, record in _found(store, asked, start):
-        nbytes += len(key)
-        if with_records:
-            made.records.append(response(store, key, record, include_value=True))
-            nbytes += len(record.data)
-        else:
-            made.keys.append(key)
-        if nbytes > PAGE_BYTES or len(made.records) + len(made.keys) >= PAGE_KEYS:
-            made.rest = rest
-            break
+    try:
+        for rest, key, record in _found(store, asked, start, Budget()):
+            nbytes += len(key)
+            if with_records:
+                made.records.append(response(store, key, record, include_value=True))
+                nbytes += len(record.data)
+            else:
+                made.keys.append(key)
+            if nbytes > PAGE_BYTES:
+                made.rest = rest
+                break
+    except Unfinished as left:
+        made.rest = left.rest
     return made
 
 
 def _found(
-    store: NodeStore, asked: oxia.ListRequest | oxia.RangeScanRequest, start: keys.Place | bytes | None
-) -> Iterator[tuple[keys.Place | bytes, str, NodeRecord]]:
+    store: NodeStore, asked: oxia.ListRequest | oxia.RangeScanRequest, start: Rest | None, budget: Budget
+) -> Iterator[tuple[Rest, str, NodeRecord]]:
     if asked.HasField("secondary_index_name"):
         first = start if isinstance(start, bytes) else keys.packed(keys.bound(asked.start_inclusive))
-        yield from indexed(store, asked.secondary_index_name, first, asked.end_exclusive)
+        yield from indexed(store, asked.secondary_index_name, first, asked.end_exclusive, budget)
         return
     end = keys.bound(asked.end_exclusive) if asked.end_exclusive else None
     begin = start if isinstance(start, tuple) else keys.bound(asked.start_inclusive)
-    for key, record in ascending(store, begin, end):
+    for key, record in ascending(store, begin, end, budget):
         yield after(key), key, record
 
 
-def get(store: NodeStore, request: oxia.GetRequest) -> oxia.GetResponse:
-    found, secondary = _find(store, request)
+def get(store: NodeStore, request: oxia.GetRequest, budget: Budget, start: Rest | None = None) -> oxia.GetResponse:
+    """Return the answer. `Unfinished`: the search goes on in another run, from the `start` that this names."""
+    found, secondary = _find(store, request, budget, start)
     if found is None:
         return oxia.GetResponse(status=oxia.KEY_NOT_FOUND)
     key, record = found
@@ -280,42 +324,56 @@ def get(store: NodeStore, request: oxia.GetRequest) -> oxia.GetResponse:
     return answer
 
 
-def _find(store: NodeStore, request: oxia.GetRequest) -> tuple[tuple[str, NodeRecord] | None, str | None]:
+def _find(
+    store: NodeStore, request: oxia.GetRequest, budget: Budget, start: Rest | None
+) -> tuple[tuple[str, NodeRecord] | None, str | None]:
     if request.HasField("secondary_index_name"):
-        for key, secondary in _candidates(store, request):
+        for key, secondary in _candidates(store, request, budget, start):
             if (record := _real(store, key)) is not None:
                 return (key, record), secondary
         return None, None
     key, kind = request.key, request.comparison_type
-    if kind in (oxia.EQUAL, oxia.FLOOR, oxia.CEILING) and (record := _real(store, key)) is not None:
+    begin = start if isinstance(start, tuple) else None
+    if begin is None and kind in (oxia.EQUAL, oxia.FLOOR, oxia.CEILING) and (record := _real(store, key)) is not None:
         return (key, record), None
+    begin = begin or keys.place(key)
     if kind in (oxia.FLOOR, oxia.LOWER):
-        return next(descending(store, keys.place(key)), None), None
+        return next(descending(store, begin, budget), None), None
     if kind in (oxia.CEILING, oxia.HIGHER):
-        return next((found for found in ascending(store, keys.place(key)) if found[0] != key), None), None
+        return next((found for found in ascending(store, begin, None, budget) if found[0] != key), None), None
     return None, None
 
 
-def _candidates(store: NodeStore, request: oxia.GetRequest) -> Iterator[tuple[str, str]]:
+def _candidates(
+    store: NodeStore, request: oxia.GetRequest, budget: Budget, start: Rest | None
+) -> Iterator[tuple[str, str]]:
     """Yield records with their secondary keys, the best first; the first that exists is the answer."""
     prefix, own = index_prefix(request.secondary_index_name), keys.encoded(request.key)
     kind = request.comparison_type
+    begin = start if isinstance(start, bytes) else None
 
     def entries(start: bytes, *, backwards: bool = False) -> Iterator[tuple[str, str]]:
-        return (decode_index_value(value) for _, value in store.rows(prefix, start, backwards=backwards))
+        for row, value in store.rows(prefix, start, backwards=backwards):
+            yield decode_index_value(value)
+            at = row[len(prefix) :]
+            budget.spend(at if backwards else at + b"\0")
 
-    if kind in (oxia.EQUAL, oxia.FLOOR, oxia.CEILING):
-        for key, secondary in entries(own):
+    # A search that turned back goes on below the key that is asked for.
+    if kind in (oxia.EQUAL, oxia.FLOOR, oxia.CEILING) and (begin is None or begin > own):
+        for key, secondary in entries(begin or own):
             if secondary != request.key and kind != oxia.CEILING:
                 break
             yield key, secondary
+        begin = None
     if kind in (oxia.FLOOR, oxia.LOWER):
-        yield from entries(own, backwards=True)
+        yield from entries(begin or own, backwards=True)
     if kind == oxia.HIGHER:
-        yield from (found for found in entries(own) if found[1] != request.key)
+        yield from (found for found in entries(begin or own) if found[1] != request.key)
 
 
-def indexed(store: NodeStore, index: str, start: bytes, end: str) -> Iterator[tuple[bytes, str, NodeRecord]]:
+def indexed(
+    store: NodeStore, index: str, start: bytes, end: str, budget: Budget
+) -> Iterator[tuple[bytes, str, NodeRecord]]:
     """Yield the records of an index from `start`, an encoded place, up to `end`, each with the place behind it."""
     prefix = index_prefix(index)
     limit = keys.packed(keys.bound(end)) if end else None
@@ -326,6 +384,7 @@ def indexed(store: NodeStore, index: str, start: bytes, end: str) -> Iterator[tu
         key, _ = decode_index_value(value)
         if (record := _real(store, key)) is not None:
             yield at + b"\0", key, record
+        budget.spend(at + b"\0")
 
 
 def response(store: NodeStore, key: str, record: NodeRecord, *, include_value: bool) -> oxia.GetResponse:

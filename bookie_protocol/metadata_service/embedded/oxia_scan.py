@@ -4,40 +4,78 @@ The store has the children of a node side by side, by name. So the keys of one d
 and the order is that of names with a slash behind them, except for the last ones: `ab/x` comes before `a/x`. Only what
 lies between the bounds is looked at.
 
+Invariant: a scan looks at as many rows as its `Budget` has, whether they are records or lead to some, and then ends
+with the place where another one goes on (`Unfinished`). That is beyond the place where it began, so the last one
+comes to the end. A row that is looked at may take some look-ups more, but no more than its key has bytes.
+
 Threads: one thread at a time (`commits.StoreThread`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, pairwise
+from typing import Final, cast
 
 from bookie_protocol.metadata_service.embedded.oxia_keys import MAX_DEPTH, SLASH, Place, key_at, place
 from bookie_protocol.metadata_service.embedded.records import NodeRecord, children_rows, path_of
 from bookie_protocol.metadata_service.embedded.store import NodeStore
 
+ROWS: Final = 1_000
+"""The rows that one run of the store looks at: some tens of milliseconds, in which all other calls wait."""
+Resumed = tuple[int, bytes, bool]
+"""A place, and True if no node was found before it that has as many slashes."""
+Rest = Place | Resumed | bytes
+"""The beginning of the rest of a scan: a place among the keys, or a row of an index."""
 Found = tuple[str, NodeRecord]
 """A record, and its key."""
+_NOTHING: Final = NodeRecord.implied()
 
 
-def ascending(store: NodeStore, start: Place, end: Place | None = None) -> Iterator[Found]:
+class Unfinished(Exception):
+    """The budget of a scan is spent. `rest`: where another one goes on."""
+
+    def __init__(self, rest: Rest) -> None:
+        super().__init__()
+        self.rest = rest
+
+
+class Budget:
+    """The rows that all scans of one run may still look at; `ROWS` at first."""
+
+    def __init__(self, rows: int | None = None) -> None:
+        self._left = ROWS if rows is None else rows
+
+    def spend(self, rest: Rest) -> None:
+        """Count a row that has been dealt with. Raises `Unfinished` if it was the last."""
+        self._left -= 1
+        if self._left <= 0:
+            raise Unfinished(rest)
+
+
+def ascending(store: NodeStore, start: Place | Resumed, end: Place | None, budget: Budget) -> Iterator[Found]:
     """Yield the records from `start` up to `end`, or to the last."""
+    low, is_empty = start[1], start[2] if len(start) == 3 else not start[1]
     for depth in range(start[0], (MAX_DEPTH if end is None else min(MAX_DEPTH, end[0])) + 1):
-        low = start[1] if depth == start[0] else b""
         high = end[1] if end is not None and depth == end[0] else None
-        is_empty = True
-        for key, record in _Level(store, depth).ascending(b"", 0, low, high):
-            is_empty = False
-            if not record.is_implied and key:
-                yield key, record
-        if is_empty and not low and high is None:
+        try:
+            for key, record in _Level(store, depth, budget).ascending(b"", 0, low, high):
+                is_empty = False
+                if not record.is_implied and key:
+                    yield key, record
+        except Unfinished as left:
+            _, coded = cast("Place", left.rest)  # of this level
+            raise Unfinished((depth, coded, is_empty)) from None
+        if is_empty and high is None:
             return  # and nothing is deeper
+        low, is_empty = b"", True
 
 
-def descending(store: NodeStore, end: Place) -> Iterator[Found]:
+def descending(store: NodeStore, end: Place | Resumed, budget: Budget) -> Iterator[Found]:
     """Yield the records below `end`, from the last to the first."""
     for depth in range(min(end[0], MAX_DEPTH), -1, -1):
         high = end[1] if depth == end[0] else None
-        for key, record in _Level(store, depth).descending(b"", 0, high):
+        for key, record in _Level(store, depth, budget).descending(b"", 0, high):
             if not record.is_implied and key:
                 yield key, record
 
@@ -52,9 +90,10 @@ class _Level:
     """The nodes whose keys have so many slashes. `above` is the encoded key of a node with a slash behind it, or empty;
     `low` and `high` are bounds of what comes behind that."""
 
-    def __init__(self, store: NodeStore, depth: int) -> None:
+    def __init__(self, store: NodeStore, depth: int, budget: Budget) -> None:
         self._store = store
         self._depth = depth
+        self._budget = budget
 
     def ascending(self, above: bytes, depth: int, low: bytes, high: bytes | None) -> Iterator[Found]:
         if depth == self._depth:
@@ -62,6 +101,7 @@ class _Level:
                 if high is not None and name >= high:
                     return
                 yield key_at(above + name), record
+                self._spend(above + name + b"\0")
             return
         for name in self._parents(above, low, high):
             coded = name + SLASH
@@ -75,15 +115,14 @@ class _Level:
         if depth == self._depth:
             for name, record in self._rows(above, SLASH if high is None else high, backwards=True):
                 yield key_at(above + name), record
+                self._spend(above + name)
             return
-        own = b"" if high is None else high.partition(SLASH)[0]
-        if high is not None and SLASH in high:  # most are found there
-            yield from self.descending(above + own + SLASH, depth + 1, high[len(own) + 1 :])
-        limit = None if high is None else own + SLASH if SLASH in high else high
-        names = [name for name, record in self._rows(above, b"") if record.children]
-        for name in sorted(names, key=_as_parent, reverse=True):
-            if limit is None or name + SLASH < limit:
-                yield from self.descending(above + name + SLASH, depth + 1, None)
+        own, slash, below = (high or b"").partition(SLASH)
+        if slash:  # most are found there
+            yield from self.descending(above + own + SLASH, depth + 1, below)
+        for name in self._parents_backwards(above, None if high is None else own, with_longer=bool(slash)):
+            yield from self.descending(above + name + SLASH, depth + 1, None)
+            self._spend(above + name + SLASH)
 
     def _parents(self, above: bytes, low: bytes, high: bytes | None) -> Iterator[bytes]:
         """Yield the names of nodes that may have children between the bounds, in the order of these children."""
@@ -96,9 +135,36 @@ class _Level:
         for name, record in self._rows(above, own + SLASH if slash else own):
             while waiting and not name.startswith(waiting[-1]):
                 yield waiting.pop()
+            if high is not None and name > high:
+                break
             if record.children:
                 waiting.append(name)
+            self._spend(above + name + b"\0")
         yield from reversed(waiting)
+
+    def _parents_backwards(self, above: bytes, end: bytes | None, *, with_longer: bool) -> Iterator[bytes]:
+        """Yield the names of nodes that have children, the last children first: those whose children lie before those
+        of `end`, or all. `with_longer`: also those of longer names, which begin with `end`."""
+        start = SLASH if end is None else end + SLASH if with_longer else end
+        before = end
+        rows = self._rows(above, start, backwards=True)
+        for (name, record), (following, _) in pairwise(chain(rows, [(b"", _NOTHING)])):
+            # The children of a name come after those of its longer names, so here before them: when the first of these
+            # is met. A name that `before` begins with was met then.
+            met = -1 if before is None else len(_shared(before, name))
+            for length in range(met + 1, min(len(name) - 1, len(_shared(name, following))) + 1):
+                if self._has_children(above, name[:length]):
+                    yield name[:length]
+            if len(name) > met:
+                if record.children:
+                    yield name
+                else:
+                    self._spend(above + name + SLASH)
+            before = name
+
+    def _has_children(self, above: bytes, name: bytes) -> bool:
+        raw = self._store.row(self._prefix(above) + name)
+        return raw is not None and NodeRecord.decode(raw).children > 0
 
     def _prefixes(self, above: bytes, own: bytes, *, with_own: bool) -> list[bytes]:
         """Return the names of parents that are prefixes of `own`, the shortest first."""
@@ -122,9 +188,8 @@ class _Level:
     def _prefix(self, above: bytes) -> bytes:
         return children_rows(path_of(key_at(above[:-1])) if above else None)
 
-
-def _as_parent(name: bytes) -> bytes:
-    return name + SLASH
+    def _spend(self, rest: bytes) -> None:
+        self._budget.spend((self._depth, rest))
 
 
 def _shared(one: bytes, other: bytes) -> bytes:

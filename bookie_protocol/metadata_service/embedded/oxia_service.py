@@ -28,6 +28,7 @@ from bookie_protocol.metadata_service.embedded import oxia_records as records
 from bookie_protocol.metadata_service.embedded.notices import SHARD
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.oxia_keys import MAX_KEY_BYTES
+from bookie_protocol.metadata_service.embedded.oxia_scan import Rest
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
 from bookie_protocol.metadata_service.oxia.wire import (
     CALLS,
@@ -174,8 +175,9 @@ class OxiaService:
         records.check_write(asked)
         answer = await self._owner.run(lambda store: records.write(store, asked))
         for part in asked.delete_ranges:
-            while not await self._owner.run(partial(records.delete_range, request=part), lists=True):
-                pass
+            rest = await self._owner.run(partial(records.delete_range, request=part, start=None), lists=True)
+            while rest is not None:
+                rest = await self._owner.run(partial(records.delete_range, request=part, start=rest), lists=True)
             answer.delete_ranges.add(status=oxia.OK)
         return answer
 
@@ -184,11 +186,12 @@ class OxiaService:
     async def _read(self, asked: oxia.ReadRequest, _: grpc.aio.ServicerContext) -> AsyncIterator[oxia.ReadResponse]:
         _check_shard(asked.shard if asked.HasField("shard") else None)
         records.check_read(asked)
-        left = list(asked.gets)
+        left, rest = list(asked.gets), None
         while left:
-            answers = await self._owner.run(lambda store: records.gets(store, left))
-            yield oxia.ReadResponse(gets=answers)
-            del left[: len(answers)]
+            answers, rest = await self._owner.run(partial(records.gets, requests=left, start=rest))
+            if answers:
+                yield oxia.ReadResponse(gets=answers)
+                del left[: len(answers)]
 
     async def _list(self, asked: oxia.ListRequest, _: grpc.aio.ServicerContext) -> AsyncIterator[oxia.ListResponse]:
         async for page in self._pages(asked):
@@ -203,13 +206,15 @@ class OxiaService:
     async def _pages(self, asked: oxia.ListRequest | oxia.RangeScanRequest) -> AsyncIterator[records.Page]:
         _check_shard(asked.shard if asked.HasField("shard") else None)
         records.check_range(asked.start_inclusive, asked.end_exclusive)
-        page = await self._owner.run(lambda store: records.page(store, asked, None), lists=True)
-        while page.keys or page.records:
-            yield page
-            if (rest := page.rest) is None:
-                return
-            del page
+        rest: Rest | None = None
+        while True:
             page = await self._owner.run(partial(records.page, asked=asked, start=rest), lists=True)
+            rest = page.rest
+            if page.keys or page.records:
+                yield page
+            del page
+            if rest is None:
+                return
 
     # --- streams of changes -------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final, TypeVar
 
 from rocksdict import AccessType, Options, Rdict, WriteBatch
@@ -69,6 +70,8 @@ _OURS: Final = re.compile(
 )
 """RocksDB and we make these in its folder, also when its first start is interrupted; a new volume has the last one. Who
 runs the store holds room for a start on a full disk there."""
+SESSION_STEP: Final = 1_000
+"""The ephemeral nodes that go in one write when their session ends."""
 TABLE_BYTES: Final = 16 << 20
 """Bytes of a memory table that is written out, which takes a tenth of a second or two."""
 T = TypeVar("T")
@@ -250,14 +253,22 @@ class NodeStore:
         self._write(batch)
         return session
 
-    def end_session(self, session_id: int) -> None:
-        """Delete the session and its ephemeral nodes."""
-        staged = self.stage()
+    def end_session(self, session_id: int) -> bool:
+        """Delete the first ephemeral nodes of a session, and with the last of them the session. Return True if that was
+        all. From the first step on the session counts as ended, also after another open."""
+        staged, row = self.stage(), session_row(session_id)
         prefix = owner_row(session_id, "")
-        for key in self._keys(prefix):
+        nodes = self._keys(prefix)
+        for key in islice(nodes, SESSION_STEP):
             staged.remove(key[len(prefix) :].decode())
-        staged.rows[session_row(session_id)] = None
+        is_all = next(nodes, None) is None
+        if is_all:
+            staged.rows[row] = None
+        elif (raw := self.row(row)) is not None:
+            ending = replace(SessionRecord.decode(session_id, raw), local=True, process="")
+            staged.rows[row] = ending.encode()
         self.commit(staged)
+        return is_all
 
     def stage(self) -> Staged:
         return Staged(self.row)
@@ -273,10 +284,10 @@ class NodeStore:
         batches: list[tuple[int, bytes]] = []
         if self.notices is not None and staged.notices:
             batches, gone = self.notices.append(staged.notices)
-            for row in gone:
-                batch.delete(row)
             for offset, value in batches:
                 batch.put(notice_row(offset), value)
+            for row in gone:  # some of these batches, if they are more than is kept
+                batch.delete(row)
         self._write(batch)
         self._news.changes |= staged.changes
         self._news.batches += batches

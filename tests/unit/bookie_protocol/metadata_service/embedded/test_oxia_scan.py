@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.embedded import oxia_keys as keys
 from bookie_protocol.metadata_service.embedded import oxia_records as records
-from bookie_protocol.metadata_service.embedded.oxia_scan import after, ascending, descending
+from bookie_protocol.metadata_service.embedded import oxia_scan
+from bookie_protocol.metadata_service.embedded.oxia_scan import Budget, Found, Unfinished, after, ascending, descending
 from bookie_protocol.metadata_service.embedded.records import key_of, node_row, path_of
 from bookie_protocol.metadata_service.embedded.store import NodeStore
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
@@ -37,17 +41,41 @@ def delete(store: NodeStore, *names: str) -> None:
     assert [each.status for each in answer.deletes] == [oxia.OK] * len(names)
 
 
-def listed(store: NodeStore, start: str = "", end: str = "") -> list[str]:
-    return [key for key, _ in ascending(store, keys.bound(start), keys.bound(end) if end else None)]
+def up(store: NodeStore, start: keys.Place, end: keys.Place | None = None, rows: int = 1000) -> list[str]:
+    """All of the scan, of which each run looks at so many rows."""
+    return whole(lambda rest: ascending(store, rest, end, Budget(rows)), start, 1)
+
+
+def down(store: NodeStore, end: keys.Place, rows: int = 1000) -> list[str]:
+    return whole(lambda rest: descending(store, rest, Budget(rows)), end, -1)
+
+
+def whole(scan: Callable[[Any], Iterator[Found]], start: keys.Place, way: int) -> list[str]:
+    found: list[str] = []
+    places: list[Any] = [start]
+    while True:
+        try:
+            found.extend(key for key, _ in scan(places[-1]))
+        except Unfinished as left:
+            places.append(left.rest)
+        else:
+            assert places == sorted(set(places))[::way], "each goes on beyond the one before"
+            return found
+
+
+def listed(store: NodeStore, start: str = "", end: str = "", rows: int = 1000) -> list[str]:
+    return up(store, keys.bound(start), keys.bound(end) if end else None, rows)
 
 
 def all_rows(store: NodeStore) -> dict[bytes, bytes]:
     return dict(store.rows(b"n"))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(KEYS, ANY_KEY, ANY_KEY, st.randoms())
-def test_scans_are_those_of_a_sorted_list(store: NodeStore, names: list[str], start: str, end: str, random) -> None:
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(KEYS, ANY_KEY, ANY_KEY, st.integers(1, 9), st.randoms())
+def test_scans_are_those_of_a_sorted_list(
+    store: NodeStore, names: list[str], start: str, end: str, rows: int, random: Random
+) -> None:
     # All is drawn before the first write: an example that Hypothesis gives up leaves nothing in the store.
     gone = random.sample(names, len(names))
     empty = all_rows(store)
@@ -57,10 +85,12 @@ def test_scans_are_those_of_a_sorted_list(store: NodeStore, names: list[str], st
     low, high = keys.packed(keys.bound(start)), keys.packed(keys.bound(end))
     between = [key for key in ordered if low <= keys.encoded(key) and (not end or keys.encoded(key) < high)]
     assert listed(store, start, end) == between
+    assert listed(store, start, end, rows) == between
     below = [key for key in ordered if keys.encoded(key) < keys.packed(keys.place(end))]
-    assert [key for key, _ in descending(store, keys.place(end))] == below[::-1]
+    assert down(store, keys.place(end)) == below[::-1]
+    assert down(store, keys.place(end), rows) == below[::-1]
     for place, key in enumerate(ordered):
-        assert [name for name, _ in ascending(store, after(key))] == ordered[place + 1 :]
+        assert up(store, after(key)) == ordered[place + 1 :]
     for name in gone:
         delete(store, name)
     assert listed(store) == []
@@ -85,3 +115,134 @@ def test_paths_and_rows_of_keys_differ() -> None:
     assert len({node_row(path_of(name)) for name in names}) == len(names)
     assert [key_of(path_of(name)) for name in names] == names
     assert path_of("/a/b") == "/a/b"
+
+
+def runs(store: NodeStore, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[Any]:
+    """The results of a call that is repeated with what it returned last as its start, until that is None. No run reads
+    many more rows than its budget has."""
+    rows, results, start = store.rows, [], None
+    read = 0
+
+    def counted(*arguments: Any, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        nonlocal read
+        for each in rows(*arguments, **options):
+            read += 1
+            yield each
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "rows", counted)
+        while True:
+            read = 0
+            result, start = call(start)
+            results.append(result)
+            assert read <= 3 * oxia_scan.ROWS
+            if start is None:
+                return results
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oxia_scan, "ROWS", 20)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("kind", [oxia.FLOOR, oxia.LOWER, oxia.CEILING, oxia.HIGHER])
+@pytest.mark.parametrize("end", ["/a/x", "/a/500/x", "/z"])
+def test_no_run_of_comparisons_looks_at_many_rows(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch, kind: Any, end: str
+) -> None:
+    """Nodes that only lead to others are looked at as well."""
+    put(store, "/0", *(f"/a/{number}/x/y" for number in range(300)), "/b/b/b/b/b/b")
+    asked = [oxia.GetRequest(key=end, comparison_type=kind)] * 5
+    answers = runs(store, monkeypatch, lambda start: records.gets(store, asked[:1], start))
+    is_next_to_it = end == "/z" and kind in (oxia.FLOOR, oxia.LOWER)
+    assert is_next_to_it or len(answers) > 3
+    (answer,) = (each for found in answers for each in found)
+    ordered = sorted(["/0", *(f"/a/{number}/x/y" for number in range(300)), "/b/b/b/b/b/b"], key=keys.encoded)
+    lower = [key for key in ordered if keys.encoded(key) < keys.encoded(end)]
+    higher = [key for key in ordered if keys.encoded(key) > keys.encoded(end)]
+    assert answer.key == (lower[-1] if kind in (oxia.FLOOR, oxia.LOWER) else higher[0])
+    given: list[oxia.GetResponse] = []
+
+    def several(start: Any) -> Any:
+        found, rest = records.gets(store, asked[len(given) :], start)
+        given.extend(found)
+        return found, rest if len(given) < 5 and rest is not None else None if len(given) == 5 else ()
+
+    runs(store, monkeypatch, several)
+    assert given == [answer] * 5
+
+
+@pytest.mark.usefixtures("few")
+def test_no_run_of_a_list_or_of_deletions_looks_at_many_rows(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, *(f"/a/{number:03d}/x" for number in range(300)), "/a/150")
+    asked = oxia.ListRequest(start_inclusive="/a/", end_exclusive="/a//")
+
+    def page(start: Any) -> Any:
+        made = records.page(store, asked, start)
+        return made.keys, made.rest
+
+    assert [key for made in runs(store, monkeypatch, page) for key in made] == ["/a/150"]
+    asked = oxia.ListRequest()
+    made = runs(store, monkeypatch, page)
+    assert sum(map(len, made)) == 301
+    assert len(made) < 150, "each depth takes its own, and those that nothing has take none"
+    part = oxia.DeleteRangeRequest(start_inclusive="/a/", end_exclusive="/a//")
+    runs(store, monkeypatch, lambda start: (None, records.delete_range(store, part, start)))
+    assert len(listed(store)) == 300
+    everything = oxia.DeleteRangeRequest(start_inclusive="", end_exclusive="")
+    runs(store, monkeypatch, lambda start: (None, records.delete_range(store, everything, start)))
+    assert listed(store) == []
+
+
+@pytest.mark.usefixtures("few")
+def test_no_run_of_a_search_in_an_index_looks_at_many_rows(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at those of one secondary key, nor at those of records that are gone, which older releases leave."""
+    for number in range(100):
+        entry = oxia.SecondaryIndex(index_name="i", secondary_key="5")
+        request = oxia.PutRequest(key=f"/{number:03d}", secondary_indexes=[entry])
+        records.write(store, oxia.WriteRequest(puts=[request]))
+    for key, secondary in (("/low", "2"), ("/high", "7")):
+        entry = oxia.SecondaryIndex(index_name="i", secondary_key=secondary)
+        records.write(store, oxia.WriteRequest(puts=[oxia.PutRequest(key=key, secondary_indexes=[entry])]))
+
+    def found(key: str, kind: Any) -> str:
+        asked = [oxia.GetRequest(key=key, comparison_type=kind, secondary_index_name="i")]
+        answers = runs(store, monkeypatch, lambda start: records.gets(store, asked, start))
+        (answer,) = (each for found in answers for each in found)
+        return str(answer.key)
+
+    assert found("5", oxia.HIGHER) == "/high"
+    monkeypatch.setattr(
+        records, "_real", lambda store, key, real=records._real: real(store, key) if key > "/a" else None
+    )
+    assert found("5", oxia.FLOOR) == found("6", oxia.LOWER) == "/low"
+    assert found("5", oxia.CEILING) == found("3", oxia.HIGHER) == "/high"
+    assert found("5", oxia.EQUAL) == ""
+    listing = oxia.ListRequest(secondary_index_name="i")
+
+    def page(start: Any) -> Any:
+        made = records.page(store, listing, start)
+        return made.keys, made.rest
+
+    assert [key for made in runs(store, monkeypatch, page) for key in made] == ["/low", "/high"]
+
+
+@pytest.mark.usefixtures("few")
+def test_the_last_of_a_sequence_is_looked_for_beside_it_alone(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, *(f"/a/{number}/x" for number in range(300)))
+    put(store, "/a/s-00000000000000000005", "/a/s-00000000000000000007/x", "/a/s-x")
+
+    def last(prefix: str) -> str | None:
+        (found,) = runs(store, monkeypatch, lambda start: (records.last_in_sequence(store, prefix), None))
+        assert found is None or isinstance(found, str)
+        return found
+
+    assert last("/a/s") == "/a/s-00000000000000000005"
+    assert last("/a/t") is None
+    assert last("x") is None
+    put(store, *(f"/b/s-{number:03d}/x" for number in range(100)))
+    with pytest.raises(BadRequest):
+        last("/b/s")

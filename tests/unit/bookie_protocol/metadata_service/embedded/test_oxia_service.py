@@ -13,8 +13,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
 from bookie_protocol.errors import MetadataNotFound
-from bookie_protocol.metadata_service.embedded import notices
-from bookie_protocol.metadata_service.embedded import oxia_records as records
+from bookie_protocol.metadata_service.embedded import notices, oxia_scan
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.oxia_service import OxiaServing
@@ -166,8 +165,7 @@ async def test_comparisons(client: OxiaCalls) -> None:
 
 
 async def test_ranges(client: OxiaCalls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "PAGE_KEYS", 3)
-    monkeypatch.setattr(records, "RANGE_STEP", 3)
+    monkeypatch.setattr(oxia_scan, "ROWS", 3)
     names = [f"/p/{number:02d}" for number in range(10)]
     await client.write(oxia.WriteRequest(puts=[oxia.PutRequest(key=name, value=name.encode()) for name in names]))
     await client.put("/p/05/below")

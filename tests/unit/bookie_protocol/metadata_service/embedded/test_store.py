@@ -16,6 +16,7 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
+from bookie_protocol.metadata_service.embedded import notices
 from bookie_protocol.metadata_service.embedded import store as module
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.records import Change, NodeRecord
@@ -105,6 +106,43 @@ def test_a_session_takes_its_nodes_along(store: NodeStore) -> None:
     assert (parent.children, store.children("/a")[1].child_version) == (1, 7)
     assert [session.session_id for session in store.sessions()] == [two.session_id]
     store.end_session(one.session_id)  # again is fine
+
+
+def test_a_session_with_many_nodes_ends_in_steps_and_counts_as_ended_from_the_first_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SESSION_STEP", 10)
+    first = NodeStore(str(tmp_path))
+    session = first.open_session(1000, process="oxia me")
+    for i in range(25):
+        first.create(f"/n{i:02d}", b"", session.session_id, False)
+    assert not first.end_session(session.session_id)
+    assert len(first.children("/")[0]) == 15
+    first.sync()
+    first.close()
+    second = NodeStore(str(tmp_path))
+    (left,) = second.sessions()
+    assert left.local, "the next owner ends it"
+    assert not left.process, "a client of Oxia makes nothing in it any more"
+    assert [second.end_session(session.session_id) for _ in range(3)] == [False, True, True]
+    assert second.children("/")[0] == ()
+    assert second.sessions() == []
+    second.close()
+
+
+def test_notices_of_one_write_beyond_what_is_kept_leave_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "KEPT_BATCHES", 3)
+    monkeypatch.setattr(notices, "BATCH_NOTICES", 2)
+    first = NodeStore(str(tmp_path), keep_notices=True)
+    session = first.open_session(1000, heard=True)
+    for i in range(20):
+        first.create(f"/n{i:02d}", b"", session.session_id, False)
+    assert first.end_session(session.session_id)
+    assert len(list(first.rows(notices.ROWS))) == 3
+    first.sync()
+    first.close()
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
