@@ -131,7 +131,7 @@ class LedgerOperations:
             raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is beyond {most}, the most that is stored here")
         state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
         if recovery:
-            state.unnamed += 1
+            self.ledgers.on_unnamed(ledger_id)
         elif state.fenced or state.life != life:
             self._let_writer_in(state, life)
         lane = lanes[state.journal]
@@ -193,8 +193,8 @@ class LedgerOperations:
         """
         if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
+        self.ledgers.on_unnamed(ledger_id)  # also if it is refused, which tells a recovery that nothing is here
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
-        state.unnamed += 1
         if state.fence_durable is not None:
             return state.fence_durable
         if not state.fenced:

@@ -19,6 +19,7 @@ Source: docs/internals/wire-protocol.md, section 8; docs/internals/bookie-behavi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
@@ -52,6 +53,8 @@ class Ledgers:
         self._states_max = states_max
         self._hot: set[LedgerState] = set()
         self.fenced_and_deleted = fenced_and_deleted or FencedAndDeleted()
+        self.on_unnamed: Callable[[int], None] = _nobody
+        """Called when a copy or a fence of a ledger comes. They name no life."""
         self.alive: int | None = None
         """The ledger that is open, as the metadata service has just said, for this turn of the event loop: the fence of
         a deleted ledger of its id is not its own."""
@@ -202,3 +205,7 @@ class Ledgers:
         for state in self._hot:
             state.cool_down()
         self._hot.clear()
+
+
+def _nobody(ledger_id: int) -> None:
+    """Do nothing: no question about the ledger is under way."""

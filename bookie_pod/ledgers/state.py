@@ -128,7 +128,6 @@ class LedgerState:
         "ledger_id",
         "life",
         "limbo",
-        "unnamed",
         "waiters",
     )
 
@@ -150,8 +149,6 @@ class LedgerState:
         self.fenced = False
         self.limbo = False
         self.key_journaled = False
-        self.unnamed = 0
-        """Copies and fences that came since it was loaded. They name no life: they may be of the next ledger."""
         self.fence_durable: asyncio.Future[None] | None = None
         """Set while, or after, this process journals the fence; None if the fence was loaded from storage."""
         self.waiters: LacWaiters | None = None

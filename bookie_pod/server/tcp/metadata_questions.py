@@ -12,7 +12,7 @@ another one has the id and the password.
 
     still open                     goes on: its fence would come here, as to every bookie of the last ensemble
     still open, and of this life   goes on likewise. A ledger of another life that is stored here is deleted first, if
-                                   it is certainly dead (`_other_life`), and its fence does not count
+                                   it is certainly dead, and the fence of a former ledger does not count
     being recovered, or closed     goes on if it is no older ledger: fences are known here. Otherwise as if it was gone
     gone, or of another life       an ordinary add gets LedgerFenced, an explicit LAC NoSuchLedger; a copy, or the add
                                    of a recovery, makes the ledger fenced
@@ -23,8 +23,11 @@ Invariants
   writer do not ask again one by one; a permission is not kept, as the ledger is here afterwards.
 - Requests that wait for the same answer are served in the order in which they came, in one turn of the event loop.
   Other ledgers of their connections do not wait.
-- An answer counts only if nothing of the ledger was deleted here since the question began; otherwise the bookie asks
-  again.
+- An answer counts only if nothing of the ledger was deleted here, nor begun under another life, since the question
+  began; otherwise the bookie asks again.
+- A stored ledger of another life is dead if the metadata, asked for after it was stored, name the life in question, and
+  the ledger is open and has its first ensemble: then no client has fenced it or copied entries of it. A fence or copy
+  that came since the question began may be its own, as neither names a life: then the bookie asks again.
 - Of a ledger that is here with this life, and of one that is here or younger than the bookie if it is named by its id
   alone, nothing is asked.
 - Bounds: `MOST_AT_ONCE` questions are under way. A connection reads nothing more while `MOST_OF_ONE` of its requests,
@@ -46,7 +49,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_protocol.errors import (
     BookieUnavailable,
@@ -57,8 +59,7 @@ from bookie_protocol.errors import (
     PodkeeperError,
 )
 from bookie_protocol.keys import NO_LIFE, life_of
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.ledger_metadata.model import LedgerState as MetadataState
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -112,6 +113,8 @@ class _Question:
     askers: list[Asker] = field(default_factory=list)
     is_stale: bool = False
     """True if something of the ledger was deleted here since the metadata were asked for."""
+    is_touched: bool = False
+    """True if a fence or a copy of the ledger has come since."""
     reason: str = "no answer"
     """The reason why the answer is unknown."""
     task: asyncio.Task[None] | None = None
@@ -132,6 +135,7 @@ class MetadataQuestions:
         self._waiting = 0
         """Requests that wait, of all connections."""
         ledgers.storage.on_ledger_deleted(self._deleted)
+        ledgers.on_unnamed = self._touched
 
     def must_ask(self, ledger_id: int, life: bytes) -> bool:
         """Return whether an add of this ledger has to wait for `when_open`."""
@@ -170,35 +174,30 @@ class MetadataQuestions:
     async def _ask(self, question: _Question) -> _Answer:
         ledger_id, life = question.ledger_id, question.life
         while True:
-            question.is_stale = False
-            other = self._other_life(question)
+            question.is_stale = question.is_touched = False
+            stored = self._ledgers.life_of(ledger_id)
             metadata = await self._look(ledger_id)
-            if not question.is_stale and self._other_life(question) == other:
+            if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
+                continue
+            is_alive = _is_alive(metadata, life)
+            if not (is_alive and question.is_touched and self._has_another(ledger_id, stored, life)):
                 break
         if metadata is None:
             return _Answer.OVER
         # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
         if life and metadata.creation_token and life_of(metadata.creation_token) != life:
             return _Answer.OVER
-        if life and metadata.creation_token and metadata.state is MetadataState.OPEN:
-            if other is not None and len(metadata.ensembles) == 1:
+        if is_alive:
+            if stored not in (NO_LIFE, life) and len(metadata.ensembles) == 1:
                 _log.info("ledger deleted: the id has another ledger now", ledger=ledger_id)
                 self._ledgers.storage.delete_ledger(ledger_id)
             return _Answer.ALIVE
-        is_written = metadata.state is MetadataState.OPEN or not self._is_older(ledger_id)
+        is_written = metadata.state is LedgerState.OPEN or not self._is_older(ledger_id)
         return _Answer.GOES_ON if is_written else _Answer.OVER
 
-    def _other_life(self, question: _Question) -> tuple[LedgerState, bytes, int] | None:
-        """Return what is here of another life of the id, for a comparison; None: nothing.
-
-        It is dead if the metadata, as they were after that, name the life that is asked about, the ledger is open and
-        has its first ensemble. Then no client has fenced that ledger nor copied entries of it, and its writer comes
-        for the first time. What came meanwhile and named no life may be of it: then the bookie asks again.
-        """
-        if not question.life or self._ledgers.life_of(question.ledger_id) in (NO_LIFE, question.life):
-            return None
-        state = self._ledgers.for_read(question.ledger_id)
-        return state, state.life, state.unnamed
+    def _has_another(self, ledger_id: int, stored: bytes, life: bytes) -> bool:
+        """Return whether the bookie has, or remembers the fence of, another ledger of the id."""
+        return stored not in (NO_LIFE, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
 
     def _tell(self, question: _Question, answer: _Answer) -> None:
         """Serve all who asked, in the order in which they did."""
@@ -254,6 +253,12 @@ class MetadataQuestions:
         for question in self._asking.get(ledger_id, {}).values():
             question.is_stale = True
 
+    def _touched(self, ledger_id: int) -> None:
+        """A fence or a copy came: it may be of a later time than what the service says of the ledger."""
+        if self._asking:
+            for question in self._asking.get(ledger_id, {}).values():
+                question.is_touched = True
+
     # --- what waits -----------------------------------------------------------------------------------------
 
     def _wait(self, asker: Asker) -> None:
@@ -278,6 +283,13 @@ class MetadataQuestions:
 
     def _is_older(self, ledger_id: int) -> bool:
         return ledger_id <= self._newest and not self._ledgers.is_known(ledger_id)
+
+
+def _is_alive(metadata: LedgerMetadata | None, life: bytes) -> bool:
+    """Return whether the metadata say that the ledger of this life is open."""
+    if metadata is None or not life or not metadata.creation_token:
+        return False
+    return life_of(metadata.creation_token) == life and metadata.state is LedgerState.OPEN
 
 
 def refused_as(kind: type[LedgerFenced] | type[NoSuchLedger], ledger_id: int) -> PodkeeperError:

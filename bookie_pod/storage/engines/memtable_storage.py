@@ -137,7 +137,7 @@ class MemTableStorage(ListenedStorage):
         self.logs = logs
         self.cache = cache
         cache.records.name_logs(
-            FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id, logs.later_processes_begin_at)
+            FirstLogs(logs.first_log_of_new_ledgers, lambda: logs.newest_log_id, logs.later_processes_begin_at)
         )
         self.memtable = EntryMemTable(memtable_bytes, first_copy_stays=self._in_order)
         self.checkpoints_by_interval = log_per_ledger

@@ -90,7 +90,7 @@ class SingleDirectoryStorage(ListenedStorage):
         self.locations = locations
         self.ledgers = ledgers
         ledgers.name_logs(
-            FirstLogs(logs.least_unflushed_log_id, lambda: logs.newest_log_id, logs.later_processes_begin_at)
+            FirstLogs(logs.first_log_of_new_ledgers, lambda: logs.newest_log_id, logs.later_processes_begin_at)
         )
         self._seal = seal
         self.is_index_complete = seal.is_complete

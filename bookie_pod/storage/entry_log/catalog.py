@@ -155,7 +155,9 @@ class LogCatalog:
 
     def give_up(self, directory: str) -> None:
         """Write nothing there any more."""
-        self._noting = [each for each in self._noting if each != directory]
+        with self._allocation:
+            self._noting = [each for each in self._noting if each != directory]
+            self._noted_durably = -1  # it may have been the only one that took it
 
     def _write_last_id(self, directory: str, log_id: int, *, sync: bool) -> None:
         text = f"{log_id:x}\n".encode()
@@ -211,6 +213,17 @@ class LogCatalog:
         """The unflushed log that was created first; without any, the id that comes next."""
         with self._lock:
             return next(iter(self._unflushed), following_id(self._last_id))
+
+    def first_of_new_ledgers(self) -> int:
+        """The first log that may hold entries of a ledger that becomes known now; 0: any may, as none is older.
+
+        If that is log 0 and the ids have wrapped, it is the last one before: 0 would say that any may.
+        """
+        oldest = self.least_unflushed_id()
+        if oldest == 0:
+            with self._lock:
+                return MAX_LOG_ID if max(self._directory, default=0) > MAX_LOG_ID // 2 else 0
+        return oldest
 
     def forget(self, log_id: int) -> str | None:
         """Strike a log from the list; its directory."""

@@ -228,6 +228,10 @@ class EntryLogger(LogAppender):
         """
         return self._catalog.least_unflushed_id()
 
+    def first_log_of_new_ledgers(self) -> int:
+        """The first log that may hold entries of a ledger that becomes known now; 0: any may, as none is older."""
+        return self._catalog.first_of_new_ledgers()
+
     @property
     def newest_log_id(self) -> int:
         """The id that was given out last, whatever became of the log; -1 if none was."""

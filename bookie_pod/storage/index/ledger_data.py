@@ -251,8 +251,8 @@ class FirstLogs:
     def __init__(
         self, oldest_open: Callable[[], int], newest: Callable[[], int], reserve: Callable[[int], None]
     ) -> None:
-        """`oldest_open`: a log that is not newer than any that may take entries; `newest`: the newest log of all;
-        `reserve`: lets later processes begin no log before this one."""
+        """`oldest_open`: a log that is not newer than any that may take entries, 0 only if none is older; `newest`: the
+        newest log of all; `reserve`: lets later processes begin no log before this one."""
         self._oldest_open = oldest_open
         self._newest = newest
         self._reserve = reserve

@@ -504,6 +504,27 @@ async def test_fence_of_a_former_ledger_that_was_collected_is_not_the_next_ones(
     assert v3_status(late) == V3Status.EFENCED
 
 
+async def test_fence_of_the_next_ledger_that_comes_while_the_bookie_asks_counts(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    """The bookie holds nothing of it, and answers the fence by what it remembers of the former one."""
+    await keep_former(rig, metadata, fenced=True)
+    rig.storage.delete_ledger(YOUNGER)
+    metadata.asked.clear()
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(YOUNGER, 0), life=NOW))
+    await until(lambda: metadata.asked)
+    (fenced,) = await ask(rig, v3_fence(YOUNGER))
+    assert v3_status(fenced) == V3Status.ENOLEDGER
+    metadata.open.clear()
+    metadata.closed.add(YOUNGER)
+    metadata.answers.set()
+    (refused,) = await answers(rig, transport, 1)
+    assert v3_status(refused) == V3Status.EFENCED
+    assert rig.storage.ledger(YOUNGER) is None
+
+
 async def test_copies_come_in_whatever_the_life(rig: ServerRig, metadata: Metadata) -> None:
     metadata.open.add(YOUNGER)
     (copied,) = await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))

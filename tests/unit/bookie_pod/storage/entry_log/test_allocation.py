@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from bookie_pod.storage import log_ids
 from bookie_pod.storage.entry_log import DiskState, EntryLogger, LedgerDirStates, catalog, names
 from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
+from bookie_pod.storage.log_ids import MAX_LOG_ID, is_before
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger
 from tests.support.memory_files import MemoryFiles
@@ -370,6 +371,43 @@ def test_a_directory_whose_disk_failed_gets_nothing_any_more(files: MemoryFiles)
     logger.close()
     assert not [change for change in changes if change.path.startswith(A)]
     assert files.open_files == 0
+
+
+def test_ids_are_secured_again_when_the_directory_that_had_them_has_failed(files: MemoryFiles) -> None:
+    """The other one may not have taken the last id: a later process reads it alone."""
+    logger = open_logger(files, A, B)
+    _next_log(logger)
+    logger._catalog.secure_ids()
+    logger._catalog.secure_ids()
+    logger.give_up(A)
+    changes = files.faults.record()
+    logger._catalog.secure_ids()
+    assert {change.path for change in changes} == {f"{B}/lastId"}
+    logger.close()
+
+
+def test_new_ledgers_begin_behind_the_logs_from_before_the_ids_wrapped(files: MemoryFiles) -> None:
+    """The first log of a ledger cannot be 0, which says that any log may hold its entries."""
+    make_folders(files, A, B)
+    _touch(files, f"{A}/lastId", f"{MAX_LOG_ID - 2:x}\n".encode())
+    logger = open_logger(files, A, B)
+    assert [_next_log(logger), _next_log(logger)] == [MAX_LOG_ID - 1, MAX_LOG_ID]
+    logger.rotate()
+    logger.checkpoint()
+    before = logger.first_log_of_new_ledgers()
+    assert _next_log(logger) == 0
+    for first_log in (before, logger.first_log_of_new_ledgers()):
+        assert is_before(MAX_LOG_ID - 1, first_log)
+        assert not is_before(0, first_log)
+    logger.close()
+
+
+def test_ledgers_of_a_new_bookie_may_begin_in_any_log(files: MemoryFiles) -> None:
+    logger = open_logger(files, A, B)
+    assert logger.first_log_of_new_ledgers() == 0
+    assert _next_log(logger) == 0
+    assert logger.first_log_of_new_ledgers() == 0
+    logger.close()
 
 
 def test_a_failed_directory_takes_no_log_even_if_no_other_is_writable() -> None:
