@@ -1,11 +1,17 @@
-"""What pages name: commands, and functions of tests."""
+"""What pages name: commands, requests of the admin API, and functions of tests."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+from msgspec.structs import fields
+
+from bookie_pod.server.http.api.table import Operation, Resource
 from tests.support.chart_files import ROOT
 
 _INLINE = re.compile(r"`(bookie [a-z-][^`\n]*)`")
@@ -22,6 +28,20 @@ def commands(page: Path) -> list[str]:
     shell = [block for language, block in _BLOCK.findall(text) if language in ("", "sh", "bash", "console")]
     found = [*_INLINE.findall(_BLOCK.sub("", text)), *(line for block in shell for line in _LINE.findall(block))]
     return [line for line in (_REST.split(each)[0] for each in found) if "|" not in line and line not in _NO_COMMANDS]
+
+
+def operation_of(line: str, resources: Iterable[Resource]) -> Operation:
+    """Return the operation that a line with `curl` asks for, which has to take the parameters that the line gives."""
+    words = shlex.split(line)
+    method = words[words.index("-X") + 1] if "-X" in words else "GET"
+    url = urlsplit(next(word for word in words if word.startswith("http://")))
+    (resource,) = (each for each in resources if each.path == url.path)
+    operation = resource.operation(method)
+    assert operation is not None
+    parameters = fields(operation.route.query)
+    required = {each.encode_name for each in parameters if each.required}
+    assert required <= set(parse_qs(url.query)) <= {each.encode_name for each in parameters}
+    return operation
 
 
 def functions(path: str) -> frozenset[str]:

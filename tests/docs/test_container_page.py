@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import click
 import pytest
-from msgspec.structs import fields
 
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.cli.main import cli
 from bookie_pod.config.model import all_keys
 from bookie_pod.server.http.routes import PROBES
 from bookie_protocol.errors import ExitCode
+from tests.docs.pages import operation_of
 from tests.support.command_lines import resolve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "container.md").read_text()
@@ -34,15 +32,7 @@ def test_commands_parse(line: str) -> None:
 
 @pytest.mark.parametrize("line", CALLS)
 def test_calls_are_served(line: str) -> None:
-    words = shlex.split(line)
-    method = words[words.index("-X") + 1] if "-X" in words else "GET"
-    url = urlsplit(next(word for word in words if word.startswith("http://")))
-    (resource,) = (each for each in RESOURCES if each.path == url.path)
-    operation = resource.operation(method)
-    assert operation is not None
-    parameters = fields(operation.route.query)
-    required = {each.encode_name for each in parameters if each.required}
-    assert required <= set(parse_qs(url.query)) <= {each.encode_name for each in parameters}
+    operation_of(line, RESOURCES)
 
 
 def test_there_are_examples() -> None:

@@ -7,16 +7,15 @@ import json
 import re
 import shlex
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import click
 import pytest
-from msgspec.structs import fields
 
 from bookie_pod.admin.routes import CLUSTER
 from bookie_pod.autorecovery.decommission import drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.cli.main import cli
+from tests.docs.pages import operation_of
 from tests.support.command_lines import resolve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "decommission.md").read_text()
@@ -40,15 +39,7 @@ def test_commands_parse(line: str) -> None:
 
 @pytest.mark.parametrize("line", CALLS)
 def test_calls_are_served(line: str) -> None:
-    words = shlex.split(line)
-    method = words[words.index("-X") + 1] if "-X" in words else "GET"
-    url = urlsplit(next(word for word in words if word.startswith("http://")))
-    (resource,) = (each for each in CLUSTER if each.path == url.path)
-    operation = resource.operation(method)
-    assert operation is not None
-    parameters = fields(operation.route.query)
-    required = {each.encode_name for each in parameters if each.required}
-    assert required <= set(parse_qs(url.query)) <= {each.encode_name for each in parameters}
+    operation, words = operation_of(line, CLUSTER), shlex.split(line)
     assert (operation.route.body is not None) is ("-d" in words)
     if "-d" in words:
         assert set(json.loads(words[words.index("-d") + 1])) <= {"bookie_src", "delete_cookie", "accept_loss"}

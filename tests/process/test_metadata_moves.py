@@ -13,21 +13,16 @@ import pytest
 from bookie_client.blocking import BlockingClient
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_protocol.errors import ExitCode
+from tests.process.cluster_life import run
 from tests.support.etcd import EtcdServer
 from tests.support.serve_cluster import ServeCluster
-from tests.support.serve_process import PROGRAM, ServeProcess
+from tests.support.serve_process import PROGRAM
 from tests.support.until import until_true
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.etcd, pytest.mark.zookeeper]
 
 LEDGERS, ENTRIES = 20, 50
-
-
-def command(*words: str, code: int = 0) -> str:
-    done = ServeProcess.command(*words)
-    assert done.returncode == code, done.stderr
-    return done.stdout
 
 
 def written(uri: str) -> list[int]:
@@ -77,7 +72,7 @@ def test_from_zookeeper_to_etcd_and_on(tmp_path: Path, zookeeper: ZooKeeperServe
     try:
         cluster.add(2)
         ids = written(old)
-        command("cluster", "metadata", "copy", old, new, code=CommandExit.REFUSED)
+        run("cluster", "metadata", "copy", old, new, code=CommandExit.REFUSED)
         stop(cluster)
 
         words = ("cluster", "metadata", "copy", old, new, "--timeout=4", "--json")
@@ -85,7 +80,7 @@ def test_from_zookeeper_to_etcd_and_on(tmp_path: Path, zookeeper: ZooKeeperServe
         until_true(lambda: copying.poll() is not None or bool(etcd.control("get", f"{root}//INSTANCEID")), 60)
         copying.send_signal(signal.SIGKILL)
         copying.wait(60)
-        done = json.loads(command(*words))
+        done = json.loads(run(*words))
         assert done["ledgers"] in (LEDGERS, 0), "0: it was complete when it was killed"
         bookie = cluster.bookies["bookie-1"]
         bookie.launch()
@@ -97,12 +92,12 @@ def test_from_zookeeper_to_etcd_and_on(tmp_path: Path, zookeeper: ZooKeeperServe
         later = written(new)
         assert min(later) > max(ids)
         file = str(tmp_path / "backup")
-        assert json.loads(command("cluster", "metadata", "backup", new, file, "--json"))["in_use"]
+        assert json.loads(run("cluster", "metadata", "backup", new, file, "--json"))["in_use"]
         stop(cluster)
         for each in seen(cluster):
             assert (each["wentBack"], bool(each["history"])) == ("", True)
 
-        command("cluster", "metadata", "restore", file, third)
+        run("cluster", "metadata", "restore", file, third)
         start_at(cluster, third)
         check_read(third, [*ids, *later])
         assert min(written(third)) > max(later)

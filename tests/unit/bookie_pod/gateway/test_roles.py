@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import grpc
 import pytest
@@ -282,18 +282,31 @@ async def test_each_change_is_one_line(cluster, tmp_path):
     assert "of-it" not in log.read_text()
 
 
-async def test_a_guess_that_is_cancelled_delays_the_next_call_of_its_caller(cluster, tmp_path, monkeypatch):
-    guessed, ended, slow_down = asyncio.Event(), asyncio.Event(), service.WrongPasswords.slow_down
+@dataclass
+class Guesses:
+    """Set once a call with a wrong password is slowed down, and once that has ended."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@pytest.fixture
+def guesses(monkeypatch):
+    found, slow_down = Guesses(), service.WrongPasswords.slow_down
 
     async def watched(self, caller):
-        guessed.set()
+        found.begun.set()
         try:
             await slow_down(self, caller)
         finally:
-            ended.set()
+            found.ended.set()
 
-    monkeypatch.setattr(service, "GUESS_S", 0.3)
     monkeypatch.setattr(service.WrongPasswords, "slow_down", watched)
+    return found
+
+
+async def test_a_guess_that_is_cancelled_delays_the_next_call_of_its_caller(cluster, tmp_path, monkeypatch, guesses):
+    monkeypatch.setattr(service, "GUESS_S", 0.3)
     (tmp_path / "tokens").write_text(TOKENS)
     async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}) as served:
         writer, reader = ((("authorization", f"Bearer {token}"),) for token in ("writes-to-ledger", "reads-of-ledgers"))
@@ -302,26 +315,16 @@ async def test_a_guess_that_is_cancelled_delays_the_next_call_of_its_caller(clus
         guess = asyncio.ensure_future(
             code(served.stub.Read(pb.ReadRequest(ledger_id=ledger_id, password=b"wrong"), metadata=reader))
         )
-        await guessed.wait()
+        await guesses.begun.wait()
         guess.cancel()
-        await ended.wait()
+        await guesses.ended.wait()
         right = pb.ReadRequest(ledger_id=ledger_id, password=b"of-it")
         assert await code(served.stub.Read(right, metadata=reader)) is OK
         assert time.monotonic() - began > 0.29
 
 
-async def test_a_guess_that_is_cancelled_delays_no_call_without_a_password(cluster, tmp_path, monkeypatch):
-    guessed, ended, slow_down = asyncio.Event(), asyncio.Event(), service.WrongPasswords.slow_down
-
-    async def watched(self, caller):
-        guessed.set()
-        try:
-            await slow_down(self, caller)
-        finally:
-            ended.set()
-
+async def test_a_guess_that_is_cancelled_delays_no_call_without_a_password(cluster, tmp_path, monkeypatch, guesses):
     monkeypatch.setattr(service, "GUESS_S", 3600)
-    monkeypatch.setattr(service.WrongPasswords, "slow_down", watched)
     (tmp_path / "tokens").write_text(TOKENS)
     async with serve(cluster, port={"auth_token_file": str(tmp_path / "tokens")}) as served:
         shown = {"metadata": (("authorization", "Bearer all-of-the-roles"),)}
@@ -329,9 +332,9 @@ async def test_a_guess_that_is_cancelled_delays_no_call_without_a_password(clust
         guess = asyncio.ensure_future(
             code(served.stub.Close(pb.CloseRequest(ledger_id=ledger_id, password=b"wrong"), **shown))
         )
-        await guessed.wait()
+        await guesses.begun.wait()
         guess.cancel()
-        await ended.wait()
+        await guesses.ended.wait()
         async with asyncio.timeout(60):
             assert await codes(served.stub, ledger_id, **shown) == [OK] * 5
 

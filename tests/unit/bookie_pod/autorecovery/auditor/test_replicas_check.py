@@ -61,19 +61,24 @@ async def test_missing_entries_are_counted_and_marked(rig: AuditorRig) -> None:
     assert not any(ledger_id in (4, 5, 6) for _, ledger_id in rig.lists.asked)
 
 
-async def test_a_ledger_of_very_many_segments_does_not_hold_the_loop(rig: AuditorRig) -> None:
-    segments = [(first, "012" if first % 2 else "013") for first in range(400)]
-    metadata = ledger(1, *segments, last=400)
-    check = ReplicasCheck(
+def looking(rig: AuditorRig) -> ReplicasCheck:
+    """A check that marks nothing."""
+    return ReplicasCheck(
         rig.service,
         rig.lists,
         rig._end,
-        None,  # type: ignore[arg-type]  # nothing is marked
+        None,  # type: ignore[arg-type]  # marks
         Everybody(),
         metadata_pace=ReplicationThrottle(),
         pace=ReplicationThrottle(),
         marks=False,
     )
+
+
+async def test_a_ledger_of_very_many_segments_does_not_hold_the_loop(rig: AuditorRig) -> None:
+    segments = [(first, "012" if first % 2 else "013") for first in range(400)]
+    metadata = ledger(1, *segments, last=400)
+    check = looking(rig)
     turns, done = 0, asyncio.create_task(check._compare(metadata))
     while not done.done():
         turns += 1
@@ -85,16 +90,7 @@ async def test_a_ledger_of_very_many_segments_does_not_hold_the_loop(rig: Audito
 async def test_suspects_do_not_grow_with_the_ledger(rig: AuditorRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas_check, "PIECE", 2)
     rig.lists.stored = {("b0:1", 1): NoSuchLedger("never heard of it")}
-    check = ReplicasCheck(
-        rig.service,
-        rig.lists,
-        rig._end,
-        None,  # type: ignore[arg-type]  # nothing is marked
-        Everybody(),
-        metadata_pace=ReplicationThrottle(),
-        pace=ReplicationThrottle(),
-        marks=False,
-    )
+    check = looking(rig)
     look = await check._compare(ledger(1, (0, "012"), (10, "012"), last=99))
     assert {(first, each.bookie, each.runs) for first, each in look.suspects} == {
         (0, "b0:1", ((0, 0),)),

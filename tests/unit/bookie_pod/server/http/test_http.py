@@ -308,14 +308,20 @@ async def test_who_is_not_there_yet_when_others_come_is_closed_when_silent(
     await server.stop()
 
 
+async def busy_http(node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> HttpServer:
+    """A server all of whose connections are served at any time: none makes way for another one."""
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    monkeypatch.setattr(server, "_make_way", lambda: False)
+    return server
+
+
 async def test_while_all_are_served_the_probes_have_connections_of_their_own(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(server_module, "PROBE_CONNECTIONS", 1)
-    server = await start_http(LOCAL, node, registry)
-    assert server is not None
-    monkeypatch.setattr(server, "_make_way", lambda: False)
+    server = await busy_http(node, registry, monkeypatch)
     running = server._runner.server
     assert running is not None
     held = [(await connect(server, HEARTBEAT)) for _ in range(2)]
@@ -338,9 +344,7 @@ async def test_while_all_are_served_no_number_of_strangers_keeps_a_probe_out(
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
     monkeypatch.setattr(server_module, "MOST_LOOKED_AT", 2)
-    server = await start_http(LOCAL, node, registry)
-    assert server is not None
-    monkeypatch.setattr(server, "_make_way", lambda: False)
+    server = await busy_http(node, registry, monkeypatch)
     held = [await connect(server, HEARTBEAT)]
     assert (await held[0][0].readline()).startswith(b"HTTP/1.1 200")
     strangers = [await connect(server, sent) for _ in range(6)]
@@ -361,9 +365,7 @@ async def test_strangers_who_come_all_at_once_do_not_drive_out_a_probe_that_came
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
     monkeypatch.setattr(server_module, "PROBE_CONNECTIONS", 1)
-    server = await start_http(LOCAL, node, registry)
-    assert server is not None
-    monkeypatch.setattr(server, "_make_way", lambda: False)
+    server = await busy_http(node, registry, monkeypatch)
     held, writer = await connect(server, HEARTBEAT)
     assert (await held.readline()).startswith(b"HTTP/1.1 200")
     with contextlib.ExitStack() as opened:  # the loop does not run while they come

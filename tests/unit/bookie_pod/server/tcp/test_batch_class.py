@@ -131,16 +131,21 @@ async def test_no_more_than_so_many_wait(rig: BatchRig) -> None:
 
 
 @pytest.mark.parametrize(
-    "frame",
+    ("frame", "status"),
     [
-        v2.encode_read_request(1, 2, Flag.BATCH_CLASS | Flag.HIGH_PRIORITY),
-        v2.encode_read_request(1, 2, Flag.BATCH_CLASS | Flag.DO_FENCING | Flag.HIGH_PRIORITY, KEY),
-        v2.encode_read_request(1, 2, Flag.BATCH_CLASS | Flag.DO_FENCING, KEY),
-        marked_batch(1, 2, 1, Flag.BATCH_CLASS | Flag.DO_FENCING),
-        marked_batch(1, 2, 1, Flag.BATCH_CLASS | Flag.HIGH_PRIORITY),
+        (v2.encode_read_request(1, 2, Flag.BATCH_CLASS | Flag.HIGH_PRIORITY), v2_code),
+        (v2.encode_read_request(1, 2, Flag.BATCH_CLASS | Flag.DO_FENCING | Flag.HIGH_PRIORITY, KEY), v2_code),
+        (v2.encode_read_request(1, 2, Flag.BATCH_CLASS | Flag.DO_FENCING, KEY), v2_code),
+        (marked_batch(1, 2, 1, Flag.BATCH_CLASS | Flag.DO_FENCING), v2_code),
+        (marked_batch(1, 2, 1, Flag.BATCH_CLASS | Flag.HIGH_PRIORITY), v2_code),
+        (marked_v3(1, 2, flags=v3_encode.HIGH_PRIORITY), v3_status),
+        (v3_encode.read_request(1, 1, 2, v3_encode.BATCH_CLASS | v3_encode.FENCE, KEY), v3_status),
+        (marked_poll(1, 3), v3_status),
     ],
 )
-async def test_what_somebody_waits_for_is_not_of_the_class(rig: BatchRig, frame: bytes) -> None:
+async def test_what_somebody_waits_for_is_not_of_the_class(
+    rig: BatchRig, frame: bytes, status: Callable[[bytes], int]
+) -> None:
     conn, transport = rig.connect()
     gate = rig.hold_batch_lane()
     conn.data_received(frame)
@@ -148,27 +153,7 @@ async def test_what_somebody_waits_for_is_not_of_the_class(rig: BatchRig, frame:
         while not transport.frames:
             rig.journal.acknowledge()
             await asyncio.sleep(0.001)
-    assert v2_code(transport.frames[0]) == 0
-    gate.set()
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        marked_v3(1, 2, flags=v3_encode.HIGH_PRIORITY),
-        v3_encode.read_request(1, 1, 2, v3_encode.BATCH_CLASS | v3_encode.FENCE, KEY),
-        marked_poll(1, 3),
-    ],
-)
-async def test_nor_in_version_3(rig: BatchRig, frame: bytes) -> None:
-    conn, transport = rig.connect()
-    gate = rig.hold_batch_lane()
-    conn.data_received(frame)
-    async with asyncio.timeout(10):
-        while not transport.frames:
-            rig.journal.acknowledge()
-            await asyncio.sleep(0.001)
-    assert v3_status(transport.frames[0]) == 0
+    assert status(transport.frames[0]) == 0
     gate.set()
 
 
