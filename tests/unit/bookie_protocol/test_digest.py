@@ -87,9 +87,9 @@ def test_every_truncation_is_refused_with_its_size(kind):
     manager = digest_manager(kind, b"")
     entry = manager.encode(7, 3, 2, 20, b"")
     for size in range(len(entry)):
-        with pytest.raises(DigestMismatch, match=f"entry 3 of ledger 7: {size} bytes are fewer than"):
+        with pytest.raises(DigestMismatch, match=f"entry 3 of ledger 7: {size} bytes"):
             manager.verify(entry[:size], 7, 3)
-    with pytest.raises(DigestMismatch, match="LAC packet of 15 bytes is shorter"):
+    with pytest.raises(DigestMismatch, match="LAC packet of 15 bytes"):
         manager.verify_lac(manager.encode_lac(7, 3)[:15], 7)
 
 
@@ -97,20 +97,20 @@ def test_every_truncation_is_refused_with_its_size(kind):
 def test_an_undamaged_entry_of_another_place_is_refused_by_name(kind):
     manager = digest_manager(kind, b"")
     entry = manager.encode(7, 3, 2, 20, b"payload")
-    with pytest.raises(DigestMismatch, match="entry 3 of ledger 8: the bytes belong to ledger 7"):
+    with pytest.raises(DigestMismatch, match=r"entry 3 of ledger 8: .*ledger 7"):
         manager.verify(entry, 8, 3)
-    with pytest.raises(DigestMismatch, match="entry 4 of ledger 7: the bytes belong to entry 3"):
+    with pytest.raises(DigestMismatch, match=r"entry 4 of ledger 7: .*entry 3"):
         manager.verify(entry, 7, 4)
     with pytest.raises(DigestMismatch, match="last entry of ledger 8"):
         manager.verify(entry, 8, None)
-    with pytest.raises(DigestMismatch, match="LAC packet belongs to ledger 7"):
+    with pytest.raises(DigestMismatch, match=r"LAC packet .*ledger 7"):
         manager.verify_lac(manager.encode_lac(7, 3), 8)
 
 
 def test_a_wrong_digest_is_named_but_never_a_right_mac():
     crc = digest_manager(DigestType.CRC32C, b"")
     entry = crc.encode(7, 3, 2, 20, b"hello")
-    with pytest.raises(DigestMismatch, match="CRC32C digest is e9857074, the bytes give"):
+    with pytest.raises(DigestMismatch, match=r"CRC32C.*e9857074"):
         crc.verify(entry[:-1] + b"0", 7, 3)
     mine, other = digest_manager(DigestType.MAC, b"mine"), digest_manager(DigestType.MAC, b"other")
     with pytest.raises(DigestMismatch) as caught:

@@ -119,10 +119,10 @@ def test_racks_are_given_up_one_by_one():
 
 
 def test_enforced_racks_are_never_given_up():
-    with pytest.raises(NotEnoughBookies, match=r"obeys the placement policy.*at least 2 racks, enforced"):
+    with pytest.raises(NotEnoughBookies, match="2 racks"):
         choose(RackAwarePlacement(enforce=True), cluster_of(racks(a=6)), (3, 3, 2))
     # Bookies of the default rack do not count.
-    with pytest.raises(NotEnoughBookies, match=r"refused: x0: its rack is not known, x1: its rack"):
+    with pytest.raises(NotEnoughBookies, match=r"x0: .*rack.*x1: "):
         choose(RackAwarePlacement(enforce=True), cluster_of(racks(a=2) | {"x0": None, "x1": None}), (3, 2, 2))
 
 
@@ -287,7 +287,7 @@ def test_region_aware_adherence(locations, policy, expected):
 
 
 def test_more_regions_needed_than_named():
-    with pytest.raises(BadRequest, match="reppMinimumRegionsForDurability is 3, but reppRegionsToWrite names only 2"):
+    with pytest.raises(BadRequest, match=r"reppMinimumRegionsForDurability.*reppRegionsToWrite"):
         RegionAwarePlacement(regions_to_write=["e", "w"], min_regions_for_durability=3)
 
 
@@ -342,7 +342,7 @@ def test_quorums_that_strict_placement_refuses(quorums, message):
 
 def test_bookies_without_a_zone():
     cluster = cluster_of(zones(a=1, b=1) | {"x": None})
-    with pytest.raises(NotEnoughBookies, match="x: its zone is not known"):
+    with pytest.raises(NotEnoughBookies, match=r"x: .*zone"):
         choose(ZoneAwarePlacement(), cluster, (3, 3, 2))
     lenient = choose(ZoneAwarePlacement(enforce=False), cluster, (3, 3, 2))
     assert (set(lenient.ensemble), lenient.relaxed, lenient.report.adherence) == ({"a-0", "b-0", "x"}, (), FAIL)
@@ -391,7 +391,7 @@ def test_the_local_bookie_and_nobody_else():
         choose(policy, cluster, (2, 2, 2))
     assert policy.replacement(replacing(cluster, ["a-1"], [0], (1, 1, 1))).unfilled.keys() == {0}
     assert policy.check(("a-0",), Quorums(1, 1, 1), cluster).adherence is FAIL
-    with pytest.raises(NotEnoughBookies, match="a-0: not the local bookie a-1"):
+    with pytest.raises(NotEnoughBookies, match=r"a-0: .*a-1"):
         choose(LocalBookiePlacement("a-1"), cluster_of(racks(a=1)), (1, 1, 1))
 
 

@@ -226,7 +226,7 @@ def test_the_memory_for_applications_is_bounded(monkeypatch):
     manifest = empty_manifest()
     for app in range(3):
         manifest = published(manifest, [], Txn(f"q{app}", 0, 0), replacing=False, now_ms=0)
-    with pytest.raises(Refused, match="more than 3 applications"):
+    with pytest.raises(Refused, match="3 applications"):
         published(manifest, [], Txn("q3", 0, 0), replacing=False, now_ms=publishing.FORGOTTEN_AFTER_MS - 1)
     later = published(manifest, [], Txn("q3", 0, 0), replacing=False, now_ms=publishing.FORGOTTEN_AFTER_MS)
     assert set(later.transactions) == {"q3"}
@@ -277,7 +277,7 @@ async def test_a_ledger_of_another_stream_is_refused(client, streams):
     await streams.create("other", (await streams.manifest("s")).settings)
     made = await written(client, b"a")
     await streams.publish("s", [made])
-    with pytest.raises(BadRequest, match="is stream s's, so stream other cannot have it"):
+    with pytest.raises(BadRequest, match=r"stream s.*stream other"):
         await streams.publish("other", [made])
     await streams.delete("other")
     assert await read_all(streams) == [b"a"]

@@ -158,7 +158,7 @@ async def test_cursors_only_go_forwards(streams, fifty):
         await streams.cursor("s", "other")
     with pytest.raises(StreamPositionGone):
         await streams.move_cursor("s", "c", StreamPosition(4711, 0))
-    with pytest.raises(BadRequest, match="not a valid name of a stream or cursor"):
+    with pytest.raises(BadRequest, match="name of a stream or cursor"):
         await streams.move_cursor("s", "a:b", fifty.earliest)
 
 
@@ -276,7 +276,7 @@ async def test_a_stream_that_a_newer_version_wrote_is_left_alone(streams, three)
     endless = re.sub(rb'"epoch":[0-9]+', b'"epoch":1e999', stored.value)
     for data in (other_format, other_kind, endless, b"{", b"[]", b"[" * 10_000, stored.value[:-1] + b',"new":1}'):
         await heads.overwrite("s", data)
-        with pytest.raises(MetadataDamaged, match="stream s cannot be read"):
+        with pytest.raises(MetadataDamaged, match="stream s "):
             await streams.manifest("s")
         with pytest.raises(MetadataDamaged):
             await Streams(streams._client).delete("s")
@@ -366,7 +366,7 @@ async def test_what_a_deleted_stream_leaves_goes_after_a_day(streams, three, clo
 async def test_a_name_may_be_used_again_and_again(streams):
     for _ in range(3):
         await streams.delete("s")
-        with pytest.raises(NoSuchStream, match="there is no stream s"):
+        with pytest.raises(NoSuchStream, match="stream s"):
             await streams.delete("s")
         await streams.create("s", TEN)
         assert await streams.names() == {"s"}
@@ -477,7 +477,7 @@ async def test_a_deletion_that_died_before_the_grave_is_finished_by_the_next_one
         await streams.delete("s")
     graves.__class__ = Away.__base__
     assert await streams.names() == {"s"}
-    with pytest.raises(NoSuchStream, match="there is no stream s"):
+    with pytest.raises(NoSuchStream, match="stream s"):
         await streams.delete("s")
     assert await streams.names() == frozenset()
     clock.now += GRAVE_MS / 1000

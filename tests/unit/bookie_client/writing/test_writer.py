@@ -259,7 +259,7 @@ async def test_closing_again_leaves_the_end_that_a_recovery_stored(three):
         store = three.metadata.ledgers
         await store.write(three.stored(0).closed(1, 9), store.stored[0].identity)
         for _ in range(2):
-            with pytest.raises(MetadataVersionConflict, match=r"closed by another client at entry 1 \(9 bytes\)"):
+            with pytest.raises(MetadataVersionConflict, match=r"entry 1 \(9 bytes\)"):
                 await ledger.close()
         assert three.stored(0).last_entry_id == 1
         assert not ledger.is_closed
@@ -315,7 +315,7 @@ async def test_bookies_that_keep_failing_end_the_handle_at_the_limit(three):
         ledger = await client.create(write_quorum=3, ack_quorum=3)
         for name in three.servers:
             three.bookie(name).fail_adds = StorageFault
-        with pytest.raises(QuorumLost, match="more than 2 ensemble changes"):
+        with pytest.raises(QuorumLost, match="2 ensemble changes"):
             await ledger.append(b"x")
         assert ledger.ensemble_changes == 2
         await ledger.close()

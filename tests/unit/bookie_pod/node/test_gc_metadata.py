@@ -151,7 +151,7 @@ async def test_of_a_cluster_that_is_gone_no_ledger_is_missing(driver: EmbeddedUn
     bridge = LoopGcMetadata(cluster, asyncio.get_running_loop(), BOOKIE, "one", 10.0, Service().is_whole)
     assert await _on_thread(lambda: bridge.read(7)) is None
     await _remove(cluster, driver.root)
-    with pytest.raises(MetadataError, match="there is no cluster"):
+    with pytest.raises(MetadataError, match="cluster"):
         await _on_thread(lambda: bridge.read(7))
     [(_, answer)] = await _on_thread(lambda: list(bridge.read_many([7])))
     assert isinstance(answer, MetadataError)
@@ -187,7 +187,7 @@ async def test_many_of_a_service_that_is_gone_are_errors_and_never_missing(servi
 async def test_another_cluster_is_refused_by_name(service: Service, found: str | None) -> None:
     service.instance = found
     bridge = _bridge(service)
-    with pytest.raises(MetadataDamaged, match=r"belongs to one.*check metadataServiceUri"):
+    with pytest.raises(MetadataDamaged, match="metadataServiceUri"):
         await _on_thread(bridge.check_instance)
 
 
