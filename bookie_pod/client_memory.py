@@ -2,7 +2,7 @@
 
 What is counted: frames, messages and HTTP requests that are not complete or not dealt with, answers that are being
 made, and answers that wait for their client. Not what has a bound of its own (caches, journals' queues, answers over
-HTTP), and nothing of a single add.
+HTTP that are being made), and nothing of a single add.
 
 Invariants
 - No client has more than what is left for all others: one client alone gets a half, each of two a third. `SMALL` is

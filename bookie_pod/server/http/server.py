@@ -15,7 +15,7 @@ Invariants
   of a request that was refused is not read to its end: its connection is closed.
 - An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
   so that silent peers cannot keep the probes out. A closed connection is gone, also if the client does not take its
-  answers.
+  answers; and what it does not take while it is open is bounded (`Untaken`).
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
 
 Event loop only.
@@ -49,6 +49,7 @@ from bookie_pod.server.http.api.table import Resource
 from bookie_pod.server.http.handshakes import Handshakes, Receiver
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
+from bookie_pod.server.http.untaken import Untaken
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.addresses import host_and_port, host_to_bind, resolving
 from bookie_protocol.errors import ServerStartFailed
@@ -280,7 +281,7 @@ class HttpServer:
 class _Connection(web.RequestHandler, Receiver):
     """Reads no more than it may."""
 
-    __slots__ = ("_complaints", "_has_head", "_last", "_memory", "_received", "_share", "received")
+    __slots__ = ("_complaints", "_has_head", "_last", "_memory", "_received", "_share", "_untaken", "received")
 
     def __init__(self, server: web.Server, memory: MemoryGovernor, complaints: _Complaints) -> None:
         super().__init__(
@@ -294,6 +295,7 @@ class _Connection(web.RequestHandler, Receiver):
         self._complaints = complaints
         self._memory = memory
         self._share: Share
+        self._untaken: Untaken | None = None
         self._received = self.received = 0
         """Bytes of what is not dealt with, and of all that came."""
         self._has_head = False
@@ -354,12 +356,33 @@ class _Connection(web.RequestHandler, Receiver):
     def dealt_with(self) -> None:
         """Free the received bytes: they are being handled, or are not needed any more."""
         self._received = 0
-        self._share.stuck_since = None
-        self._share.hold(-self._share.held)
+        if self._untaken is None:
+            self._share.stuck_since = None
+        self._share.hold((0 if self._untaken is None else self._untaken.nbytes) - self._share.held)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
+        self._taken()
         self._share.end()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        assert self.transport is not None
+        self._untaken = Untaken(self.transport, self._share, self._give_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._taken()
+
+    def _taken(self) -> None:
+        if self._untaken is not None:
+            self._untaken.end()
+            self._untaken = None
+
+    def _give_up(self) -> None:
+        if self.transport is not None:
+            self._complaints.refused(self.peername, "its answer is not taken")
+            self.transport.abort()
 
     def force_close(self) -> None:
         """Close at once, even if the client has not taken its answers.

@@ -69,8 +69,6 @@ BODIES: Final = 64
 """Bodies of requests that are read at a time."""
 ACCEPT_CHARS: Final = 1_000
 """Characters of the header `Accept` that count."""
-TAKEN_S: Final = 10.0
-"""Seconds within which a client has to take a piece of a stream, which has a place."""
 BODY_S: Final = 10.0
 """Seconds within which the body of a request has to come."""
 STREAM_S: Final = 600.0
@@ -275,8 +273,7 @@ class Dispatcher:
                 aclosing(self._pieces(first, reply)) as pieces,
             ):
                 async for piece in pieces:
-                    async with asyncio.timeout(TAKEN_S):
-                        await response.write(piece)
+                    await response.write(piece)
                     await asyncio.sleep(0)  # a peer that reads fast must not keep the loop to itself
                 await response.write_eof()
         except (PodkeeperError, TimeoutError) as error:

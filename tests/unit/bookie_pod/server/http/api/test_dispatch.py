@@ -20,6 +20,7 @@ from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.roles import Caller, Role
 from bookie_pod.server import tokens
+from bookie_pod.server.http import untaken
 from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.context import Workers
 from bookie_pod.server.http.api.rendering import gson, jackson
@@ -293,7 +294,7 @@ async def test_a_long_list_of_ids_leaves_turns_to_others(served: Served) -> None
 
 
 async def test_a_stream_of_which_nothing_is_taken_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "TAKEN_S", 0.1)
+    monkeypatch.setattr(untaken, "TAKEN_S", 0.1)
     ended = asyncio.Event()
 
     async def endless() -> AsyncIterator[int]:

@@ -1,0 +1,94 @@
+"""Answers that their client takes slowly, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookie_pod.admin.routes import RESOURCES
+from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.server.http import untaken
+from bookie_pod.server.http.server import HttpServer
+from bookie_pod.server.http.start import start_http
+from tests.support.fake_admin import FakeAdmin
+from tests.support.http_answers import ask
+from tests.support.until import until
+from tests.unit.bookie_pod.server.nodes import FakeNode
+
+MIB = 1024 * 1024
+ANSWER, LIMIT = 16 * MIB, 64 * MIB
+"""More than the kernel takes, and what two of them fit in."""
+
+
+@pytest.fixture
+async def admin() -> FakeAdmin:
+    return FakeAdmin()
+
+
+@pytest.fixture
+async def server(
+    admin: FakeAdmin, node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[HttpServer]:
+    monkeypatch.setattr(registry, "pieces", lambda text: ["x" * ANSWER])
+    config = HttpConfig(server_port=0, server_host="127.0.0.1")
+    started = await start_http(config, node, registry, lambda: admin, table=RESOURCES, memory=MemoryGovernor(LIMIT))
+    assert started is not None
+    yield started
+    await started.stop()
+
+
+async def asked(server: HttpServer, path: str) -> socket.socket:
+    """A request of which the beginning of the answer has come."""
+    loop, client = asyncio.get_running_loop(), socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+    client.setblocking(False)
+    await loop.sock_connect(client, ("127.0.0.1", server.port))
+    await loop.sock_sendall(client, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert await loop.sock_recv(client, 4) == b"HTTP"
+    return client
+
+
+async def test_an_answer_of_which_nothing_is_taken_ends_its_connection(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(untaken, "TAKEN_S", 0.1)
+    client = await asked(server, "/metrics")
+    await until(lambda: not server._runner.server.connections)  # type: ignore[union-attr]
+    assert server._memory.held == 0
+    client.close()
+
+
+async def test_answers_that_are_not_taken_count_in_the_memory_of_clients(server: HttpServer) -> None:
+    clients = [await asked(server, "/metrics") for _ in range(2)]
+    await until(lambda: server._memory.held > ANSWER)
+    clients += [await asked(server, "/metrics") for _ in range(3)]
+    await until(lambda: server._memory.cut_off > 0)
+    assert server._memory.held <= LIMIT
+    assert (await ask(server.port, "/healthz")).status == 200
+    for client in clients:
+        client.close()
+    await until(lambda: server._memory.held == 0)
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/api/v1/autorecovery/list_under_replicated_ledger?printmissingreplica=true"]
+)
+async def test_a_client_that_takes_an_answer_slowly_has_the_whole(
+    server: HttpServer, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(untaken, "TAKEN_S", 0.2)
+    admin.auto_recovery.marked = {1: ("x" * ANSWER,)}
+    loop, client, came, began = asyncio.get_running_loop(), await asked(server, path), 0, time.monotonic()
+    while came < ANSWER:
+        piece = await loop.sock_recv(client, 1 << 17)
+        assert piece, f"broken off after {came} bytes"
+        came += len(piece)
+        await asyncio.sleep(0.01)  # it is slow
+    assert time.monotonic() - began > 3 * untaken.TAKEN_S
+    client.close()
