@@ -214,14 +214,14 @@ class Bookie:
         if telemetry is not None:
             self._undo.push_async_callback(telemetry.stop)
             self._server.context.tracer, self.registry.has_exemplars = telemetry.tracer, True
-        self._server.context.questions = metadata_questions(
+        self._server.clients.handlers.questions = metadata_questions(
             self._server.context.operations.ledgers, newest_older, self._metadata.ledgers
         )
         await self._make_upkeep(own.cookie.instance_id)
         self._start_disks()
         server = await http
         await asyncio.to_thread(self._dirty.write)
-        self._is_replayed = self._server.context.accepting = True
+        self._is_replayed = self._server.clients.accepting = True
         await self._join(own, None if server is None else server.port)
         self._tasks.run(watch_session(config, self._metadata))
         self.upkeep.start()
@@ -310,7 +310,7 @@ class Bookie:
         )
         self._undo.push_async_callback(asyncio.to_thread, self._server.stop_lanes)
         assert self._listener is not None
-        self._listener.serve(self._server.context)
+        self._listener.serve(self._server.clients)
         self._undo.push_async_callback(self._drain, self._listener)
         self._mode = self.status.mode = open_mode(
             self.config, self._files, self._server.admission, self._tasks.run, self.fail, self._durability.request
@@ -437,7 +437,7 @@ class Bookie:
         self._unwinding()
         self.status.running = False
         if hasattr(self, "_server"):
-            self._server.context.accepting = False
+            self._server.clients.accepting = False
         self._tasks.cancel()
         if self._closing is None:
             self._closing = self.loop.create_task(self._undo.aclose())

@@ -26,6 +26,7 @@ from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node.upkeep import under_pressure
 from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
 from bookie_pod.server.tcp.authentication import server_authentication
+from bookie_pod.server.tcp.clients import Clients
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import POLL_BYTES, WAITING_MAX, LongPolls
@@ -200,18 +201,9 @@ def make_server(
     reads = Reads(operations, lanes, high_priority, config.network.max_batch_read_size_bytes, batch)
     polls_max = min(WAITING_MAX, max(1000, memory.limit // 2 // POLL_BYTES))
     polls = LongPolls(ledgers, reads, long_poll, loop, polls_max)
-    context = ServerContext(
-        loop,
-        operations,
-        admission,
-        config,
-        lambda context: RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders)),
-        auth=auth,
-        tls=tls,
-        metrics=metrics,
-        memory=memory,
-        audit=audit,
-    )
+    context = ServerContext(loop, operations, admission, config, metrics=metrics, memory=memory, audit=audit)
+    handlers = RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders))
+    clients = Clients(context, handlers, auth=auth, tls=tls)
     metrics.bind_levels(
         adds_in_progress=lambda: admission.adds_in_progress,
         adds_blocked=lambda: admission.parked_adds,
@@ -220,10 +212,10 @@ def make_server(
     )
     metrics.bind_bounded(
         {
-            "CONNECTIONS": (lambda: len(context.connections), context.max_connections),
-            "UNAUTHENTICATED_CONNECTIONS": (lambda: len(context.strangers), STRANGERS_MAX),
-            "ENCRYPTED_CONNECTIONS": (lambda: len(context.encrypted), None),
-            "ENCRYPTED_CONNECTION_BYTES": (lambda: context.encrypted.nbytes, context.encrypted.limit),
+            "CONNECTIONS": (lambda: len(clients.connections), clients.max_connections),
+            "UNAUTHENTICATED_CONNECTIONS": (lambda: len(clients.strangers), STRANGERS_MAX),
+            "ENCRYPTED_CONNECTIONS": (lambda: len(clients.encrypted), None),
+            "ENCRYPTED_CONNECTION_BYTES": (lambda: clients.encrypted.nbytes, clients.encrypted.limit),
             "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
             "LONG_POLLS_WAITING": (lambda: polls.waiting, polls_max),
             "CLIENT_MEMORY_BYTES": (lambda: memory.total, memory.limit),
@@ -242,14 +234,14 @@ def make_server(
     )
     metrics.bind_connection_errors(lambda: context.connection_errors)
     metrics.bind_refusals(
-        lambda: context.refusals, lambda: context.strangers.sent_away, lambda: context.connections_refused
+        lambda: clients.refusals, lambda: clients.strangers.sent_away, lambda: clients.connections_refused
     )
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
     metrics.bind_pool("BookieWriteThreadPool", 1, threads.max_pending_adds)
     metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)
     if batch:
         metrics.bind_pool("BookieBatchClassReadThreadPool", threads.batch_class_read_workers, pending)
-    return ServerSide(context, admission, online, batch)
+    return ServerSide(clients, context, admission, online, batch)
 
 
 def _batch_lanes(
@@ -271,6 +263,7 @@ def _batch_lanes(
 class ServerSide:
     """The TCP server's shared state and its threads."""
 
+    clients: Clients
     context: ServerContext
     admission: WriteAdmission
     lanes: tuple[ReadLanes, ...]

@@ -311,11 +311,11 @@ async def test_a_client_that_reads_nothing_does_not_fill_the_memory(tmp_path: Pa
         assert v2_code(await lazy.ask(v2_add(body))) == 0
         lazy.reader._transport.pause_reading()  # type: ignore[attr-defined]
         lazy.send(*(v2_read(1, 0) for _ in range(20_000)))  # 1.2 GB of answers
-        (conn,) = [c for c in bookie.server.context.connections if c.stalled] or [None]
-        while conn is None:
+        (wire,) = [c for c in bookie.server.clients.connections if c.stalled] or [None]
+        while wire is None:
             await asyncio.sleep(0.005)
-            (conn,) = [c for c in bookie.server.context.connections if c.stalled] or [None]
-        waiting = conn.transport.get_write_buffer_size()
+            (wire,) = [c for c in bookie.server.clients.connections if c.stalled] or [None]
+        waiting = wire.answers.transport.get_write_buffer_size()
         assert waiting < 96 * KB * KB
         assert v2_code(await other.ask(v2_add(entry(2, 0)))) == 0
         lazy.reader._transport.resume_reading()  # type: ignore[attr-defined]

@@ -86,11 +86,11 @@ def test_everything_over_tls(tmp_path: Path, certificates: Certificates, run: Ru
             operations_on({B: bookie.port}, protocol_version=version, tls=tls(certificates)) as ask,
         ):
             await use(ask)
-            connections = bookie.server.context.connections
+            connections = bookie.server.clients.connections
             assert len(connections) >= 2
-            for conn in connections:
-                assert conn.transport is not None
-                assert conn.transport.get_extra_info("ssl_object") is not None
+            for wire in connections:
+                assert wire.answers.transport is not None
+                assert wire.answers.transport.get_extra_info("ssl_object") is not None
 
     run(main)
 
@@ -122,7 +122,7 @@ def test_a_bookie_whose_certificate_nobody_vouches_for(tmp_path: Path, certifica
         ):
             with pytest.raises(BookieUnavailable, match=r"TLS handshake failed: .*certificate verify failed"):
                 await ask.read_entry(B, 1, 0)
-            await until(lambda: not bookie.server.context.connections)
+            await until(lambda: not bookie.server.clients.connections)
 
     run(main)
 
@@ -202,12 +202,12 @@ def test_certificates_are_renewed_under_load(tmp_path: Path, certificates: Certi
             ServedBookie(tmp_path / "bookie", settings) as bookie,
             operations_on({B: bookie.port}, tls=tls(certificates)) as ask,
         ):
-            context, added = bookie.server.context, 0
-            assert context.tls is not None
-            old = context.tls.context()
+            clients, added = bookie.server.clients, 0
+            assert clients.tls is not None
+            old = clients.tls.context()
             for kind in ("key", "pem"):
                 install("client", kind)  # the authority's, for another name
-                context.tls._looked_at -= 2  # the interval is over
+                clients.tls._looked_at -= 2  # the interval is over
                 for _ in range(10):
                     await asyncio.gather(
                         *(ask.add_entry(B, 1, added + each, entry(1, added + each), KEY) for each in range(50))
@@ -215,8 +215,8 @@ def test_certificates_are_renewed_under_load(tmp_path: Path, certificates: Certi
                     added += 50
                     async with operations_on({B: bookie.port}, tls=tls(certificates)) as fresh:
                         assert (await fresh.read_entry(B, 1, added - 1)).entry == entry(1, added - 1)
-                assert (context.tls.context() is old) == (kind == "key")  # half of a pair is no pair
-            assert context.connection_errors == 0
+                assert (clients.tls.context() is old) == (kind == "key")  # half of a pair is no pair
+            assert clients.context.connection_errors == 0
 
     run(main)
 
@@ -250,7 +250,7 @@ async def test_a_bookie_without_tls(tmp_path: Path, certificates: Certificates, 
     ):
         with pytest.raises(BookieUnavailable, match="answered EBADREQ to START_TLS: it has no TLS"):
             await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
-        await until(lambda: not bookie.server.context.connections)
+        await until(lambda: not bookie.server.clients.connections)
 
 
 async def test_tls_is_switched_on_while_clients_go_on(tmp_path: Path, certificates: Certificates) -> None:
@@ -288,7 +288,7 @@ def test_no_request_before_the_exchange_is_done(
 
     async def main() -> None:
         async with ServedBookie(tmp_path) as bookie:
-            bookie.server.context.auth = TwoTokens()
+            bookie.server.clients.auth = TwoTokens()
             provider = TwoTokensClient()
             async with operations_on({B: bookie.port}, auth=provider, protocol_version=version) as ask:
                 await asyncio.gather(*(ask.add_entry(B, 1, e, entry(1, e), KEY) for e in range(50)))
@@ -302,7 +302,7 @@ def test_no_request_before_the_exchange_is_done(
 
 async def test_a_wrong_token(tmp_path: Path, version: int) -> None:
     async with ServedBookie(tmp_path) as bookie:
-        bookie.server.context.auth = TwoTokens()
+        bookie.server.clients.auth = TwoTokens()
         async with operations_on({B: bookie.port}, auth=TwoTokensClient(b"guess"), protocol_version=version) as ask:
             # Version 2 has no answer for a refusal: the bookie hangs up.
             with pytest.raises(Unauthorized if version == 3 else BookieUnavailable, match=f"bookie {B}"):
@@ -313,7 +313,7 @@ async def test_a_wrong_token(tmp_path: Path, version: int) -> None:
 
 async def test_without_credentials(tmp_path: Path, version: int) -> None:
     async with ServedBookie(tmp_path) as bookie:
-        bookie.server.context.auth = TwoTokens()
+        bookie.server.clients.auth = TwoTokens()
         async with operations_on({B: bookie.port}, protocol_version=version) as ask:
             with pytest.raises(Unauthorized):
                 await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
@@ -321,7 +321,7 @@ async def test_without_credentials(tmp_path: Path, version: int) -> None:
 
 async def test_another_plug_in(tmp_path: Path, version: int) -> None:
     async with ServedBookie(tmp_path) as bookie:
-        bookie.server.context.auth = TwoTokens()
+        bookie.server.clients.auth = TwoTokens()
         provider = TwoTokensClient(plugin_name="sasl")
         async with operations_on({B: bookie.port}, auth=provider, protocol_version=version) as ask:
             with pytest.raises(Unauthorized if version == 3 else BookieUnavailable):
@@ -339,7 +339,7 @@ async def test_a_bookie_that_asks_for_nothing(tmp_path: Path, version: int) -> N
 def test_authentication_inside_tls(tmp_path: Path, certificates: Certificates, run: Run, version: int) -> None:
     async def main() -> None:
         async with ServedBookie(tmp_path, certificates.settings()) as bookie:
-            bookie.server.context.auth = TwoTokens()
+            bookie.server.clients.auth = TwoTokens()
             provider = TwoTokensClient()
             options = {"tls": tls(certificates), "auth": provider, "protocol_version": version}
             async with operations_on({B: bookie.port}, **options) as ask:
@@ -363,11 +363,11 @@ def test_a_certificate_that_the_bookies_plug_in_refuses(tmp_path: Path, certific
 
     async def main() -> None:
         async with ServedBookie(tmp_path, certificates.settings()) as bookie:
-            bookie.server.context.auth = NobodyGetsIn()
+            bookie.server.clients.auth = NobodyGetsIn()
             async with operations_on({B: bookie.port}, tls=tls(certificates, name="client")) as ask:
                 with pytest.raises((BookieUnavailable, Unauthorized)):
                     await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
-            await until(lambda: not bookie.server.context.connections)
+            await until(lambda: not bookie.server.clients.connections)
 
     run(main)
 
@@ -408,7 +408,7 @@ def test_the_clients_of_a_configuration_log_in_to_its_bookies(
             auth = client_options(bookie.config).auth
             async with operations_on({B: bookie.port}, auth=auth, protocol_version=version) as ask:
                 await use(ask)
-            assert bookie.server.context.refusals == 0
+            assert bookie.server.clients.refusals == 0
 
     run(main)
 
@@ -432,7 +432,7 @@ async def test_other_logins_are_refused(
             with pytest.raises((Unauthorized, BookieUnavailable)):
                 await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
         assert bookie.side.storage.ledger(1) is None
-        await until(lambda: not bookie.server.context.connections)
+        await until(lambda: not bookie.server.clients.connections)
 
 
 async def test_passwords_are_changed_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,5 +43,5 @@ async def test_connections_beyond_the_limit_are_closed_and_others_go_on(tmp_path
             assert counted(bookie, "bookkeeper_server_CONNECTIONS_REFUSED") == ["1"]
             assert v2_code(await first.ask(v2_read(1, 0))) == V2Code.ENOLEDGER
         async with await RawClient.connect(bookie.port) as fourth:
-            await until(lambda: len(bookie.server.context.connections) == 1)
+            await until(lambda: len(bookie.server.clients.connections) == 1)
             assert v2_code(await fourth.ask(v2_read(1, 0))) == V2Code.ENOLEDGER

@@ -175,7 +175,7 @@ async def test_unauthenticated_frames(tmp_path: Path) -> None:
     from tests.support.auth import TwoTokens
 
     async with ServedBookie(tmp_path) as bookie:
-        bookie.server.context.auth = TwoTokens()
+        bookie.server.clients.auth = TwoTokens()
         wrong = []
         for case in load("wire-edge-cases-unauthenticated.json")["cases"]:
             answers, closed = await play(bookie.port, case, len(case["answers"]))
@@ -185,10 +185,10 @@ async def test_unauthenticated_frames(tmp_path: Path) -> None:
 
 
 async def test_connections_are_dropped_until_the_bookie_serves(bookie: ServedBookie) -> None:
-    bookie.server.context.accepting = False
+    bookie.server.clients.accepting = False
     async with await RawClient.connect(bookie.port) as client:
         assert await client.closed()
-    bookie.server.context.accepting = True
+    bookie.server.clients.accepting = True
     async with await RawClient.connect(bookie.port) as client:
         assert await client.ask(bytes.fromhex("000000140202000000000000000bde310000000000000000"))
     await asyncio.sleep(0)

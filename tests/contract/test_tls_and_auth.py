@@ -114,8 +114,8 @@ def test_after_the_upgrade_both_versions_are_served(tmp_path: Path, certificates
             assert v3_answer(await three.ask(v3_read(1, 1))).readResponse.body == entry(1, 1)
             async with await RawClient.connect(bookie.port) as plain:
                 assert v2_code(await plain.ask(v2_read(1, 1))) == 0
-            for conn in bookie.server.context.connections:
-                assert conn.transport is not None
+            for wire in bookie.server.clients.connections:
+                assert wire.answers.transport is not None
             await two.close()
             await three.close()
 
@@ -195,7 +195,7 @@ def test_a_client_certificate_is_demanded(
                 pass
             assert served == accepted
             # A handshake that failed leaves no connection behind.
-            await until(lambda: not bookie.server.context.connections)
+            await until(lambda: not bookie.server.clients.connections)
             async with await RawClient.connect(bookie.port) as plain:
                 assert v2_code(await plain.ask(v2_read(1, 0))) == (0 if accepted else 1)
 
@@ -208,12 +208,12 @@ def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path, certificat
         async with ServedBookie(tmp_path, certificates.settings()) as bookie:
             client = await RawClient.connect(bookie.port)
             assert v3_status(await client.ask(v3_start_tls())) == 0
-            assert len(bookie.server.context.connections) == 1
+            assert len(bookie.server.clients.connections) == 1
             if what == "rubbish":
                 client.send(b"GET / HTTP/1.1\r\n\r\n" * 10)
-                await until(lambda: not bookie.server.context.connections)
+                await until(lambda: not bookie.server.clients.connections)
             await client.close()
-            await until(lambda: not bookie.server.context.connections)
+            await until(lambda: not bookie.server.clients.connections)
 
     on_uvloop(run)
 
@@ -235,7 +235,7 @@ def test_what_tls_holds_is_gone_with_its_connection(tmp_path: Path, certificates
             with left_in_cycles() as left:
                 for _ in range(3):  # the loop may hold the last of them still
                     await asyncio.to_thread(come_and_go, bookie.port)
-                    await until(lambda: not bookie.server.context.connections)
+                    await until(lambda: not bookie.server.clients.connections)
             assert not left & {"SSLProtocol", "SSLObject", "TlsReads", "MemoryBIO", "TCPTransport"}
 
     on_uvloop(run)
@@ -245,16 +245,16 @@ def test_what_tls_holds_is_gone_with_its_connection(tmp_path: Path, certificates
 def test_a_handshake_that_does_not_end_is_ended(tmp_path: Path, certificates: Certificates, required: str) -> None:
     async def run() -> None:
         async with ServedBookie(tmp_path, {**certificates.settings(), "tlsRequired": required}) as bookie:
-            context = bookie.server.context
+            clients = bookie.server.clients
             served = await upgraded(bookie.port, certificates.client_context())
             assert v2_code(await served.ask(v2_add(entry(1, 0)))) == 0
             silent = await RawClient.connect(bookie.port)
             assert v3_status(await silent.ask(v3_start_tls())) == 0
-            assert len(context.strangers) == 1
-            context.strangers.look(time.perf_counter() + SECONDS + 1, 0.0)
+            assert len(clients.strangers) == 1
+            clients.strangers.look(time.perf_counter() + SECONDS + 1, 0.0)
             assert await silent.closed()
-            await until(lambda: len(context.connections) == 1)
-            assert (len(context.strangers), context.strangers.sent_away) == (0, 1)
+            await until(lambda: len(clients.connections) == 1)
+            assert (len(clients.strangers), clients.strangers.sent_away) == (0, 1)
             assert v2_code(await served.ask(v2_read(1, 0))) == 0
             await silent.close()
             await served.close()
@@ -274,7 +274,7 @@ def test_requests_slipped_in_before_the_handshake_are_not_served(tmp_path: Path,
                 await client.writer.start_tls(certificates.client_context(), server_hostname="bookie")
                 await client.ask(v3_read(1, 0))
             client.writer.transport.abort()
-            await until(lambda: not bookie.server.context.connections)
+            await until(lambda: not bookie.server.clients.connections)
             assert bookie.side.storage.ledger(1) is None
 
     on_uvloop(run)
@@ -323,7 +323,7 @@ def auth_v3(token: bytes, txn: int = 1) -> bytes:
 
 async def test_the_exchange_of_version_2(tmp_path: Path) -> None:
     async with ServedBookie(tmp_path) as bookie:
-        bookie.server.context.auth = TwoTokens()
+        bookie.server.clients.auth = TwoTokens()
         async with await RawClient.connect(bookie.port) as client:
             assert v2_code(await client.ask(v2_add(entry(1, 0)))) == 102
             assert (await client.ask(auth_v2(b"hello"))).endswith(b"welcome?")
@@ -341,7 +341,7 @@ async def test_the_exchange_of_version_2(tmp_path: Path) -> None:
 
 async def test_the_exchange_of_version_3(tmp_path: Path) -> None:
     async with ServedBookie(tmp_path) as bookie:
-        bookie.server.context.auth = TwoTokens()
+        bookie.server.clients.auth = TwoTokens()
         async with await RawClient.connect(bookie.port) as client:
             assert v3_status(await client.ask(v3_add(entry(1, 0)))) == pb.EUA
             assert v3_answer(await client.ask(auth_v3(b"hello"))).authResponse.payload == b"welcome?"
@@ -366,11 +366,11 @@ async def test_a_plug_in_that_breaks_closes_its_connection_only(tmp_path: Path) 
             return False
 
     async with ServedBookie(tmp_path) as bookie:
-        bookie.server.context.auth = Broken()
+        bookie.server.clients.auth = Broken()
         async with await RawClient.connect(bookie.port) as client:
             client.send(auth_v2(b"hello"))
             assert await client.closed()
-        bookie.server.context.auth = None
+        bookie.server.clients.auth = None
         async with await RawClient.connect(bookie.port) as client:
             assert v2_code(await client.ask(v2_add(entry(1, 0)))) == 0
 
@@ -394,10 +394,10 @@ def test_the_certificate_is_shown_to_the_plug_in(tmp_path: Path, certificates: C
 
     async def run() -> None:
         async with ServedBookie(tmp_path, certificates.settings(demand_client=False)) as bookie:
-            context = bookie.server.context
-            assert context.tls is not None
-            context.tls.context().verify_mode = ssl.CERT_OPTIONAL
-            context.auth = ByCertificate()
+            clients = bookie.server.clients
+            assert clients.tls is not None
+            clients.tls.context().verify_mode = ssl.CERT_OPTIONAL
+            clients.auth = ByCertificate()
             async with await RawClient.connect(bookie.port) as plain:
                 assert v2_code(await plain.ask(v2_add(entry(1, 0)))) == 102
             client = await upgraded(bookie.port, certificates.client_context("client"))
@@ -502,7 +502,7 @@ def test_without_tls_nothing_is_served_where_it_is_required(tmp_path: Path, cert
             assert v2_code(await secured.ask(v2_read(1, 0))) == v2.V2Code.ENOLEDGER
             assert v2_code(await secured.ask(v2_add(entry(1, 0)))) == 0
             await secured.close()
-            assert bookie.server.context.refusals == 1 + 2 * len(REQUESTS_V2 + REQUESTS_V3)
+            assert bookie.server.clients.refusals == 1 + 2 * len(REQUESTS_V2 + REQUESTS_V3)
 
     on_uvloop(run)
 

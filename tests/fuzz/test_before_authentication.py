@@ -73,20 +73,20 @@ async def test_nothing_comes_of_it(tmp_path: Path, certificates: Certificates, s
     unexpected: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unexpected.append(context))
     async with ServedBookie(tmp_path, settings) as bookie:
-        context = bookie.server.context
+        context, clients = bookie.server.context, bookie.server.clients
         for ledger in range(1, 8):  # there is something to be told
             bookie.side.storage.set_master_key(ledger, bytes(20))
         async with await RawClient.connect(bookie.port) as client:
             if guard == "login":
                 await client.ask(v2_add(entry(3, 0)))
-        context.auth = TwoTokens() if guard == "login" else None
+        clients.auth = TwoTokens() if guard == "login" else None
         before = [bookie.side.storage.ledger(ledger) for ledger in range(20)]
         states = set(context.operations.ledgers.states)
         with capture_logs() as logs:
             await asyncio.gather(*(bombard(bookie, rng) for _ in range(20)))
-            await until(lambda: not context.connections)
+            await until(lambda: not clients.connections)
         assert [line for line in logs if line["log_level"] == "error"] == []
-        assert len(context.strangers) == 0
+        assert len(clients.strangers) == 0
         assert not context.busy
         assert [bookie.side.storage.ledger(ledger) for ledger in range(20)] == before
         assert set(context.operations.ledgers.states) == states

@@ -83,7 +83,7 @@ async def test_damaged_frames(tmp_path: Path, seed: int) -> None:
             await asyncio.gather(*(bombard(bookie, rng, 40) for _ in range(8)), serves(bookie, round_number))
     assert [line for line in logs if "unexpected" in line["event"] or line["log_level"] == "error"] == []
     context = bookie.server.context
-    await until(lambda: not context.connections and not context.busy)
+    await until(lambda: not bookie.server.clients.connections and not context.busy)
     assert context.reads_in_progress.count == 0
     assert context.admission.parked_adds == 0
     await bookie.checkpoint()
@@ -143,7 +143,7 @@ async def test_half_a_frame_then_silence(tmp_path: Path) -> None:
             client.send(frame[:size])
             silent.append((client, size))
         await serves(bookie, 0)
-        assert len(bookie.server.context.connections) >= len(silent)
+        assert len(bookie.server.clients.connections) >= len(silent)
         for client, size in silent:
             client.send(frame[size:])
             assert v2_code(await client.frame()) == 0
@@ -164,11 +164,11 @@ async def test_a_thousand_idle_connections(tmp_path: Path, many_files: None) -> 
         for number, client in enumerate(idle):
             if number % 3 == 0:
                 client.send(b"\x00\x00")  # the begin of a frame
-        await until(lambda: len(bookie.server.context.connections) == 1000)
+        await until(lambda: len(bookie.server.clients.connections) == 1000)
         async with await RawClient.connect(bookie.port) as client:
             client.send(*(v2_add(entry(1, e)) for e in range(2000)))
             for _ in range(2000):
                 assert v2_code(await client.frame()) == 0
         for client in idle:
             client.writer.transport.abort()
-        await until(lambda: not bookie.server.context.connections)
+        await until(lambda: not bookie.server.clients.connections)

@@ -142,7 +142,7 @@ def test_bookie_that_has_dropped_the_state_of_a_ledger_knows_its_life(run: Run) 
         await cluster.send_late(b"late")
         writer = await cluster.make(cluster.next)
         await writer.append(b"0")
-        cluster.bookie.process.context.operations.ledgers.states.clear()
+        cluster.bookie.process.clients.context.operations.ledgers.states.clear()
         await cluster.heal()
         await writer.append(b"1")
         await writer.close()
@@ -189,7 +189,7 @@ def test_late_explicit_lac_is_refused(run: Run) -> None:
         async with await cluster.make(cluster.next) as writer:
             await writer.append(b"0")
             await cluster.heal()
-            assert not cluster.bookie.process.context.operations.ledgers.for_read(ID).explicit_lac
+            assert not cluster.bookie.process.clients.context.operations.ledgers.for_read(ID).explicit_lac
         assert await announced == 0
 
     run(work)
@@ -201,7 +201,7 @@ def test_writer_that_knows_that_its_ledger_is_gone_sends_nothing_more(run: Run, 
 
     async def work(cluster: Cluster) -> None:
         received: list[AddRequest] = []
-        handlers: Any = cluster.bookie.process.context.handlers
+        handlers: Any = cluster.bookie.process.handlers
         handlers.add = lambda conn, request, reply: received.append(request)
         cluster.cut_off()
         writer = await cluster.make(cluster.former)

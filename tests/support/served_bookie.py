@@ -97,8 +97,8 @@ class ServedBookie:
         )
         self.listener = TcpListener(loop, "127.0.0.1", 0)
         await self.listener.bind()
-        self.listener.serve(self.server.context)
-        self.server.context.accepting = True
+        self.listener.serve(self.server.clients)
+        self.server.clients.accepting = True
 
     async def checkpoint(self) -> None:
         await asyncio.to_thread(self.checkpoints.checkpoint)

@@ -12,6 +12,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.server.tcp.admission import PARKED_BYTES_MAX, WriteAdmission
+from bookie_pod.server.tcp.clients import Clients
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
@@ -154,7 +155,7 @@ class SlowTransport(PaperTransport):
 
     def abort(self) -> None:
         super().abort()
-        self.conn.context.loop.call_soon(self.conn.connection_lost, None)
+        self.conn.wire.context.loop.call_soon(self.conn.connection_lost, None)
 
     def take(self) -> None:
         self.taken += self.unsent
@@ -203,21 +204,18 @@ class ServerRig:
         self.reads = Reads(self.operations, self.lanes, self.lanes, self.config.network.max_batch_read_size_bytes)
         self.polls = LongPolls(self.ledgers, self.reads, self.lanes, loop, self.polls_max)
         self.context = ServerContext(
-            loop,
-            self.operations,
-            self.admission,
-            self.config,
-            lambda context: RequestHandlers(context, self.reads, self.polls, self.lanes, lambda: (100, 50)),
-            memory=MemoryGovernor(self.memory_bytes),
+            loop, self.operations, self.admission, self.config, memory=MemoryGovernor(self.memory_bytes)
         )
-        self.context.accepting = True
+        self.handlers = RequestHandlers(self.context, self.reads, self.polls, self.lanes, lambda: (100, 50))
+        self.clients = Clients(self.context, self.handlers)
+        self.clients.accepting = True
 
     @property
     def journal(self) -> HeldJournal:
         return self.journals[0]
 
     def connect(self) -> tuple[Connection, PaperTransport]:
-        conn, transport = Connection(self.context), PaperTransport()
+        conn, transport = Connection(self.clients), PaperTransport()
         conn.connection_made(transport)  # type: ignore[arg-type]
         return conn, transport
 
@@ -246,7 +244,7 @@ async def answers(rig: ServerRig, transport: PaperTransport, count: int) -> list
 
 
 def slow(rig: ServerRig, transport: SlowTransport | None = None) -> tuple[Connection, SlowTransport]:
-    conn, transport = Connection(rig.context), transport or SlowTransport()
+    conn, transport = Connection(rig.clients), transport or SlowTransport()
     transport.conn = conn
     conn.connection_made(transport)  # type: ignore[arg-type]
     return conn, transport

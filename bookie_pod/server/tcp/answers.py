@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from bookie_pod.server.tcp.connection_stalls import Stall
-
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
+from bookie_pod.server.tcp.context import ServerContext
 
 JOIN_MAX: Final = 64 * 1024
 """Answers up to this many bytes are joined before the write; larger ones are handed over piece by piece."""
@@ -35,9 +32,15 @@ TLS_PART: Final = 64 * 1024
 class Answers:
     """The answers of one connection."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        self._options = conn.context.options
+    def __init__(self, context: ServerContext, count_held: Callable[[], None]) -> None:
+        """`count_held` counts what is kept for the client again."""
+        self._context = context
+        self._options = context.options
+        self._count_held = count_held
+        self.peer = "?"
+        self.transport: asyncio.Transport | None = None
+        """None before the connection is there, and when it is gone: it is a cycle, and TLS holds much."""
+        self.encrypted = False
         self.gathers = False
         """True while everything sent leaves soon, in one write with the rest."""
         self.is_full = False
@@ -62,8 +65,7 @@ class Answers:
 
     def send(self, answer: bytes) -> None:
         """Queue an answer; all answers of this turn of the loop leave together."""
-        conn = self._conn
-        if conn.closed or self._drops:
+        if self.transport is None or self._drops:
             return
         self._pieces.append(answer)
         self._nbytes += len(answer)
@@ -71,16 +73,15 @@ class Answers:
             self.flush()  # so that it counts before what it was made of does not any more
         elif not self.gathers:
             self.gathers = True
-            conn.context.loop.call_soon(self.flush)
+            self._context.loop.call_soon(self.flush)
 
     def flush(self, *, for_good: bool = False) -> None:
         """Write what is queued; with TLS all of it only if it is `for_good`."""
         self.gathers = False
-        conn = self._conn
-        transport = conn.transport
+        transport = self.transport
         if not self._pieces or transport is None or transport.is_closing():
             return
-        if conn.security.encrypted:
+        if self.encrypted:
             self._encrypt(transport, for_good=for_good)
             return
         pieces, size = self._pieces, self._nbytes
@@ -94,7 +95,7 @@ class Answers:
             transport.write(b"".join(pieces))
         else:
             transport.writelines(pieces)
-            conn.count_held()
+            self._count_held()
 
     def _encrypt(self, transport: asyncio.Transport, *, for_good: bool) -> None:
         """A part at a time, and no more than the client takes. The rest follows when the client has taken some, unless
@@ -109,13 +110,14 @@ class Answers:
             if self.is_full and not for_good:
                 break
         rest = list(parts)
-        if rest and not self._conn.closed:
+        if rest and self.transport is not None:
             self._pieces[:0] = rest
             self._nbytes += sum(map(len, rest))
-        self._conn.count_held()
+        self._count_held()
 
     def end(self) -> None:
         """Drop everything: the connection is gone."""
+        self.transport = None
         self._pieces.clear()
         self._nbytes = 0
         self._wait_no_more()
@@ -124,8 +126,7 @@ class Answers:
 
     def held(self, now: float) -> int:
         """Bytes that memory holds because the client has not taken them. `now`: as `time.perf_counter` has it."""
-        conn = self._conn
-        buffered = conn.transport.get_write_buffer_size() if conn.transport is not None and not conn.closed else 0
+        buffered = self.transport.get_write_buffer_size() if self.transport is not None else 0
         unsent = buffered + self._nbytes
         taken = self._written - buffered
         if taken >= self._awaited:
@@ -144,21 +145,17 @@ class Answers:
         return max(0, taken - end + size)
 
     def full(self) -> None:
-        """The transport holds too much: take no more requests."""
+        """The transport holds too much."""
         self.is_full = True
-        conn = self._conn
-        conn.stall(Stall.SLOW_RECEIVER)
         timeout_ms = self._options.response_backpressure_timeout_ms
         if timeout_ms >= 0 and self._timer is None:
-            self._timer = conn.context.loop.call_later(timeout_ms / 1000, self._too_slow)
+            self._timer = self._context.loop.call_later(timeout_ms / 1000, self._too_slow)
 
     def drained(self) -> None:
-        """The client took enough."""
+        """The client took enough; a `flush` follows."""
         self.is_full = False
         self._wait_no_more()
         self._drops = False
-        self._conn.unstall(Stall.SLOW_RECEIVER)
-        self.flush()
 
     def _wait_no_more(self) -> None:
         if self._timer is not None:
@@ -167,12 +164,11 @@ class Answers:
 
     def _too_slow(self) -> None:
         self._timer = None
-        conn = self._conn
         close = self._options.close_channel_on_response_timeout
         action = "close" if close else "drop answers"
-        conn.context.complaints.warning("client reads its answers too slowly", peer=conn.peer, action=action)
-        if close and conn.transport is not None:
-            conn.transport.abort()
+        self._context.complaints.warning("client reads its answers too slowly", peer=self.peer, action=action)
+        if close and self.transport is not None:
+            self.transport.abort()
         else:
             self._drops = True
 

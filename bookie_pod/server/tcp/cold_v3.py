@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from bookie_pod.server.tcp.joined import add_refused, joined, read_ended
+from bookie_pod.server.tcp.replies import CountedRead, WireReply, status_of
 from bookie_pod.server.tcp.request_log import RequestId
-from bookie_pod.server.tcp.requests import AddRequest, ConnectionReply, CountedRead, ReadRequest, Reply, status_of
+from bookie_pod.server.tcp.requests import AddRequest, ReadRequest, Reply
+from bookie_pod.server.tcp.security import Session
+from bookie_pod.server.tcp.wire import Wire
 from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
@@ -37,46 +40,43 @@ from bookie_protocol.wire.v3 import (
     status_code,
 )
 
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
-
-_Serve = Callable[["Connection", pb.Request, Reply], None]
+_Serve = Callable[[Session, pb.Request, Reply], None]
 
 
-def cold_v3(conn: Connection, body: bytes) -> bool:
+def cold_v3(session: Session, body: bytes) -> bool:
     """Serve one frame body; False if it is no v3 request. Raises ProtocolViolation when the connection must close."""
     if has_many_fields(body):
         raise ProtocolViolation(f"a request of {len(body)} bytes that has more than {MANY_FIELDS} fields")
     request = parse_request(body)
     if request is None:
         return False
-    if not conn.authenticated:
-        conn.security.early(len(body))
+    if not session.wire.authenticated:
+        session.early(len(body))
     operation = request.header.operation
     if operation == pb.AUTH:
-        conn.security.auth_v3(request)
+        session.auth_v3(request)
     elif operation == pb.START_TLS:
-        conn.security.start_tls(request)
-    elif not conn.authenticated:
-        conn.security.refused()
-        conn.send(encode_frame(header_copied(request, V3Status.EUA)))
+        session.start_tls(request)
+    elif not session.wire.authenticated:
+        session.refused()
+        session.wire.send(encode_frame(header_copied(request, V3Status.EUA)))
     else:
         served = _OPERATIONS.get(operation)
         if served is None:
-            conn.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
+            session.wire.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
         elif request.header.version != pb.VERSION_THREE:
             new_reply, _ = served
             version = request.header.version
-            new_reply(conn, request).error(BadVersion(f"protocol version {version} inside a version 3 message"))
+            new_reply(session.wire, request).error(BadVersion(f"protocol version {version} inside a version 3 message"))
         else:
             new_reply, serve = served
-            serve(conn, request, new_reply(conn, request))
+            serve(session, request, new_reply(session.wire, request))
     return True
 
 
-def _add(conn: Connection, request: pb.Request, reply: Reply) -> None:
+def _add(session: Session, request: pb.Request, reply: Reply) -> None:
     add = request.addRequest
-    longest = conn.context.max_entry_bytes
+    longest = session.wire.context.max_entry_bytes
     try:
         if len(add.body) > longest:
             raise BadRequest(f"an entry of {len(add.body)} bytes: nettyMaxFrameSizeBytes lets {longest} in")
@@ -84,8 +84,8 @@ def _add(conn: Connection, request: pb.Request, reply: Reply) -> None:
     except BadRequest as error:
         reply.error(error)
         return
-    conn.context.handlers.add(
-        conn,
+    session.handlers.add(
+        session.wire,
         AddRequest(
             ledger_id,
             entry_id,
@@ -101,13 +101,13 @@ def _add(conn: Connection, request: pb.Request, reply: Reply) -> None:
     )
 
 
-def _read(conn: Connection, request: pb.Request, reply: Reply) -> None:
+def _read(session: Session, request: pb.Request, reply: Reply) -> None:
     read = request.readRequest
     flag = read.flag if read.HasField("flag") else 0
     fencing = flag == pb.ReadRequest.FENCE_LEDGER
     long_poll = read.HasField("previousLAC") and not fencing
-    conn.context.handlers.read(
-        conn,
+    session.handlers.read(
+        session.wire,
         ReadRequest(
             read.ledgerId,
             read.entryId,
@@ -128,46 +128,48 @@ def _fence_key(read: pb.ReadRequest) -> bytes:
     return (read.masterKey or NO_KEY) if read.HasField("masterKey") else b""
 
 
-def _write_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:
+def _write_lac(session: Session, request: pb.Request, reply: Reply) -> None:
     write = request.writeLacRequest
     try:
         ledger_id = read_lac_packet(write.body).ledger_id
     except BadRequest as error:
         reply.error(error)
         return
-    conn.context.handlers.write_lac(conn, ledger_id, write.masterKey or NO_KEY, life_of(write.life), write.body, reply)
+    session.handlers.write_lac(
+        session.wire, ledger_id, write.masterKey or NO_KEY, life_of(write.life), write.body, reply
+    )
 
 
-def _read_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:
-    conn.context.handlers.read_lac(request.readLacRequest.ledgerId, reply)
+def _read_lac(session: Session, request: pb.Request, reply: Reply) -> None:
+    session.handlers.read_lac(request.readLacRequest.ledgerId, reply)
 
 
-def _force(conn: Connection, request: pb.Request, reply: Reply) -> None:
-    conn.context.handlers.force(conn, request.forceLedgerRequest.ledgerId, reply)
+def _force(session: Session, request: pb.Request, reply: Reply) -> None:
+    session.handlers.force(session.wire, request.forceLedgerRequest.ledgerId, reply)
 
 
-def _bookie_info(conn: Connection, request: pb.Request, reply: Reply) -> None:
+def _bookie_info(session: Session, request: pb.Request, reply: Reply) -> None:
     wanted = request.getBookieInfoRequest.requested
-    conn.context.handlers.bookie_info(
+    session.handlers.bookie_info(
         total=bool(wanted & pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY),
         free=bool(wanted & pb.GetBookieInfoRequest.FREE_DISK_SPACE),
         reply=reply,
     )
 
 
-def _entry_list(conn: Connection, request: pb.Request, reply: Reply) -> None:
-    conn.context.handlers.entry_list(request.getListOfEntriesOfLedgerRequest.ledgerId, reply)
+def _entry_list(session: Session, request: pb.Request, reply: Reply) -> None:
+    session.handlers.entry_list(request.getListOfEntriesOfLedgerRequest.ledgerId, reply)
 
 
-class _Reply(ConnectionReply):
+class _Reply(WireReply):
     __slots__ = ("_request",)
 
-    def __init__(self, conn: Connection, request: pb.Request) -> None:
-        self._conn = conn
+    def __init__(self, wire: Wire, request: pb.Request) -> None:
+        self._wire = wire
         self._request = request
 
     def _send(self, response: pb.Response) -> None:
-        self._conn.send(encode_frame(response))
+        self._wire.send(encode_frame(response))
 
 
 class _TimedReply(_Reply):
@@ -176,15 +178,15 @@ class _TimedReply(_Reply):
     __slots__ = ("_since",)
     kind: ClassVar[str]
 
-    def __init__(self, conn: Connection, request: pb.Request) -> None:
-        super().__init__(conn, request)
+    def __init__(self, wire: Wire, request: pb.Request) -> None:
+        super().__init__(wire, request)
         self._since = time.perf_counter()
-        conn.request_began()
+        wire.request_began()
 
     def _send(self, response: pb.Response) -> None:
         elapsed_ms = (time.perf_counter() - self._since) * 1000
-        self._conn.context.metrics.read_done(self.kind, elapsed_ms, response.status == pb.EOK)
-        self._conn.request_ended()
+        self._wire.context.metrics.read_done(self.kind, elapsed_ms, response.status == pb.EOK)
+        self._wire.request_ended()
         super()._send(response)
 
 
@@ -193,9 +195,9 @@ class _AddReply(_Reply):
 
     __slots__ = ("_joined",)
 
-    def __init__(self, conn: Connection, request: pb.Request) -> None:
-        super().__init__(conn, request)
-        self._joined = joined(conn, request, self._identity)
+    def __init__(self, wire: Wire, request: pb.Request) -> None:
+        super().__init__(wire, request)
+        self._joined = joined(wire.context, request, wire.received_at, wire.peer, self._identity)
 
     @property
     def joined(self) -> JoinedRequest | None:
@@ -205,11 +207,11 @@ class _AddReply(_Reply):
         return self._encode(V3Status.EOK)
 
     def error(self, error: BaseException) -> None:
-        conn = self._conn
-        conn.context.request_log.add_failed(conn.peer, self._identity(), error)
-        conn.send(self._encode(status_of(error, conn)))
+        wire = self._wire
+        wire.context.request_log.add_failed(wire.peer, self._identity(), error)
+        wire.send(self._encode(status_of(error, wire)))
         if self._joined is not None:
-            add_refused(conn, self._joined)
+            add_refused(wire.context, self._joined)
 
     def _identity(self) -> RequestId:
         add = self._request.addRequest
@@ -228,11 +230,11 @@ class _ReadReply(CountedRead):
 
     __slots__ = ("_joined", "_request")
 
-    def __init__(self, conn: Connection, request: pb.Request) -> None:
+    def __init__(self, wire: Wire, request: pb.Request) -> None:
         self._request = request
-        self._joined = joined(conn, request, self._identity)
+        self._joined = joined(wire.context, request, wire.received_at, wire.peer, self._identity)
         # Last, because it counts the read: only a reply ends that.
-        super().__init__(conn, _kind(request), last_entry=request.readRequest.entryId == LAST_ENTRY)
+        super().__init__(wire, _kind(request), last_entry=request.readRequest.entryId == LAST_ENTRY)
 
     def entry(
         self,
@@ -254,9 +256,9 @@ class _ReadReply(CountedRead):
             read.lacUpdateTimestamp = lac_time_ms
         frame = encode_frame(response)
         elapsed_ms = self._done(len(frame), success=True, entries=() if body is None else (body,))
-        self._conn.send(frame)
+        self._wire.send(frame)
         if self._joined is not None:
-            read_ended(self._conn, self._joined, self._kind, elapsed_ms, None)
+            read_ended(self._wire.context, self._joined, self._kind, elapsed_ms, None)
 
     def _identity(self) -> RequestId:
         read = self._request.readRequest
@@ -264,9 +266,9 @@ class _ReadReply(CountedRead):
 
     def error(self, error: BaseException) -> None:
         elapsed_ms = self._done(0, success=False, error=error)
-        self._conn.send(encode_frame(self._response(status_of(error, self._conn))))
+        self._wire.send(encode_frame(self._response(status_of(error, self._wire))))
         if self._joined is not None:
-            read_ended(self._conn, self._joined, self._kind, elapsed_ms, error)
+            read_ended(self._wire.context, self._joined, self._kind, elapsed_ms, error)
 
     def _response(self, status: V3Status) -> pb.Response:
         read, response = self._request.readRequest, new_response(self._request, status)
@@ -286,7 +288,7 @@ class _WriteLacReply(_TimedReply):
         self._answer(V3Status.EOK)
 
     def error(self, error: BaseException) -> None:
-        self._answer(status_of(error, self._conn))
+        self._answer(status_of(error, self._wire))
 
     def _answer(self, status: V3Status) -> None:
         response = new_response(self._request, status)
@@ -390,7 +392,7 @@ def _kind(request: pb.Request) -> str:
     return "batch_class" if request.requestContext and is_batch(request) and not request.header.priority else "read"
 
 
-_OPERATIONS: dict[int, tuple[Callable[[Connection, pb.Request], Reply], _Serve]] = {
+_OPERATIONS: dict[int, tuple[Callable[[Wire, pb.Request], Reply], _Serve]] = {
     pb.ADD_ENTRY: (_AddReply, _add),
     pb.READ_ENTRY: (_ReadReply, _read),
     pb.WRITE_LAC: (_WriteLacReply, _write_lac),

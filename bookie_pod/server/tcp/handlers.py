@@ -12,16 +12,18 @@ Source: docs/internals/wire-protocol.md, section 8.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.long_poll import LongPolls
-from bookie_pod.server.tcp.metadata_questions import Asker, refused_as
+from bookie_pod.server.tcp.metadata_questions import Asker, MetadataQuestions, refused_as
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
+from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
     BadRequest,
@@ -38,14 +40,10 @@ from bookie_protocol.errors import (
 from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.wire.availability import encode_availability
 
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
-    from bookie_pod.server.tcp.context import ServerContext
-
 DiskSpace = Callable[[], tuple[int, int]]
 """Total and free bytes over the distinct file systems of the ledger directories."""
 
-_Admit = Callable[["Connection", AddRequest, Reply], None]
+_Admit = Callable[[Wire, AddRequest, Reply], None]
 
 
 class RequestHandlers:
@@ -63,22 +61,24 @@ class RequestHandlers:
         self._polls = polls
         self._lanes = lanes
         self._disk_space = disk_space
+        self.questions: MetadataQuestions | None = None
+        """None: there is no metadata service to ask."""
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
+    def add(self, wire: Wire, request: AddRequest, reply: Reply) -> None:
         """Admit an add, or park it while there is no room; if the metadata service has to be asked, after that."""
-        parked = conn.parked
+        parked = wire.parked
         if parked and parked.holds(request.ledger_id):
-            self._add(conn, request, reply)  # it waits behind others, and may ask when it leaves
+            self._add(wire, request, reply)  # it waits behind others, and may ask when it leaves
         else:
-            self._when_open(conn, request, reply, self._add)
+            self._when_open(wire, request, reply, self._add)
 
-    def _when_open(self, conn: Connection, request: AddRequest, reply: Reply, go_on: _Admit) -> None:
-        questions = self._context.questions
+    def _when_open(self, wire: Wire, request: AddRequest, reply: Reply, go_on: _Admit) -> None:
+        questions = self.questions
         life = NO_LIFE if request.recovery else request.life
         if questions is None or not questions.must_ask(request.ledger_id, life):
-            go_on(conn, request, reply)
+            go_on(wire, request, reply)
             return
 
         def over() -> None:
@@ -88,7 +88,7 @@ class RequestHandlers:
                 except PodkeeperError as error:
                     self._refuse_add(error, reply)
                 else:
-                    go_on(conn, request, reply)
+                    go_on(wire, request, reply)
             else:
                 self._refuse_add(refused_as(LedgerFenced, request.ledger_id), reply)
 
@@ -100,7 +100,7 @@ class RequestHandlers:
         except PodkeeperError as error:
             refuse(error)
             return
-        asker = Asker(conn, len(request.entry), lambda: go_on(conn, request, reply), over, refuse)
+        asker = Asker(wire, len(request.entry), lambda: go_on(wire, request, reply), over, refuse)
         questions.when_open(request.ledger_id, life, asker)
 
     def _check_before_question(self, ledger_id: int, key: bytes, *, high_priority: bool) -> None:
@@ -112,25 +112,25 @@ class RequestHandlers:
         if self._admission.refuses(high_priority=high_priority):
             raise BookieReadOnly(f"ledger {ledger_id}: this bookie is read-only")
 
-    def _add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
+    def _add(self, wire: Wire, request: AddRequest, reply: Reply) -> None:
         try:
             self._check_mode(request.ledger_id, high_priority=request.high_priority)
-            parked = conn.parked
+            parked = wire.parked
             if not self._admission.has_room(request.ledger_id) or (parked and parked.holds(request.ledger_id)):
-                self._parked_adds_of(conn).park(request, reply)
+                self._parked_adds_of(wire).park(request, reply)
                 return
         except PodkeeperError as error:
             self._refuse_add(error, reply)
             return
-        self._admit(conn, request, reply)
+        self._admit(wire, request, reply)
 
-    def _admit(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
+    def _admit(self, wire: Wire, request: AddRequest, reply: Reply) -> None:
         deferred = request.deferred_sync and not request.recovery
         if deferred:
-            self._context.submit_lanes(conn)
+            wire.submit_lanes()
         try:
             lane = self._operations.add(
-                conn.lanes,
+                wire.lanes,
                 request.ledger_id,
                 request.entry_id,
                 request.lac,
@@ -148,7 +148,7 @@ class RequestHandlers:
         lane.counted += 1
         self._admission.started(1)
         if deferred:
-            self._context.submit_lanes(conn, sync=False)
+            wire.submit_lanes(sync=False)
 
     def _refuse_add(self, error: PodkeeperError, reply: Reply) -> None:
         if isinstance(error, TooManyRequests):
@@ -156,39 +156,39 @@ class RequestHandlers:
         self._context.metrics.add_refused(0.0)
         reply.error(error)
 
-    def _parked_adds_of(self, conn: Connection) -> ParkedAdds:
-        if conn.parked is None:
+    def _parked_adds_of(self, wire: Wire) -> ParkedAdds:
+        if wire.parked is None:
             config, memory = self._context.config, self._context.memory
 
             def on_change(stop: bool) -> None:
-                conn.stall(Stall.ADDS_PARKED) if stop else conn.unstall(Stall.ADDS_PARKED)
+                wire.stall(Stall.ADDS_PARKED) if stop else wire.unstall(Stall.ADDS_PARKED)
 
             def hold(nbytes: int) -> None:
-                conn.share.hold(nbytes)
+                wire.share.hold(nbytes)
                 if nbytes < 0:
                     self._context.frame_rooms.given_back()
 
-            conn.parked = ParkedAdds(
+            wire.parked = ParkedAdds(
                 self._admission,
                 self._context.loop,
                 adds_max=config.threads.max_pending_adds,
                 timeout_ms=config.db_storage.max_throttle_time_ms,
                 # While it was parked its ledger may have been deleted here.
-                admit=lambda request, reply: self._when_open(conn, request, reply, self._admit),
+                admit=lambda request, reply: self._when_open(wire, request, reply, self._admit),
                 refuse=self._refuse_add,
                 waited=self._context.metrics.add_waited,
                 on_change=on_change,
-                on_admitted=lambda: self._context.submit_lanes(conn),
+                on_admitted=wire.submit_lanes,
                 hold=hold,
                 is_short=lambda: memory.total > memory.most_kept,
             )
-        return conn.parked
+        return wire.parked
 
-    def write_lac(self, conn: Connection, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply) -> None:
+    def write_lac(self, wire: Wire, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply) -> None:
         """Store an explicit LAC; answered when it is durable."""
-        questions = self._context.questions
+        questions = self.questions
         if questions is None or not questions.must_ask(ledger_id, life):
-            self._write_lac(conn, ledger_id, key, life, packet, reply)
+            self._write_lac(wire, ledger_id, key, life, packet, reply)
             return
         try:
             self._check_before_question(ledger_id, key, high_priority=False)
@@ -196,44 +196,40 @@ class RequestHandlers:
             reply.error(error)
             return
         asker = Asker(
-            conn,
+            wire,
             len(packet),
-            lambda: self._write_lac(conn, ledger_id, key, life, packet, reply),
+            lambda: self._write_lac(wire, ledger_id, key, life, packet, reply),
             lambda: reply.error(refused_as(NoSuchLedger, ledger_id)),
             reply.error,
         )
         questions.when_open(ledger_id, life, asker)
 
-    def _write_lac(
-        self, conn: Connection, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply
-    ) -> None:
+    def _write_lac(self, wire: Wire, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply) -> None:
         try:
             self._check_mode(ledger_id, high_priority=False)
-            done = self._special(conn, reply, reply.lac_written)
+            done = self._special(wire, reply, reply.lac_written)
             self._operations.write_lac(ledger_id, key, packet, done, life=life)
         except PodkeeperError as error:
             reply.error(error)
         else:
             self._context.specials_in_progress += 1
 
-    def force(self, conn: Connection, ledger_id: int, reply: Reply) -> None:
+    def force(self, wire: Wire, ledger_id: int, reply: Reply) -> None:
         """Answer when everything journaled before is durable."""
         self._context.metrics.forced()
         try:
-            self._operations.force(ledger_id, self._special(conn, reply, reply.forced))
+            self._operations.force(ledger_id, self._special(wire, reply, reply.forced))
         except PodkeeperError as error:
             reply.error(error)
         else:
             self._context.specials_in_progress += 1
 
-    def _special(
-        self, conn: Connection, reply: Reply, answer: Callable[[], None]
-    ) -> Callable[[BaseException | None], None]:
+    def _special(self, wire: Wire, reply: Reply, answer: Callable[[], None]) -> Callable[[BaseException | None], None]:
         """Return the callback for when the journal has a special record.
 
         The adds that came before it go into the journal first.
         """
-        self._context.submit_lanes(conn)
+        wire.submit_lanes()
 
         def done(error: BaseException | None) -> None:
             self._context.specials_in_progress -= 1
@@ -244,18 +240,18 @@ class RequestHandlers:
 
     # --- reading --------------------------------------------------------------------------------------------
 
-    def read(self, conn: Connection, request: ReadRequest, reply: Reply) -> None:
+    def read(self, wire: Wire, request: ReadRequest, reply: Reply) -> None:
         if request.fence_key is not None:
-            self._context.submit_lanes(conn)  # the ledger's key record may be among them
+            wire.submit_lanes()  # the ledger's key record may be among them
             self.reads.read(request, reply)
         elif request.previous_lac is not None:
-            self._polls.poll(request, reply, conn)
+            self._polls.poll(request, reply, wire)
         else:
             self.reads.read(request, reply)
 
-    def read_batch(self, conn: Connection, request: BatchReadRequest, reply: Reply) -> None:
+    def read_batch(self, wire: Wire, request: BatchReadRequest, reply: Reply) -> None:
         if request.fence_key is not None:
-            self._context.submit_lanes(conn)
+            wire.submit_lanes()
         self.reads.read_batch(request, reply)
 
     def read_lac(self, ledger_id: int, reply: Reply) -> None:

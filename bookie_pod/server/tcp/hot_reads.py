@@ -19,28 +19,23 @@ Source: docs/internals/wire-protocol.md, sections 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
+from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.cold_v2 import cold_v2
 from bookie_pod.server.tcp.cold_v3 import cold_v3
 from bookie_pod.server.tcp.lane_reads import PIECE_BYTES, V2_READS, V3_READS, PlainRead, ReadDialect
+from bookie_pod.server.tcp.security import Session
+from bookie_pod.server.tcp.wire import AT_ONCE
+from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_protocol.wire.v2 import PLAIN_READ, PLAIN_READ_HEAD
 from bookie_protocol.wire.v3_hot import ReadFields, decode_read_request
 
-if TYPE_CHECKING:
-    from bookie_pod.ledgers.state import LedgerState
-    from bookie_pod.server.tcp.connection import Connection
-    from bookie_pod.storage.engines.interface import LedgerStorage
 
-AT_ONCE: Final = 256
-"""Reads that are looked up together, at most; of a connection that had to wait before so many, twice as many as it had
-before: what is looked up in vain is looked up again."""
-
-
-def answer_reads_v2(conn: Connection, data: bytes, pos: int) -> int:
+def answer_reads_v2(session: Session, data: bytes, pos: int) -> int:
     """Serve the plain reads of version 2 that begin at `pos`, where one does; returns where it stopped."""
     size = PLAIN_READ.size
-    count = min((len(data) - pos) // size, conn.reads_at_once)
+    count = min((len(data) - pos) // size, session.wire.reads_at_once)
     reads = []
     ids_at = pos + len(PLAIN_READ_HEAD)
     for head, ledger_id, entry_id in PLAIN_READ.iter_unpack(data[pos : pos + count * size]):
@@ -51,19 +46,19 @@ def answer_reads_v2(conn: Connection, data: bytes, pos: int) -> int:
 
     def serve_alone(place: int) -> None:
         at = pos + place * size
-        cold_v2(conn, data[at + 4 : at + size])
+        cold_v2(session, data[at + 4 : at + size])
 
-    return pos + _serve(conn, V2_READS, reads, serve_alone) * size
+    return pos + _serve(session, V2_READS, reads, serve_alone) * size
 
 
-def answer_reads_v3(conn: Connection, data: bytes, pos: int) -> int:
+def answer_reads_v3(session: Session, data: bytes, pos: int) -> int:
     """Serve the plain reads of version 3 that begin at `pos`; returns where it stopped, `pos` if none does."""
-    max_length = conn.context.options.max_frame_size_bytes - 4
+    at_once, max_length = session.wire.reads_at_once, session.wire.context.options.max_frame_size_bytes - 4
     reads: list[tuple[int, int, ReadFields]] = []
     ends = [pos]
     last = len(data) - 4
     at = pos
-    while at <= last and len(reads) < conn.reads_at_once:
+    while at <= last and len(reads) < at_once:
         start = at + 4
         at = start + int.from_bytes(data[at:start])
         if not start < at <= min(len(data), start + max_length):
@@ -76,13 +71,13 @@ def answer_reads_v3(conn: Connection, data: bytes, pos: int) -> int:
     high_priority = bool(reads) and reads[0][2][5] != 0
 
     def serve_alone(place: int) -> None:
-        cold_v3(conn, data[ends[place] + 4 : ends[place + 1]])
+        cold_v3(session, data[ends[place] + 4 : ends[place + 1]])
 
-    return ends[_serve(conn, V3_READS, reads, serve_alone, high_priority=high_priority)]
+    return ends[_serve(session, V3_READS, reads, serve_alone, high_priority=high_priority)]
 
 
 def _serve(
-    conn: Connection,
+    session: Session,
     dialect: ReadDialect,
     reads: Sequence[tuple[int, int, Any]],
     serve_alone: Callable[[int], None],
@@ -94,7 +89,8 @@ def _serve(
     These are fewer than all when the connection has to wait. `serve_alone` gets the place of a read that has to be
     served by itself.
     """
-    context = conn.context
+    wire = session.wire
+    context = wire.context
     states = context.operations.ledgers.states
     answer = dialect.answer
     pieces: list[bytes] = []
@@ -107,10 +103,10 @@ def _serve(
                 known, state = ledger_id, states.get(ledger_id)
             if state is None or entry_id < 0 or not (state.lac_known or not dialect.tells_lac):
                 serve_alone(served)
-                conn.took_cold()
+                wire.took_cold()
                 known, state = -1, None  # it may be known now
             elif body is None:
-                missed.setdefault(state, []).append((entry_id, echo, conn.read_started()))
+                missed.setdefault(state, []).append((entry_id, echo, wire.read_started()))
             else:
                 pieces += answer(echo, body, state)
                 size = len(body)
@@ -118,21 +114,21 @@ def _serve(
                 total += size
                 answered += 1
                 if nbytes >= PIECE_BYTES:
-                    conn.send(b"".join(pieces))
+                    wire.send(b"".join(pieces))
                     pieces, nbytes = [], 0
             served += 1
-            if conn.stalled or conn.closed:
+            if wire.stalled or wire.closed:
                 break
     finally:
         # Whatever befell one that was served alone: those that were begun come to their end.
         if pieces:
-            conn.send(b"".join(pieces))
+            wire.send(b"".join(pieces))
         if answered:
             context.read_from_memory(answered, total)
         for its_state, its in missed.items():
-            context.handlers.reads.read_run(conn, dialect, its_state, its, high_priority=high_priority)
-    if served < len(reads) or served == conn.reads_at_once:
-        conn.reads_at_once = min(AT_ONCE, 2 * served)
+            session.handlers.reads.read_run(wire, dialect, its_state, its, high_priority=high_priority)
+    if served < len(reads) or served == wire.reads_at_once:
+        wire.reads_at_once = min(AT_ONCE, 2 * served)
     return served
 
 

@@ -1,7 +1,7 @@
 """Frames of a connection, in both protocols: one loop over one buffer for each.
 
 A connection starts in `ingest_v3`. The first frame body that is no v3 request turns it to v2 for good; that same frame
-is decoded again in `ingest_v2`, so the position of that frame is returned with `conn.speaks_v2` set.
+is decoded again in `ingest_v2`, so the position of that frame is returned with `wire.speaks_v2` set.
 
 The first branch of each loop is the hot add: an add, ordinary or of a copy, with the key of a ledger that is hot (see
 `bookie_pod.ledgers.state`; a copy or a recovery's add of such a ledger is no other than its writer's). It costs a
@@ -21,22 +21,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bookie_pod.ledgers.operations import WriteLane
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.cold_v2 import cold_v2
 from bookie_pod.server.tcp.cold_v3 import cold_v3
+from bookie_pod.server.tcp.context import V3_HEAD_BYTES
 from bookie_pod.server.tcp.hot_reads import answer_reads_v2, answer_reads_v3
+from bookie_pod.server.tcp.security import Session
+from bookie_pod.server.tcp.strangers import check_frame
+from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.entry import ENTRY_IDS
+from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.wire.add_runs import SHORTEST_RUN, AddRun, Echo, RunShape, take_add_run
 from bookie_protocol.wire.framing import LENGTH
 from bookie_protocol.wire.v2 import PLAIN_READ_HEAD, Flag, OpCode, header_word, response_prefix
 from bookie_protocol.wire.v3_encode import DEFERRED_SYNC
 from bookie_protocol.wire.v3_hot import NO_SHAPE, READ_HEADER, add_shape, decode_add_request
-
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
 
 
 def admit_run(run: AddRun, prefixes: Sequence[bytes], state: LedgerState, lane: WriteLane) -> None:
@@ -63,6 +65,8 @@ _OK: Final = response_prefix(2, OpCode.ADDENTRY, 0)
 
 
 _ENTRY_AT: Final = 28
+_HEADER_TAG: Final = b"\x0a"
+"""The first byte of every request of version 3."""
 
 
 @lru_cache(maxsize=64)
@@ -72,15 +76,16 @@ def _run_shape(entry_length: int) -> RunShape:
     return RunShape(b"\xff" * _ENTRY_AT, entry_length, 0, _OK + bytes(ENTRY_IDS.size), (ids,))
 
 
-def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - one loop: each call costs as much as a branch
+def ingest_v2(session: Session, data: bytes, pos: int) -> int:  # noqa: C901 - one loop: each call costs as much as a branch
     """Take complete frames from `data` at `pos` on; returns where it stopped. Raises ProtocolViolation."""
-    context = conn.context
+    wire = session.wire
+    context = wire.context
     states = context.operations.ledgers.states
     cold_state = context.cold_state
     max_length = context.options.max_frame_size_bytes - 4
     max_entry_id = context.storage.max_entry_id
-    admit_hot = conn.authenticated and not conn.parked and context.admission.hot
-    lanes = conn.lanes
+    admit_hot = wire.authenticated and not wire.parked and context.admission.hot
+    lanes = wire.lanes
     unpack, pack_length = _HOT_ADD.unpack_from, LENGTH.pack
     end = len(data)
     last_state = cold_state
@@ -136,45 +141,47 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
                 context.account(last_state.ledger_id, run_bytes, run_count)
                 run_bytes = run_count = 0
             last_state = cold_state
-            if conn.authenticated and data.startswith(PLAIN_READ_HEAD, pos):
-                pos = answer_reads_v2(conn, data, pos)
+            if wire.authenticated and data.startswith(PLAIN_READ_HEAD, pos):
+                pos = answer_reads_v2(session, data, pos)
             else:
-                cold_v2(conn, data[pos + 4 : after])
-                conn.took_cold()
+                cold_v2(session, data[pos + 4 : after])
+                wire.took_cold()
                 pos = after
-            if conn.stalled or conn.closed:
+            if wire.stalled or wire.closed:
                 return pos
-            admit_hot = conn.authenticated and not conn.parked and context.admission.hot
-        return _ingest_tail(conn, data, pos, end)
+            admit_hot = wire.authenticated and not wire.parked and context.admission.hot
+        return _ingest_tail(session, data, pos, end)
     finally:
         if run_count:
             context.account(last_state.ledger_id, run_bytes, run_count)
-        context.submit_lanes(conn)
+        wire.submit_lanes()
 
 
-def _ingest_tail(conn: Connection, data: bytes, pos: int, end: int) -> int:
+def _ingest_tail(session: Session, data: bytes, pos: int, end: int) -> int:
     """The frames that are shorter than a hot add at the end of the buffer, and the check of the next length."""
-    while end - pos >= 4 and not conn.stalled and not conn.closed:
+    wire = session.wire
+    while end - pos >= 4 and not wire.stalled and not wire.closed:
         length = LENGTH.unpack_from(data, pos)[0]
-        conn.check_length(length, data, pos)
+        check_length(wire, length, data, pos)
         after = pos + 4 + length
         if after > end:
             break
-        if conn.authenticated and data.startswith(PLAIN_READ_HEAD, pos):
-            pos = answer_reads_v2(conn, data, pos)
+        if wire.authenticated and data.startswith(PLAIN_READ_HEAD, pos):
+            pos = answer_reads_v2(session, data, pos)
         else:
-            cold_v2(conn, data[pos + 4 : after])
-            conn.took_cold()
+            cold_v2(session, data[pos + 4 : after])
+            wire.took_cold()
             pos = after
     return pos
 
 
-def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: each call costs as much as a branch
+def ingest_v3(session: Session, data: bytes) -> int:  # noqa: C901 - one loop: each call costs as much as a branch
     """Take complete frames from `data`; returns where it stopped. Raises ProtocolViolation."""
-    context = conn.context
+    wire = session.wire
+    context = wire.context
     states = context.operations.ledgers.states
     cold_state = context.cold_state
-    lanes = conn.lanes
+    lanes = wire.lanes
     unpack_length, pack_length = LENGTH.unpack_from, LENGTH.pack
     max_length = context.options.max_frame_size_bytes - 4
     max_entry_id = context.storage.max_entry_id
@@ -185,14 +192,14 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     shape_length, from_bytes = -1, int.from_bytes
     mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2, run_shape = NO_SHAPE
     try_run_at, try_run_after = 0, SHORTEST_RUN
-    admit_hot = conn.authenticated and not conn.parked and context.admission.hot
+    admit_hot = wire.authenticated and not wire.parked and context.admission.hot
     try:
         while end - pos >= 4:
             length: int = unpack_length(data, pos)[0]
             start = pos + 4
             after = start + length
             if after > end or not 0 < length <= max_length:
-                conn.check_length(length, data, pos)
+                check_length(wire, length, data, pos)
                 if after > end:
                     break
                 admit_hot = False  # longer than a frame of version 2 may be: so may be its entry
@@ -252,27 +259,42 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         run_count += 1
                         pos = after
                         continue
-            if not is_add and data.startswith(READ_HEADER, start + 2) and conn.authenticated:
-                behind = answer_reads_v3(conn, data, pos)
+            if not is_add and data.startswith(READ_HEADER, start + 2) and wire.authenticated:
+                behind = answer_reads_v3(session, data, pos)
                 if behind > pos:
                     pos = behind
-                    if conn.stalled or conn.closed:
+                    if wire.stalled or wire.closed:
                         return pos
                     continue
             if run_count:
                 context.account(last_state.ledger_id, run_bytes, run_count)
                 run_bytes = run_count = 0
             last_state = cold_state
-            if not cold_v3(conn, data[start:after]):
-                conn.speaks_v2 = True
+            if not cold_v3(session, data[start:after]):
+                wire.speaks_v2 = True
                 return pos
-            conn.took_cold()
+            wire.took_cold()
             pos = after
-            if conn.stalled or conn.closed:
+            if wire.stalled or wire.closed:
                 return pos
-            admit_hot = conn.authenticated and not conn.parked and context.admission.hot
+            admit_hot = wire.authenticated and not wire.parked and context.admission.hot
         return pos
     finally:
         if run_count:
             context.account(last_state.ledger_id, run_bytes, run_count)
-        context.submit_lanes(conn)
+        wire.submit_lanes()
+
+
+def check_length(wire: Wire, length: int, data: bytes, pos: int) -> None:
+    """Raise ProtocolViolation for a length word, that at `pos`, which no frame may have."""
+    if not wire.authenticated and not wire.stalls:  # else what is under way may authenticate it
+        check_frame(length)
+    longest = wire.context.options.max_frame_size_bytes - 4
+    if 0 < length <= longest:
+        return
+    # Before a client has said which version it speaks, the first byte of its frame does.
+    has_head = not wire.speaks_v2 and data[pos + 4 : pos + 5] in (b"", _HEADER_TAG)
+    if not (has_head and 0 < length <= longest + V3_HEAD_BYTES):
+        raise ProtocolViolation(
+            f"frame length {length} is outside 1 to {longest} (nettyMaxFrameSizeBytes counts the length word too)"
+        )

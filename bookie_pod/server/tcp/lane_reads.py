@@ -21,20 +21,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.replies import code_of, status_of
 from bookie_pod.server.tcp.request_log import RequestId
-from bookie_pod.server.tcp.requests import Reply, code_of, status_of
+from bookie_pod.server.tcp.requests import Reply
+from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.errors import BookieUnavailable, TooManyRequests
 from bookie_protocol.wire.v2 import RESPONSE_SIZE, OpCode, response_prefix
 from bookie_protocol.wire.v3_encode import read_error, read_response
 from bookie_protocol.wire.v3_hot import ReadFields
 from bookie_protocol.wire.varint import decode_uint64
-
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
 
 WORTH_BYTES: Final = 4096
 """Smaller answers are not worth counting: a connection has a bounded number of reads under way."""
@@ -161,11 +160,11 @@ class ReadDialect(NamedTuple):
 class LaneReads:
     """One piece of work."""
 
-    __slots__ = ("_conn", "_counted", "_dialect", "_lanes", "_read_each", "_reads", "_since", "_state")
+    __slots__ = ("_counted", "_dialect", "_lanes", "_read_each", "_reads", "_since", "_state", "_wire")
 
     def __init__(
         self,
-        conn: Connection,
+        wire: Wire,
         lanes: ReadLanes,
         read_each: ReadEach,
         dialect: ReadDialect,
@@ -173,7 +172,7 @@ class LaneReads:
         reads: Sequence[PlainRead],
     ) -> None:
         """`read_each` gives entries of a ledger in turn, on the lane."""
-        self._conn = conn
+        self._wire = wire
         self._lanes = lanes
         self._read_each = read_each
         self._dialect = dialect
@@ -195,7 +194,7 @@ class LaneReads:
 
     def _on_lane(self) -> list[bytes | BaseException]:
         """Return the results of the first of them that are not answered yet; those behind were not begun."""
-        conn, reads = self._conn, self._reads
+        wire, reads = self._wire, self._reads
         each = self._read_each(self._state.ledger_id, [read[0] for read in reads])
         results: list[bytes | BaseException] = []
         uncounted = 0
@@ -203,12 +202,12 @@ class LaneReads:
         for _ in reads:
             if results and time.monotonic() - since >= LONG_S:
                 counted, self._counted = self._counted, 0
-                conn.context.loop.call_soon_threadsafe(self._answer_first, results, counted)
+                wire.context.loop.call_soon_threadsafe(self._answer_first, results, counted)
                 results, since = [], time.monotonic()
-            if conn.closed:
+            if wire.closed:
                 results.append(BookieUnavailable("the connection that asked is closed"))
                 continue
-            if conn.must_wait:
+            if wire.must_wait:
                 break
             entry = next(each)
             results.append(entry)
@@ -217,7 +216,7 @@ class LaneReads:
             uncounted += len(entry)
             if uncounted >= WORTH_BYTES:
                 self._counted += uncounted
-                conn.share.make(uncounted)
+                wire.share.make(uncounted)
                 uncounted = 0
         return results
 
@@ -225,7 +224,7 @@ class LaneReads:
         counted, self._counted = self._counted, 0
         self._answer_first([error] * len(self._reads) if error is not None else results, counted)
         if self._reads:
-            self._conn.postpone(self.begin)
+            self._wire.postpone(self.begin)
 
     def _answer_first(self, results: Sequence[bytes | BaseException], counted: int) -> None:
         """`counted`: bytes of them that were taken from what clients may hold."""
@@ -234,10 +233,10 @@ class LaneReads:
             self._answer(reads, results)
         finally:
             if counted:
-                self._conn.made(counted)
+                self._wire.made(counted)
 
     def _answer(self, reads: Sequence[PlainRead], results: Sequence[bytes | BaseException]) -> None:
-        conn, state, (answer, refuse, *_) = self._conn, self._state, self._dialect
+        wire, state, (answer, refuse, *_) = self._wire, self._state, self._dialect
         elapsed_ms = (time.perf_counter() - self._since) * 1000
         pieces: list[bytes] = []
         nbytes = total = found = 0
@@ -251,26 +250,26 @@ class LaneReads:
                 size = 0
                 pieces.append(refuse(echo, result))
                 self._failed(read, result, elapsed_ms)
-            conn.read_finished(reserved, size)
+            wire.read_finished(reserved, size)
             total += size
             nbytes += size
             if nbytes >= PIECE_BYTES:
-                conn.send(b"".join(pieces))
+                wire.send(b"".join(pieces))
                 pieces, nbytes = [], 0
         if pieces:
-            conn.send(b"".join(pieces))
+            wire.send(b"".join(pieces))
         if found:
-            conn.context.metrics.reads_done(found, total, elapsed_ms)
-        if reads and elapsed_ms >= conn.context.request_log.slow_ms:
-            conn.context.request_log.read_was_slow(conn.peer, self._identity(reads[0]), elapsed_ms)
+            wire.context.metrics.reads_done(found, total, elapsed_ms)
+        if reads and elapsed_ms >= wire.context.request_log.slow_ms:
+            wire.context.request_log.read_was_slow(wire.peer, self._identity(reads[0]), elapsed_ms)
 
     def _failed(self, read: PlainRead, error: BaseException, elapsed_ms: float) -> None:
-        conn = self._conn
-        conn.context.metrics.read_done("read", elapsed_ms, False)
+        wire = self._wire
+        wire.context.metrics.read_done("read", elapsed_ms, False)
         if isinstance(error, TooManyRequests):
-            conn.context.metrics.read_rejected()
-        if not conn.closed:
-            conn.context.request_log.read_failed(conn.peer, self._identity(read), error)
+            wire.context.metrics.read_rejected()
+        if not wire.closed:
+            wire.context.request_log.read_failed(wire.peer, self._identity(read), error)
 
     def _identity(self, read: PlainRead) -> RequestId:
         return RequestId(self._state.ledger_id, read[0], self._dialect.txn_of(read[1]))

@@ -11,8 +11,9 @@ import asyncio
 import errno
 from typing import Final, cast
 
+from bookie_pod.server.tcp.clients import Clients
 from bookie_pod.server.tcp.connection import Connection
-from bookie_pod.server.tcp.context import ServerContext
+from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_protocol.addresses import host_and_port, resolving
 from bookie_protocol.errors import ServerStartFailed
 
@@ -23,11 +24,11 @@ LOOK_S: Final = 1.0
 
 
 class TcpListener:
-    """Accepts connections: drops them until `serve`, then hands them to one `ServerContext`."""
+    """Accepts connections: drops them until `serve`, then hands them to `Clients`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str | None, port: int) -> None:
         self._loop = loop
-        self._context: ServerContext | None = None
+        self._clients: Clients | None = None
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
@@ -56,46 +57,46 @@ class TcpListener:
                 f"cannot listen on {where} (bookiePort, listeningInterface): {error.strerror}"
             ) from error
 
-    def serve(self, context: ServerContext) -> None:
-        """Hand new connections to `context`, which takes them while `context.accepting`."""
-        self._context = context
+    def serve(self, clients: Clients) -> None:
+        """Hand new connections to `clients`, which takes them while `clients.accepting`."""
+        self._clients = clients
         self._look()
 
     def _look(self) -> None:
-        assert self._context is not None
+        assert self._clients is not None
         self._timer = self._loop.call_later(LOOK_S, self._look)
-        self._context.look_at_connections()
+        self._clients.look()
 
     def _new_connection(self) -> asyncio.Protocol:
-        return Connection(self._context) if self._context is not None else _Dropped()
+        return Connection(self._clients) if self._clients is not None else _Dropped()
 
     def drop(self) -> None:
         """Close the port and all connections at once: pending requests get no answer."""
         if self._server is not None:
             self._server.close()
-        if self._context is not None:
-            self._context.accepting = False
-            for conn in list(self._context.connections):
-                conn.drop()
+        if self._clients is not None:
+            self._clients.accepting = False
+            for wire in list(self._clients.connections):
+                wire.drop()
 
     async def stop(self, drain_s: float) -> None:
         """Take no more connections or requests, let what is under way be answered for at most `drain_s` seconds."""
         if self._server is not None:
             self._server.close()
-        context = self._context
-        if context is None:
+        clients = self._clients
+        if clients is None:
             return
-        context.accepting = False
+        clients.accepting = False
         if self._timer is not None:
             self._timer.cancel()
-        connections = list(context.connections)
-        for conn in connections:
-            conn.stop_reading()
+        connections = list(clients.connections)
+        for wire in connections:
+            wire.stall(Stall.STOPPING)  # requests that are not read yet are left to other bookies
         deadline = self._loop.time() + drain_s
-        while context.busy and self._loop.time() < deadline:  # noqa: ASYNC110 - once in a life
+        while clients.context.busy and self._loop.time() < deadline:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(DRAIN_POLL_S)
-        for conn in connections:
-            conn.close()
+        for wire in connections:
+            wire.close()
 
 
 class _Dropped(asyncio.Protocol):

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LAC_NONE, LacWaiter, LedgerState
@@ -24,20 +23,13 @@ from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
+from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadRequest, BookieUnavailable, NotThere, PodkeeperError, TooManyRequests
 
 WAITING_MAX: Final = 200_000
 POLL_BYTES: Final = 3584
 """Bytes of a waiting poll, about: its request, its reply, its timer."""
-
-
-class Asker(Protocol):
-    """The part of a connection that a poll needs."""
-
-    closed: bool
-    on_lost: dict[Callable[[], None], None]
-    """Called, each once, when the connection is gone."""
 
 
 class LongPolls:
@@ -58,7 +50,7 @@ class LongPolls:
         self._waiting_max = waiting_max
         self.waiting = 0
 
-    def poll(self, request: ReadRequest, reply: Reply, asker: Asker) -> None:
+    def poll(self, request: ReadRequest, reply: Reply, wire: Wire) -> None:
         """Answer when `lac > previous_lac`."""
         assert request.previous_lac is not None
         try:
@@ -68,13 +60,13 @@ class LongPolls:
                 )
             state = self._ledgers.for_read(request.ledger_id)
             if state.lac_known or state.lac > request.previous_lac:
-                self._wait(state, request, reply, asker)
+                self._wait(state, request, reply, wire)
             else:
-                self._learn_lac_first(request, reply, asker)
+                self._learn_lac_first(request, reply, wire)
         except PodkeeperError as error:
             reply.error(error)
 
-    def _learn_lac_first(self, request: ReadRequest, reply: Reply, asker: Asker) -> None:
+    def _learn_lac_first(self, request: ReadRequest, reply: Reply, wire: Wire) -> None:
         """After a restart the last stored entry may carry a newer LAC than the poll's: look before waiting."""
 
         def learned(lac: int | None, error: BaseException | None) -> None:
@@ -82,31 +74,31 @@ class LongPolls:
                 reply.error(error)
                 return
             try:
-                if asker.closed:
+                if wire.closed:
                     raise BookieUnavailable("the connection that asked is closed")
                 # Looked up again: the state may have been evicted, or the ledger deleted, meanwhile.
                 state = self._ledgers.for_read(request.ledger_id)
                 if lac is not None:
                     state.learn_lac(lac)
-                self._wait(state, request, reply, asker)
+                self._wait(state, request, reply, wire)
             except PodkeeperError as refused:
                 reply.error(refused)
 
         self._lanes.run(request.ledger_id, lambda: self._reads.on_lane_last_lac(request.ledger_id), learned)
 
-    def _wait(self, state: LedgerState, request: ReadRequest, reply: Reply, asker: Asker) -> None:
+    def _wait(self, state: LedgerState, request: ReadRequest, reply: Reply, wire: Wire) -> None:
         previous = request.previous_lac
         assert previous is not None
         if request.timeout_ms is None or request.timeout_ms <= 0 or state.lac > previous:
             self.answer(state, request, reply, by_lac=False)
             return
-        if len(asker.on_lost) >= self._waiting_max - self.waiting:
+        if len(wire.on_lost) >= self._waiting_max - self.waiting:
             raise TooManyRequests(
                 f"ledger {state.ledger_id}: of {self._waiting_max} long polls {self.waiting} are waiting already,"
-                f" {len(asker.on_lost)} of them of this connection"
+                f" {len(wire.on_lost)} of them of this connection"
             )
 
-        _Poll(self, state, request, reply, asker).begin(self._loop, request.timeout_ms / 1000)
+        _Poll(self, state, request, reply, wire).begin(self._loop, request.timeout_ms / 1000)
 
     def answer(self, state: LedgerState, request: ReadRequest, reply: Reply, *, by_lac: bool) -> None:
         """The wait is over, or there was none. `by_lac`: it ended by a newer one."""
@@ -143,28 +135,28 @@ class LongPolls:
 class _Poll(LacWaiter):
     """One that waits. Nothing of it holds it when it is over: it is gone without the collector of cycles."""
 
-    __slots__ = ("_asker", "_polls", "_reply", "_request", "_state", "_timer")
+    __slots__ = ("_polls", "_reply", "_request", "_state", "_timer", "_wire")
 
-    def __init__(self, polls: LongPolls, state: LedgerState, request: ReadRequest, reply: Reply, asker: Asker) -> None:
+    def __init__(self, polls: LongPolls, state: LedgerState, request: ReadRequest, reply: Reply, wire: Wire) -> None:
         assert request.previous_lac is not None
         super().__init__(request.previous_lac)
         self._polls = polls
         self._state = state
         self._request = request
         self._reply = reply
-        self._asker = asker
+        self._wire = wire
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         """Wait for so long at most."""
         self._timer = loop.call_later(timeout_s, self._time_is_up)
         self._polls.waiting += 1
-        self._asker.on_lost[self._lost] = None
+        self._wire.on_lost[self._lost] = None
         self._reply.wait()
         self._state.add_waiter(self)
 
     def wake(self, newer: bool) -> None:
-        self._asker.on_lost.pop(self._lost, None)
+        self._wire.on_lost.pop(self._lost, None)
         self._end()
         self._reply.go_on(newer=newer)
         self._polls.answer(self._state, self._request, self._reply, by_lac=newer)

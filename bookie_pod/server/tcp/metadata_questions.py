@@ -44,12 +44,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.errors import (
     BookieUnavailable,
     LedgerFenced,
@@ -60,9 +61,6 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.keys import NO_LIFE, life_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
 
 _log = structlog.get_logger(__name__)
 
@@ -98,7 +96,7 @@ class Asker:
     `refuse` is called too if the connection is closed by then, so that each request comes to its end.
     """
 
-    conn: Connection
+    wire: Wire
     nbytes: int
     """The size of what waits."""
     go_on: Callable[[], None]
@@ -149,7 +147,7 @@ class MetadataQuestions:
         if question is None:
             question = _Question(ledger_id, life)
             kept = self._refused.get((ledger_id, life))
-            if kept is not None and asker.conn.context.loop.time() < kept[0]:
+            if kept is not None and asker.wire.context.loop.time() < kept[0]:
                 question.reason = kept[2]
                 self._serve(question, asker, kept[1])
                 return
@@ -208,23 +206,23 @@ class MetadataQuestions:
         if answer in (_Answer.OVER, _Answer.UNKNOWN):
             self._keep(question, answer)
         self._ledgers.alive = question.ledger_id if answer is _Answer.ALIVE else None
-        conns: dict[Connection, None] = {}
+        wires: dict[Wire, None] = {}
         for asker in question.askers:
-            conns[asker.conn] = None
+            wires[asker.wire] = None
             self._leave(asker)
-            if asker.conn.closed:
+            if asker.wire.closed:
                 asker.refuse(BookieUnavailable("the connection that asked is closed"))
                 continue
             try:
                 self._serve(question, asker, answer)
             except Exception as defect:
-                asker.conn.broke(defect)
+                asker.wire.broke(defect)
         self._ledgers.alive = None
-        for conn in conns:
-            if not conn.closed:
-                conn.context.submit_lanes(conn)
-            if conn.asked_requests <= MOST_OF_ONE // 2 and conn.asked_bytes <= BYTES_OF_ONE // 2:
-                conn.unstall(Stall.LEDGER_ASKED)
+        for wire in wires:
+            if not wire.closed:
+                wire.submit_lanes()
+            if wire.asked_requests <= MOST_OF_ONE // 2 and wire.asked_bytes <= BYTES_OF_ONE // 2:
+                wire.unstall(Stall.LEDGER_ASKED)
 
     def _serve(self, question: _Question, asker: Asker, answer: _Answer) -> None:
         if answer in (_Answer.GOES_ON, _Answer.ALIVE):
@@ -262,24 +260,24 @@ class MetadataQuestions:
     # --- what waits -----------------------------------------------------------------------------------------
 
     def _wait(self, asker: Asker) -> None:
-        conn, nbytes = asker.conn, asker.nbytes + _REQUEST_BYTES
+        wire, nbytes = asker.wire, asker.nbytes + _REQUEST_BYTES
         self._waiting += 1
-        conn.asked_requests += 1
-        conn.asked_bytes += nbytes
-        conn.share.hold(nbytes)
-        memory = conn.context.memory
-        is_enough = conn.asked_requests >= MOST_OF_ONE or conn.asked_bytes > BYTES_OF_ONE
+        wire.asked_requests += 1
+        wire.asked_bytes += nbytes
+        wire.share.hold(nbytes)
+        memory = wire.context.memory
+        is_enough = wire.asked_requests >= MOST_OF_ONE or wire.asked_bytes > BYTES_OF_ONE
         if is_enough or self._waiting >= MOST_OF_ALL or memory.total > memory.most_kept:
-            conn.stall(Stall.LEDGER_ASKED)
+            wire.stall(Stall.LEDGER_ASKED)
 
     def _leave(self, asker: Asker) -> None:
-        conn, nbytes = asker.conn, asker.nbytes + _REQUEST_BYTES
+        wire, nbytes = asker.wire, asker.nbytes + _REQUEST_BYTES
         self._waiting -= 1
-        conn.asked_requests -= 1
-        conn.asked_bytes -= nbytes
-        if not conn.closed:
-            conn.share.hold(-nbytes)
-            conn.context.frame_rooms.given_back()
+        wire.asked_requests -= 1
+        wire.asked_bytes -= nbytes
+        if not wire.closed:
+            wire.share.hold(-nbytes)
+            wire.context.frame_rooms.given_back()
 
     def _is_older(self, ledger_id: int) -> bool:
         return ledger_id <= self._newest and not self._ledgers.is_known(ledger_id)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
@@ -26,11 +26,9 @@ from bookie_pod.server.tcp import lane_reads
 from bookie_pod.server.tcp.lane_reads import TOGETHER, LaneReads, PlainRead, ReadDialect
 from bookie_pod.server.tcp.read_lanes import BatchPace, ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
+from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
 from bookie_protocol.errors import BadRequest, LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
-
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
@@ -93,7 +91,7 @@ class Reads:
 
     def read_run(
         self,
-        conn: Connection,
+        wire: Wire,
         dialect: ReadDialect,
         state: LedgerState,
         reads: Sequence[PlainRead],
@@ -104,7 +102,7 @@ class Reads:
         lanes = self._high_priority_lanes if high_priority else self._lanes
         for first in range(0, len(reads), TOGETHER):
             its = reads[first : first + TOGETHER]
-            LaneReads(conn, lanes, self._storage.read_each, dialect, state, its).begin()
+            LaneReads(wire, lanes, self._storage.read_each, dialect, state, its).begin()
 
     def read_batch(self, request: BatchReadRequest, reply: Reply) -> None:
         """Consecutive entries, or every so many-th, as many as count and size allow, at least one if it exists."""

@@ -19,12 +19,10 @@ Threads: event loop only.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.errors import ProtocolViolation
-
-if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
 
 MOST: Final = 4096
 """Connections at the same time."""
@@ -61,9 +59,9 @@ class Strangers:
 
     def __init__(self, most_encrypted: int) -> None:
         self._most_encrypted = most_encrypted
-        self._since: dict[Connection, float] = {}
+        self._since: dict[Wire, float] = {}
         """The strangers in the order in which they came, with the time of that."""
-        self._encrypted: dict[Connection, None] = {}
+        self._encrypted: dict[Wire, None] = {}
         """The strangers with TLS, or in the middle of its handshake, in the order in which that began."""
         self.sent_away = 0
 
@@ -75,20 +73,20 @@ class Strangers:
         """Return how many strangers may have TLS, or be on the way to it."""
         return min(MOST_ENCRYPTED, self._most_encrypted)
 
-    def came(self, conn: Connection) -> None:
+    def came(self, wire: Wire) -> None:
         """Add a client that is not known, or not any more."""
-        if conn in self._since:
+        if wire in self._since:
             return
         if len(self._since) >= MOST:
             self._send_away(next(iter(self._since)), f"more than {MOST} clients are not authenticated yet")
-        self._since[conn] = time.perf_counter()
+        self._since[wire] = time.perf_counter()
 
-    def gone(self, conn: Connection) -> None:
+    def gone(self, wire: Wire) -> None:
         """It is known now, or not there any more."""
-        self._since.pop(conn, None)
-        self._encrypted.pop(conn, None)
+        self._since.pop(wire, None)
+        self._encrypted.pop(wire, None)
 
-    def encrypts(self, conn: Connection) -> None:
+    def encrypts(self, wire: Wire) -> None:
         """Note that a stranger begins a TLS handshake, and holds its buffers until it is known or gone.
 
         A client that ends the handshake and says nothing more is no better than one that does not end it.
@@ -96,23 +94,23 @@ class Strangers:
         if len(self._encrypted) >= self.most_encrypted:
             reason = f"more than {self.most_encrypted} clients with TLS are not known yet"
             self._send_away(next(iter(self._encrypted)), reason)
-        self._encrypted[conn] = None
+        self._encrypted[wire] = None
 
     def look(self, now: float, asleep: float) -> None:
         """Every now and then: those go whose time is over. As `Connection.look`."""
         if asleep:
-            self._since = {conn: since + asleep for conn, since in self._since.items()}
+            self._since = {wire: since + asleep for wire, since in self._since.items()}
         while self._since:
-            conn, since = next(iter(self._since.items()))
+            wire, since = next(iter(self._since.items()))
             if now - since <= SECONDS:
                 break
-            self._send_away(conn, f"it was not authenticated after {SECONDS:.0f} s")
+            self._send_away(wire, f"it was not authenticated after {SECONDS:.0f} s")
 
-    def _send_away(self, conn: Connection, reason: str) -> None:
-        self.gone(conn)
+    def _send_away(self, wire: Wire, reason: str) -> None:
+        self.gone(wire)
         self.sent_away += 1
-        conn.context.complaints.warning("connection closed", peer=conn.peer, reason=reason)
-        conn.drop()
+        wire.context.complaints.warning("connection closed", peer=wire.peer, reason=reason)
+        wire.drop()
 
 
 def check_frame(length: int) -> None:
@@ -131,53 +129,53 @@ class EncryptedConnections:
         self.nbytes = 0
         self._grown = 0
         """Bytes of those that may receive more."""
-        self._connections: dict[Connection, int] = {}
+        self._connections: dict[Wire, int] = {}
         """The connections and the bytes that each counts as."""
         self.sent_away = 0
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def came(self, conn: Connection) -> None:
+    def came(self, wire: Wire) -> None:
         """It has TLS from now on."""
-        self._count(conn, IDLE_BYTES)
+        self._count(wire, IDLE_BYTES)
 
-    def may_grow(self, conn: Connection) -> bool:
+    def may_grow(self, wire: Wire) -> bool:
         """It uses up all that it may receive at a time. Whether it may receive more from now on."""
-        if conn not in self._connections:
+        if wire not in self._connections:
             return False
-        self._count(conn, SMALL_BYTES)
+        self._count(wire, SMALL_BYTES)
         most = min(self.limit // GROWN_SHARE, self.limit - len(self._connections) * SMALL_BYTES)
         if self._grown + LARGE_BYTES > most:
             return False  # no connection is closed for that
         self._grown += LARGE_BYTES
-        self._count(conn, LARGE_BYTES)
+        self._count(wire, LARGE_BYTES)
         return True
 
-    def gone(self, conn: Connection) -> None:
+    def gone(self, wire: Wire) -> None:
         """It is closed; it may never have had TLS."""
-        nbytes = self._connections.pop(conn, 0)
+        nbytes = self._connections.pop(wire, 0)
         self.nbytes -= nbytes
         if nbytes == LARGE_BYTES:
             self._grown -= nbytes
 
-    def _count(self, conn: Connection, nbytes: int) -> None:
-        self.nbytes += nbytes - self._connections.get(conn, 0)
-        self._connections[conn] = nbytes
+    def _count(self, wire: Wire, nbytes: int) -> None:
+        self.nbytes += nbytes - self._connections.get(wire, 0)
+        self._connections[wire] = nbytes
         if self.nbytes > self.limit:
-            self._make_room(conn)
+            self._make_room(wire)
 
-    def _make_room(self, newest: Connection) -> None:
+    def _make_room(self, newest: Wire) -> None:
         enough = self.limit - self.limit // _AT_A_TIME
-        for conn in sorted(self._connections, key=lambda conn: conn.received_at):
+        for wire in sorted(self._connections, key=lambda wire: wire.received_at):
             if self.nbytes <= enough:
                 return
-            if conn is newest:
+            if wire is newest:
                 continue
             self.sent_away += 1
             reason = (
                 f"connections with TLS take more than {self.limit} bytes (half of clientMemoryMb), and it has sent"
                 " nothing for longest"
             )
-            conn.context.complaints.warning("connection closed", peer=conn.peer, reason=reason)
-            conn.drop()
+            wire.context.complaints.warning("connection closed", peer=wire.peer, reason=reason)
+            wire.drop()

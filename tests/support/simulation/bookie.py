@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_pod.node.identity.membership import NotAMember
 from bookie_pod.node.registration import RegistrationManager
-from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.requests import ReadRequest
 from bookie_protocol.entry import ENTRY_IDS, ENTRY_PREFIX_SIZE
 from bookie_protocol.errors import (
@@ -110,7 +109,7 @@ class VirtualBookie:
         if self.network.is_dark(self.host):
             self.network.power_on(self.host)
         process = self._process = BookieProcess(self)
-        self.network.listen(self.host, PORT, lambda: Connection(process.context))
+        self.network.listen(self.host, PORT, process.accept)
         self._spawn(process, self._register(process), "register")
 
     def kill(self) -> None:
@@ -222,7 +221,7 @@ class VirtualBookie:
         self.network.stop_listening(self.host, PORT)
         process.stop()
         self._metadata.forget(self.host)
-        for connection in sorted(process.context.connections, key=lambda connection: connection.peer):
+        for connection in sorted(process.served, key=lambda connection: connection.wire.peer):
             connection.connection_lost(None)
         if process.registration is not None:
             # Its session is gone: this only ends what runs in the background.

@@ -15,12 +15,15 @@ from bookie_pod.node.identity.earlier_life import metadata_questions
 from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.clients import Clients
+from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.lane_reads import PlainRead, ReadDialect
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
+from bookie_pod.server.tcp.wire import Wire
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import MetadataUnavailable
@@ -32,7 +35,6 @@ from tests.support.simulation.disk import VirtualJournal, VirtualLanes
 from tests.support.simulation.storage import VirtualStorage
 
 if TYPE_CHECKING:
-    from bookie_pod.server.tcp.connection import Connection
     from tests.support.simulation.bookie import VirtualBookie
 
 _CONFIG: Final = BookieConfig()
@@ -63,16 +65,13 @@ class BookieProcess:
         reads.observe = lambda request, reply: _ObservedReply(reply, request, bookie)
         reads.answered_read = bookie.answered_read
         polls = LongPolls(ledgers, reads, lanes, loop)
-        self.context = ServerContext(
-            loop,
-            operations,
-            self.admission,
-            _CONFIG,
-            lambda context: RequestHandlers(context, reads, polls, lanes, lambda: (1 << 30, 1 << 29)),
-        )
+        context = ServerContext(loop, operations, self.admission, _CONFIG)
+        self.handlers = RequestHandlers(context, reads, polls, lanes, lambda: (1 << 30, 1 << 29))
+        self.clients = Clients(context, self.handlers)
+        self.served: list[Connection] = []
         store: Any = _Store(self)
-        self.context.questions = metadata_questions(ledgers, -1, store)
-        self.context.accepting = True
+        self.handlers.questions = metadata_questions(ledgers, -1, store)
+        self.clients.accepting = True
         self.storage.swap()  # what was replayed is not in memory
         self.storage.on_put = lambda ledger_id, entry_id, entry: bookie.put(
             ledger_id, entry_id, entry, recovery=operations.is_recovery
@@ -93,11 +92,16 @@ class BookieProcess:
         """As garbage collection does."""
         self.storage.delete_ledger(ledger_id)
 
+    def accept(self) -> Connection:
+        """Return the server's end of a new connection."""
+        self.served.append(Connection(self.clients))
+        return self.served[-1]
+
     def stop(self) -> None:
         """Nothing of this process has any effect any more."""
         self.lanes.dead = True
         self.journal.crash()
-        self.context.accepting = False
+        self.clients.accepting = False
         for task in self.tasks:
             task.cancel()
 
@@ -150,7 +154,7 @@ class _ObservedReads(Reads):
         super().read(request, self.observe(request, reply))
 
     def read_run(
-        self, conn: Connection, dialect: ReadDialect, state: LedgerState, reads: Sequence[PlainRead], **options: bool
+        self, wire: Wire, dialect: ReadDialect, state: LedgerState, reads: Sequence[PlainRead], **options: bool
     ) -> None:
         def answer(echo: Any, entry: bytes, its_state: LedgerState) -> Sequence[bytes]:
             self.answered_read(ReadRequest(state.ledger_id, echo[0]), None)
@@ -162,7 +166,7 @@ class _ObservedReads(Reads):
 
         observed = dialect._replace(answer=answer, refuse=refuse, txn_of=lambda echo: dialect.txn_of(echo[1]))
         with_ids = [(entry_id, (entry_id, echo), reserved) for entry_id, echo, reserved in reads]
-        super().read_run(conn, observed, state, with_ids, **options)
+        super().read_run(wire, observed, state, with_ids, **options)
 
 
 class _ObservedReply(Reply):

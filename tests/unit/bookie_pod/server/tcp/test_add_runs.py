@@ -211,8 +211,8 @@ async def test_adds_behind_what_swapped_the_write_cache_go_into_the_new_half(
     conn, transport = rig.connect()
     frames = [frame(FIRST + i, entry(LEDGER, FIRST + i), KEY, False) for i in range(5 + behind)]
     asks = v2_read(LEDGER, 0, Flag.HIGH_PRIORITY) if frame is _v2 else v3_read_lac(LEDGER)
-    monkeypatch.setattr(rig.context.handlers, "read", lambda *request: rig.storage.flush())
-    monkeypatch.setattr(rig.context.handlers, "read_lac", lambda *request: rig.storage.flush())
+    monkeypatch.setattr(rig.handlers, "read", lambda *request: rig.storage.flush())
+    monkeypatch.setattr(rig.handlers, "read_lac", lambda *request: rig.storage.flush())
     try:
         conn.data_received(frames[0])
         conn.data_received(b"".join(frames[1:5]) + asks + b"".join(frames[5:]))

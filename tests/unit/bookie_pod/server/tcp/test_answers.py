@@ -31,7 +31,7 @@ class Noted(PaperTransport):
 
 
 def connected(rig: ServerRig) -> tuple[Connection, Noted]:
-    conn, transport = Connection(rig.context), Noted()
+    conn, transport = Connection(rig.clients), Noted()
     conn.connection_made(transport)  # type: ignore[arg-type]
     return conn, transport
 
@@ -40,7 +40,7 @@ def sent(conn: Connection, sizes: Sequence[int]) -> bytes:
     """Answers of these sizes, each of another byte."""
     answers = [bytes([place + 1]) * size for place, size in enumerate(sizes)]
     for answer in answers:
-        conn.send(answer)
+        conn.wire.send(answer)
     return b"".join(answers)
 
 
@@ -64,7 +64,7 @@ async def test_answers_of_one_turn_are_one_write(
     await asyncio.sleep(0)
     assert transport.sizes == writes
     assert b"".join(transport.writes) == content
-    conn.send(b"next")
+    conn.wire.send(b"next")
     await asyncio.sleep(0)
     assert transport.sizes == [*writes, 4]
 
@@ -93,37 +93,37 @@ async def test_what_is_more_than_the_transport_takes_is_not_gathered(more: int) 
 )
 async def test_what_is_encrypted_goes_in_parts(rig: ServerRig, sizes: list[int], writes: list[int]) -> None:
     conn, transport = connected(rig)
-    conn.security.encrypted = True
+    conn.wire.answers.encrypted = True
     content = sent(conn, sizes)
     await asyncio.sleep(0)
     assert transport.sizes == writes
     assert b"".join(transport.writes) == content
-    conn.answers.held(0.0)
-    assert conn.answers.stuck_since is None
+    conn.wire.answers.held(0.0)
+    assert conn.wire.answers.stuck_since is None
 
 
 async def test_no_more_is_encrypted_than_the_client_takes_until_the_end(rig: ServerRig) -> None:
     conn, transport = connected(rig)
-    conn.security.encrypted = True
+    conn.wire.answers.encrypted = True
 
     class Full(Noted):
         def write(self, data: bytes) -> None:
             super().write(data)
             conn.pause_writing()
 
-    conn.transport = transport = Full()  # type: ignore[assignment]
+    conn.wire.answers.transport = transport = Full()  # type: ignore[assignment]
     content = sent(conn, [5, TLS_PART + 3, 6])
     await asyncio.sleep(0)
     assert transport.sizes == [5]
     content += sent(conn, [9])
     await asyncio.sleep(0)
     assert transport.sizes == [5]
-    assert conn.share.held == TLS_PART + 9, "before what was sent last"
-    conn.count_held()
-    assert conn.share.held == TLS_PART + 18
+    assert conn.wire.share.held == TLS_PART + 9, "before what was sent last"
+    conn.wire.count_held()
+    assert conn.wire.share.held == TLS_PART + 18
     conn.resume_writing()
     assert transport.sizes == [5, TLS_PART]
-    conn.close()
+    conn.wire.close()
     assert transport.sizes == [5, TLS_PART, 3 + 6 + 9]
     assert b"".join(transport.writes) == content
     assert transport.closing
@@ -131,7 +131,7 @@ async def test_no_more_is_encrypted_than_the_client_takes_until_the_end(rig: Ser
 
 async def test_of_a_connection_that_breaks_while_it_is_written_to_nothing_is_kept(rig: ServerRig) -> None:
     conn, transport = connected(rig)
-    conn.security.encrypted = True
+    conn.wire.answers.encrypted = True
 
     class Breaks(Noted):
         def write(self, data: bytes) -> None:
@@ -139,11 +139,11 @@ async def test_of_a_connection_that_breaks_while_it_is_written_to_nothing_is_kep
             conn.pause_writing()
             conn.connection_lost(None)
 
-    conn.transport = transport = Breaks()  # type: ignore[assignment]
+    conn.wire.answers.transport = transport = Breaks()  # type: ignore[assignment]
     sent(conn, [TLS_PART + 1])
     await asyncio.sleep(0)
     assert transport.sizes == [TLS_PART]
-    assert conn.answers.held(0.0) == 0
+    assert conn.wire.answers.held(0.0) == 0
     assert rig.context.memory.total == 0
 
 
@@ -156,7 +156,7 @@ async def test_nothing_is_written_to_a_transport_that_closes(rig: ServerRig) -> 
     sent(conn, [10])
     await asyncio.sleep(0)
     assert transport.sizes == []
-    assert conn.answers.held(0.0) == 0
+    assert conn.wire.answers.held(0.0) == 0
 
 
 @pytest.mark.parametrize(("size", "held"), [(JOIN_MAX, 1), (JOIN_MAX + 1, JOIN_MAX + 1)])
@@ -168,14 +168,14 @@ async def test_of_a_large_answer_memory_holds_all_until_the_last_byte_is_taken(
         sent(conn, [size])
         await asyncio.sleep(0)
         transport.unsent = 1
-        assert conn.answers.held(0.0) == held
+        assert conn.wire.answers.held(0.0) == held
         transport.unsent = 0
-        assert conn.answers.held(0.0) == 0, taken
+        assert conn.wire.answers.held(0.0) == 0, taken
 
 
 async def test_a_client_is_stuck_since_it_took_something_last(rig: ServerRig) -> None:
     conn, transport = connected(rig)
-    answers = conn.answers
+    answers = conn.wire.answers
     sent(conn, [100])
     await asyncio.sleep(0)
     transport.unsent = 100
@@ -211,7 +211,7 @@ def slow_client(timeout_ms: int, steps: Sequence[tuple[float, str]], *, close: b
             elif step == "gone":
                 conn.connection_lost(None)
             else:
-                conn.send(step.encode())
+                conn.wire.send(step.encode())
         await asyncio.sleep(1)
         rig.close()
         return transport.aborted, transport.writes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bookie_pod.server.tcp import connection
+from bookie_pod.server.tcp import wire
 from bookie_protocol.errors import ProtocolViolation
 from tests.support.frames import KEY, entry, v2_add, v2_batch, v2_read, v3_add, v3_poll, v3_read
 from tests.support.production import production
@@ -71,10 +71,10 @@ async def test_a_fault_of_ours_closes_that_connection_only(rig: ServerRig, monke
 
 
 async def test_connections_before_the_bookie_serves_are_dropped(rig: ServerRig) -> None:
-    rig.context.accepting = False
+    rig.clients.accepting = False
     _, transport = rig.connect()
     assert transport.aborted
-    assert rig.context.connections == set()
+    assert rig.clients.connections == {}
 
 
 async def test_a_lost_connection_gives_everything_back() -> None:
@@ -87,7 +87,7 @@ async def test_a_lost_connection_gives_everything_back() -> None:
     await rig.settle()
     rig.journal.acknowledge()
     await rig.settle()
-    assert rig.context.connections == set()
+    assert rig.clients.connections == {}
     assert rig.context.reads_in_progress.count == 0
     assert (rig.admission.parked_adds, rig.admission.adds_in_progress) == (0, 0)
     assert not rig.context.busy
@@ -114,9 +114,9 @@ async def test_reads_of_a_lost_connection_are_not_done(rig: ServerRig, monkeypat
 async def test_a_closed_connection_whose_client_takes_nothing_is_cut_off(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LINGER_S", 0.01)
+    monkeypatch.setattr(wire, "LINGER_S", 0.01)
     conn, transport = rig.connect()
-    conn.close(ProtocolViolation("enough"))
+    conn.wire.close(ProtocolViolation("enough"))
     assert (transport.closing, transport.aborted) == (True, False)
     await asyncio.sleep(0.03)
     assert transport.aborted

@@ -56,7 +56,7 @@ async def test_a_request_made_of_unknown_fields_ends_the_connection(rig: ServerR
 
 
 async def test_a_refused_login_of_version_2_is_told_as_that(rig: ServerRig) -> None:
-    rig.context.auth = TwoTokens()
+    rig.clients.auth = TwoTokens()
     conn, transport = rig.connect()
     with capture_logs() as logs:
         conn.data_received(v2.encode_auth(AuthMessage("TestAuth", b"wrong")))

@@ -199,7 +199,7 @@ async def test_keep_alives_are_sent_as_told_or_as_the_system_has_it(told: bool) 
     )
     options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
     with socket.socket() as sock, socket.socket() as untouched:
-        conn = Connection(rig.context)
+        conn = Connection(rig.clients)
         conn.connection_made(WithSocket(sock))  # type: ignore[arg-type]
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         found = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in options]

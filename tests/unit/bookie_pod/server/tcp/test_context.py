@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from bookie_pod.server.tcp import context as module
-from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.clients import ASLEEP_S, Clients
 from bookie_pod.server.tcp.context import (
-    ASLEEP_S,
     FEW_REQUESTS,
-    LENGTH_BYTES,
     REQUEST_BYTES,
     REQUESTS_SHARE,
     ReadsInProgress,
     RequestsUnderWay,
     ServerContext,
 )
+from bookie_pod.server.tcp.wire import LENGTH_BYTES
 from bookie_protocol.errors import StorageFault
 from tests.support.clock import Clock
 from tests.support.frames import KEY, entry, v2_add, v2_read, v3_force
@@ -41,21 +39,6 @@ async def test_requests_may_take_an_eighth_of_what_clients_may_hold() -> None:
     rig.close()
 
 
-class Reader:
-    """The part of a connection that counts."""
-
-    def __init__(self) -> None:
-        self.stalls: list[Stall] = []
-        self.blocked: list[float] = []
-        self.context = SimpleNamespace(metrics=SimpleNamespace(reads_blocked=self.blocked.append))
-
-    def stall(self, reason: Stall) -> None:
-        self.stalls.append(reason)
-
-    def unstall(self, reason: Stall) -> None:
-        self.stalls.remove(reason)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(100.0)
@@ -64,44 +47,51 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_at_the_limit_on_reads_those_who_ask_wait_until_there_are_fewer(clock: Clock) -> None:
-    reads, first, second = ReadsInProgress(2), Reader(), Reader()
-    conns: list[Any] = [first, second]
-    reads.started(conns[0])
-    assert first.stalls == []
-    reads.started(conns[1])
+    blocked: list[float] = []
+    going_on: list[str] = []
+
+    def first() -> None:
+        going_on.append("first")
+
+    def second() -> None:
+        going_on.append("second")
+
+    reads = ReadsInProgress(2, blocked.append)
+    assert not reads.started()
+    assert reads.started()
+    reads.wait(first)
     clock.now += 1
-    reads.started(conns[0])
-    reads.started(conns[1])
-    assert (first.stalls, second.stalls) == ([Stall.READS_LIMIT], [Stall.READS_LIMIT] * 2)
-    second.stalls.pop()  # a reason that is given twice counts once
+    for who in (second, first):
+        assert reads.started()
+        reads.wait(who)
     for _ in range(2):
         clock.now += 1
         reads.finished()
-        assert (len(first.stalls), len(second.stalls)) == (1, 1)
+        assert (going_on, blocked) == ([], [])
     clock.now += 1
     reads.finished()
-    assert (first.stalls, second.stalls, reads.count) == ([], [], 1)
-    assert (first.blocked, second.blocked) == ([3.0], [4.0]), "since each began to wait"
+    assert (going_on, reads.count) == (["first", "second"], 1)
+    assert blocked == [4.0, 3.0], "since each began to wait"
     reads.finished()
-    assert (first.blocked, second.blocked) == ([3.0], [4.0])
+    assert (going_on, blocked) == (["first", "second"], [4.0, 3.0])
 
 
 def test_who_is_gone_waits_for_no_reads(clock: Clock) -> None:
-    reads, gone = ReadsInProgress(1), Reader()
-    conn: Any = gone
-    reads.started(conn)
-    reads.forget(conn)
-    reads.forget(conn)
+    blocked: list[float] = []
+    reads = ReadsInProgress(1, blocked.append)
+    assert reads.started()
+    reads.wait(lambda: None)
+    gone = next(iter(reads._waiting))
+    reads.forget(gone)
+    reads.forget(gone)
     reads.finished()
-    assert gone.blocked == []
+    assert blocked == []
 
 
 def test_without_a_limit_nobody_waits_for_reads() -> None:
-    reads, reader = ReadsInProgress(0), Reader()
-    conn: Any = reader
-    for _ in range(100):
-        reads.started(conn)
-    assert (reader.stalls, reads.count) == ([], 100)
+    reads = ReadsInProgress(0, lambda seconds: None)
+    assert not any(reads.started() for _ in range(100))
+    assert reads.count == 100
 
 
 @pytest.mark.parametrize(("passed", "asleep"), [(1.0, 0.0), (ASLEEP_S, 0.0), (ASLEEP_S + 1, ASLEEP_S + 1)])
@@ -109,18 +99,20 @@ async def test_time_that_passed_while_the_process_slept_counts_for_nobody(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch, passed: float, asleep: float
 ) -> None:
     looks: list[tuple[str, float, float]] = []
-    now = rig.context._looked_at
+    now = rig.clients._looked_at
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     conn, _ = rig.connect()
-    monkeypatch.setattr(conn, "look", lambda now, asleep: looks.append(("connection", now, asleep)))
-    monkeypatch.setattr(rig.context.strangers, "look", lambda now, asleep: looks.append(("strangers", now, asleep)))
+    monkeypatch.setitem(
+        rig.clients.connections, conn.wire, lambda now, asleep: looks.append(("connection", now, asleep))
+    )
+    monkeypatch.setattr(rig.clients.strangers, "look", lambda now, asleep: looks.append(("strangers", now, asleep)))
     relieved: list[float] = []
     monkeypatch.setattr(rig.context.memory, "relieve", relieved.append)
     told: list[bool] = []
     monkeypatch.setattr(rig.context.complaints, "look", lambda: told.append(True))
     now += passed
-    rig.context.look_at_connections()
-    rig.context.look_at_connections()  # no time has passed since
+    rig.clients.look()
+    rig.clients.look()  # no time has passed since
     assert looks[:2] == [("connection", now, pytest.approx(asleep)), ("strangers", now, pytest.approx(asleep))]
     assert looks[2:] == [("connection", now, 0.0), ("strangers", now, 0.0)]
     assert (relieved, told) == ([now, now], [True, True])
@@ -143,10 +135,10 @@ async def test_reads_that_memory_answered_are_told_together_and_once(
 
 
 async def test_nobody_is_served_before_the_bookie_says_so(rig: ServerRig) -> None:
-    nobody: Any = None
-    context = ServerContext(rig.context.loop, rig.operations, rig.admission, production(), lambda context: nobody)
-    assert not context.accepting
-    assert (context.auth, context.tls, context.questions, context.connections) == (None, None, None, set())
+    context = ServerContext(rig.context.loop, rig.operations, rig.admission, production())
+    clients = Clients(context, rig.handlers)
+    assert not clients.accepting
+    assert (clients.auth, clients.tls, rig.handlers.questions, clients.connections) == (None, None, None, {})
     assert not context.busy
 
 

@@ -52,12 +52,12 @@ async def test_room_for_a_list_is_taken_before_it_is_made(monkeypatch: pytest.Mo
     conn.data_received(v2_add(entry(7, 0)))
     await answers(rig, transport, 1)
     greedy, _ = rig.connect()
-    assert greedy.share.take(2 * longest)
+    assert greedy.wire.share.take(2 * longest)
     conn, transport = rig.connect()
     conn.data_received(v3_list(7))
     await rig.settle()
     assert not taken, "there is no room for it"
-    greedy.share.make(-2 * longest)
+    greedy.wire.share.make(-2 * longest)
     await rig.settle(lambda: transport.frames)
     assert taken == [2 * longest]
     assert rig.context.memory.total == 0

@@ -50,8 +50,8 @@ async def test_a_client_that_takes_no_answers(rig: ServerRig, frame: bytes, encr
     """It sends a hundred requests first, as one does that has answered small ones quickly."""
     await stored(rig)
     conn, transport = slow(rig)
-    conn.security.encrypted = encrypted
-    conn._expected_read = 64
+    conn.wire.answers.encrypted = encrypted
+    conn.wire._expected_read = 64
     conn.data_received(frame * 100)
     held = 0
     for _ in range(20):
@@ -63,11 +63,11 @@ async def test_a_client_that_takes_no_answers(rig: ServerRig, frame: bytes, encr
     await rig.settle(lambda: others.frames)
     assert v2_code(others.frames[0]) == 0
     # It is served on as fast as it takes its answers, to the last one.
-    while rig.context.reads_in_progress.count or conn._postponed or conn.stalled or transport.unsent:
+    while rig.context.reads_in_progress.count or conn.wire._postponed or conn.wire.stalled or transport.unsent:
         transport.take()
         await rig.settle()
     assert transport.taken > 100 * SIZE
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert rig.context.memory.total == 0
     conn.connection_lost(None)
 
@@ -90,14 +90,14 @@ class Kept(SlowTransport):
 async def test_what_was_put_aside_and_then_finds_no_place_on_its_lane_is_told(rig: ServerRig, frame: bytes) -> None:
     await stored(rig)
     conn, transport = slow(rig, Kept())
-    conn._expected_read = 64
+    conn.wire._expected_read = 64
     conn.data_received(frame * 100)
-    await rig.settle(lambda: conn._postponed)
+    await rig.settle(lambda: conn.wire._postponed)
     disk = threading.Event()
     rig.lanes.run(1, disk.wait, lambda result, error: None)
     rig.lanes._pending_max = 1
     async with asyncio.timeout(10):
-        while rig.context.reads_in_progress.count or conn._postponed or conn.stalled or transport.unsent:
+        while rig.context.reads_in_progress.count or conn.wire._postponed or conn.wire.stalled or transport.unsent:
             transport.take()
             await asyncio.sleep(0)
     disk.set()
@@ -107,7 +107,7 @@ async def test_what_was_put_aside_and_then_finds_no_place_on_its_lane_is_told(ri
     assert refused
     size, rest = divmod(transport.taken - sum(map(len, refused)), 100 - len(refused))
     assert (size > SIZE, rest) == (True, 0), "every read has its answer"
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert rig.context.memory.total == 0
     conn.connection_lost(None)
 
@@ -120,17 +120,17 @@ async def test_of_what_is_encrypted_no_more_is_than_the_client_takes(rig: Server
         writer.data_received(v2_add(entry(1, entry_id, bytes([entry_id]) * size)))
     await answers(rig, done, len(sizes))
     conn, transport = slow(rig, Kept())
-    conn.security.encrypted = True
+    conn.wire.answers.encrypted = True
     conn.data_received(b"".join(v2_read(1, entry_id) for entry_id in range(len(sizes))))
     await rig.settle()
-    while transport.unsent or conn.stalled or rig.context.reads_in_progress.count or conn._postponed:
+    while transport.unsent or conn.wire.stalled or rig.context.reads_in_progress.count or conn.wire._postponed:
         transport.take()
         await rig.settle()
     assert transport.largest == TLS_PART
     assert transport.most <= rig.context.options.write_buffer_high_water_mark_bytes + TLS_PART
     found = [v2_entry(frame) for frame in transport.frames]
     assert found == [entry(1, entry_id, bytes([entry_id]) * size) for entry_id, size in enumerate(sizes)]
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert rig.context.memory.total == 0
     conn.connection_lost(None)
 
@@ -140,10 +140,10 @@ async def test_a_connection_that_is_closed_hands_over_the_rest_of_what_is_encryp
     writer.data_received(v2_add(entry(1, 0, bytes(3 * MB))))
     await answers(rig, done, 1)
     conn, transport = slow(rig, Kept())
-    conn.security.encrypted = True
+    conn.wire.answers.encrypted = True
     conn.data_received(v2_read(1, 0))
     await rig.settle(lambda: transport.writes)
-    conn.close()
+    conn.wire.close()
     assert [v2_entry(frame) for frame in transport.frames] == [entry(1, 0, bytes(3 * MB))]
     conn.connection_lost(None)
 
@@ -176,10 +176,10 @@ async def test_reads_put_aside_end_with_their_connection(rig: ServerRig) -> None
     await stored(rig)
     conn, _ = slow(rig)
     conn.data_received(v2_read(1, 1) * 100)
-    await rig.settle(lambda: conn._postponed)
+    await rig.settle(lambda: conn.wire._postponed)
     conn.connection_lost(None)
     await rig.settle(lambda: rig.context.reads_in_progress.count == 0)
-    assert not conn._postponed
+    assert not conn.wire._postponed
     assert rig.context.memory.total == 0
 
 
@@ -189,7 +189,7 @@ async def test_many_clients_that_take_no_answers(rig: ServerRig) -> None:
     for conn, _ in clients:
         conn.data_received(v2_read(1, 1) * 50)
         await rig.settle()
-    rig.context.look_at_connections()
+    rig.clients.look()
     held = sum(transport.unsent for _, transport in clients if not transport.aborted)
     assert held <= LIMIT
     assert [transport.aborted for _, transport in clients] == sorted(
@@ -215,7 +215,7 @@ async def test_frames_that_do_not_come_to_their_end(rig: ServerRig) -> None:
         rig.context.frame_rooms.look(time.perf_counter() + 2 * PATIENCE_S)  # who does not use its room makes way
         await rig.settle()
     await answers(rig, transport, 1)
-    assert conn.share.held == 0
+    assert conn.wire.share.held == 0
 
 
 async def sends(conn: Connection, transport: PaperTransport, frame: bytes) -> None:
@@ -260,16 +260,16 @@ async def test_adds_that_wait_for_the_write_cache_count(rig: ServerRig, ends: st
     conn.data_received(b"".join(v2_add(entry(2, number, bytes(SIZE))) for number in range(3)))
     memory = rig.context.memory
     assert memory.held == rig.admission.parked_bytes > 3 * SIZE
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert memory.held == rig.admission.parked_bytes
     if ends == "admitted":
         rig.storage.flush()
         await answers(rig, transport, 3)
     elif ends == "cut off":
-        conn.share.end()
+        conn.wire.share.end()
     if ends != "admitted":
         conn.connection_lost(None)
-    assert (memory.held, conn.share.held, rig.admission.parked_bytes) == (0, 0, 0)
+    assert (memory.held, conn.wire.share.held, rig.admission.parked_bytes) == (0, 0, 0)
 
 
 async def test_a_large_frame_that_waits_for_room_goes_with_its_connection(rig: ServerRig) -> None:
@@ -291,11 +291,11 @@ async def test_a_large_frame_that_waits_for_room_goes_with_its_connection(rig: S
 
 async def test_a_frame_has_a_time_limit(rig: ServerRig) -> None:
     def late(conn: Connection) -> float:
-        return conn.received_at + connection.FRAME_S + 1
+        return conn.wire.received_at + connection.FRAME_S + 1
 
     conn, transport = rig.connect()
     conn.data_received(v2_read(1, 1)[:7])
-    conn.look(conn.received_at + connection.FRAME_S - 1)
+    conn.look(conn.wire.received_at + connection.FRAME_S - 1)
     assert not transport.closing
     conn.look(late(conn))
     assert transport.closing
@@ -306,9 +306,9 @@ async def test_a_frame_has_a_time_limit(rig: ServerRig) -> None:
 
 async def test_what_the_bookie_keeps_back_has_none(rig: ServerRig) -> None:
     conn, transport = rig.connect()
-    conn.stall(connection.Stall.ADDS_PARKED)
+    conn.wire.stall(connection.Stall.ADDS_PARKED)
     conn.data_received(v2_read(1, 1)[:7])
-    conn.look(conn.received_at + connection.FRAME_S + 1)
+    conn.look(conn.wire.received_at + connection.FRAME_S + 1)
     assert not transport.closing
 
 
@@ -317,12 +317,12 @@ async def test_time_in_which_the_bookie_read_nothing_is_none_of_a_frames(
 ) -> None:
     conn, transport = rig.connect()
     conn.data_received(v2_add(entry(1, 0)) + v2_add(entry(2, 0, bytes(SIZE)))[:-10])
-    conn.stall(connection.Stall.ADDS_PARKED)
+    conn.wire.stall(connection.Stall.ADDS_PARKED)
     now = time.perf_counter() + connection.FRAME_S + 1
     monkeypatch.setattr(connection.time, "perf_counter", lambda: now)
-    conn.unstall(connection.Stall.ADDS_PARKED)
-    conn.stall(connection.Stall.READS_IN_FLIGHT)  # before it has gone on
-    conn.unstall(connection.Stall.READS_IN_FLIGHT)
+    conn.wire.unstall(connection.Stall.ADDS_PARKED)
+    conn.wire.stall(connection.Stall.READS_IN_FLIGHT)  # before it has gone on
+    conn.wire.unstall(connection.Stall.READS_IN_FLIGHT)
     await rig.settle()
     conn.look(now)
     assert not transport.closing
@@ -343,14 +343,14 @@ async def test_adds_that_wait_are_bounded_however_many_clients_send_some(adds: i
     for ledger_id, (conn, _) in enumerate(clients, 100):
         conn.data_received(b"".join(v2_add(entry(ledger_id, entry_id, bytes(size))) for entry_id in range(adds)))
         assert rig.context.memory.total <= LIMIT + LIMIT // LEAVES
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert rig.context.memory.total <= LIMIT
     modest, modest_transport = slow(rig)
     modest.data_received(v2_read(1, 1)[:9])
     sender, sending = slow(rig, Kept())
     frame = v2_add(entry(99, 0, bytes(SIZE)))
     sender.data_received(frame[: SIZE // 2])
-    rig.context.look_at_connections()
+    rig.clients.look()
     await rig.settle()
     assert (sending.aborted, modest_transport.aborted) == (False, False)
     stay = [transport for _, transport in clients if not transport.aborted]
@@ -372,29 +372,29 @@ async def test_no_frame_began_later_than_now(rig: ServerRig, monkeypatch: pytest
     now = time.perf_counter()
     monkeypatch.setattr(connection.time, "perf_counter", lambda: now)
     conn, _ = rig.connect()
-    conn.stall(connection.Stall.HANDSHAKE)
+    conn.wire.stall(connection.Stall.HANDSHAKE)
     now += 8
     conn.data_received(v2_add(entry(1, 0, bytes(MB)))[:-10])
     now += 1
-    conn.unstall(connection.Stall.HANDSHAKE)
+    conn.wire.unstall(connection.Stall.HANDSHAKE)
     await rig.settle()
-    assert conn.share.stuck_since == now
+    assert conn.wire.share.stuck_since == now
 
 
 async def test_those_who_leave_a_little_untaken_go_before_one_who_sends(rig: ServerRig) -> None:
     """Each holds less than makes the bookie stop reading from it, and all of them more than there is."""
     silent = [slow(rig) for _ in range(40)]
     for conn, transport in silent:
-        conn.send(bytes(2 * SIZE))
+        conn.wire.send(bytes(2 * SIZE))
         await rig.settle()
         assert transport.unsent < transport.limits["high"]
-        rig.context.look_at_connections()
+        rig.clients.look()
         await rig.settle()
     sender, sending = rig.connect()
     whole = v2_add(entry(2, 0, bytes(2 * MB)))
     sender.data_received(whole[:-10])
     sender.data_received(whole[-10:-5])
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert rig.context.memory.total <= LIMIT
     assert not sending.aborted
     gone = [transport.aborted for _, transport in silent]
@@ -404,18 +404,18 @@ async def test_those_who_leave_a_little_untaken_go_before_one_who_sends(rig: Ser
 
 async def test_who_takes_its_answers_slowly_goes_after_those_who_take_none(rig: ServerRig) -> None:
     honest, taking = slow(rig)
-    honest.send(bytes(2 * SIZE))
+    honest.wire.send(bytes(2 * SIZE))
     await rig.settle()
     silent, silent_transport = slow(rig)
-    silent.send(bytes(2 * SIZE))
+    silent.wire.send(bytes(2 * SIZE))
     await rig.settle()
-    rig.context.look_at_connections()
-    honest.send(bytes(2 * SIZE))
+    rig.clients.look()
+    honest.wire.send(bytes(2 * SIZE))
     await rig.settle()
     taking.unsent -= 2 * SIZE  # there is always something left, but what was asked for first is taken
-    rig.context.look_at_connections()
+    rig.clients.look()
     rig.context.memory.limit = 3 * SIZE
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert (taking.aborted, silent_transport.aborted) == (False, True)
 
 
@@ -426,28 +426,28 @@ async def test_a_client_that_must_wait_is_not_read_for_ever(rig: ServerRig) -> N
     await answers(rig, transport, 1)
     transport.unsent = 2 * SIZE
     conn.data_received(v3_read_lac(1))
-    rig.context.look_at_connections()
+    rig.clients.look()
     others = rig.context.memory.share(lambda: None)
     others.hold(LIMIT - 3 * SIZE)
     sent = 0
-    while not conn.stalled and sent < 10_000:
+    while not conn.wire.stalled and sent < 10_000:
         conn.data_received(v3_read_lac(1) * 100)
         sent += 100
         await rig.settle()
     assert sent <= 1200
     others.end()
     transport.unsent = 0
-    await rig.settle(lambda: len(transport.frames) == sent + 2 or rig.context.look_at_connections())
-    assert not conn.stalled
+    await rig.settle(lambda: len(transport.frames) == sent + 2 or rig.clients.look())
+    assert not conn.wire.stalled
 
 
 async def test_a_frame_is_not_late_because_the_bookie_slept(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     conn, transport = rig.connect()
     conn.data_received(v2_read(1, 1)[:7])
-    rig.context.look_at_connections()
+    rig.clients.look()
     clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + 10 * connection.FRAME_S)
-    rig.context.look_at_connections()
+    rig.clients.look()
     assert not transport.closing
     conn.data_received(v2_read(1, 1)[7:])
     await rig.settle(lambda: transport.frames)
@@ -487,12 +487,12 @@ async def test_an_answer_is_held_until_all_of_it_is_taken(rig: ServerRig) -> Non
     """The transport lets go of no part of it before."""
     conn, transport = slow(rig)
     for size in (MB, 2 * MB, KB):
-        conn.send(bytes(size))
+        conn.wire.send(bytes(size))
         await rig.settle()
     counted = []
     for taken in (MB - 1, 1, MB, MB - 1, 1, KB):
         transport.unsent -= taken
-        rig.context.look_at_connections()
+        rig.clients.look()
         counted.append(rig.context.memory.held)
     assert counted == [3 * MB + KB, 2 * MB + KB, 2 * MB + KB, 2 * MB + KB, KB, 0]
     conn.connection_lost(None)

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.server.tcp import lane_reads
-from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX, Connection
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_PER_TURN
-from bookie_pod.server.tcp.hot_reads import AT_ONCE
+from bookie_pod.server.tcp.wire import AT_ONCE, READS_IN_FLIGHT_MAX, Wire
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_protocol.errors import EntryDamaged
 from bookie_protocol.wire.v2 import Flag
@@ -147,7 +146,7 @@ async def asked_slowly(rig: ServerRig, pieces: Sequence[bytes], takes: Sequence[
             await rig.settle()
             if takes[number % len(takes)]:
                 await take()
-        while conn.stalled or rig.context.busy or transport.unsent:
+        while conn.wire.stalled or rig.context.busy or transport.unsent:
             await take()
     frames = transport.frames
     rig.close()
@@ -273,7 +272,7 @@ async def test_no_more_is_under_way_than_one_connection_may_have() -> None:
     rig.lanes.run(1, goes_on.wait, lambda result, error: None)
     conn.data_received(v2_read(1, 7) * (2 * READS_IN_FLIGHT_MAX))
     assert rig.context.reads_in_progress.count == READS_IN_FLIGHT_MAX
-    assert conn.stalled
+    assert conn.wire.stalled
     goes_on.set()
     await rig.settle(lambda: len(transport.frames) == 2 * READS_IN_FLIGHT_MAX)
     assert {v2_code(frame) for frame in transport.frames} == {2}
@@ -322,14 +321,14 @@ async def test_reads_that_are_looked_at_one_by_one_give_others_their_turn(
     counts, count = looked_up(rig, monkeypatch), 4 * (LARGE_PER_TURN // COLD_BYTES)
     conn, transport = rig.connect()
     begun: list[int] = []
-    started = Connection.read_started
-    monkeypatch.setattr(Connection, "read_started", lambda self, most=0: begun.append(most) or started(self, most))
+    started = Wire.read_started
+    monkeypatch.setattr(Wire, "read_started", lambda self, most=0: begun.append(most) or started(self, most))
     conn.data_received(b"".join(read(each) for each in range(count)))
     assert len(begun) == LARGE_PER_TURN // COLD_BYTES + 1
-    assert conn.stalled
+    assert conn.wire.stalled
     await rig.settle(lambda: len(transport.frames) == count)
     assert sum(counts) <= 2 * count + AT_ONCE
-    assert not conn.stalled
+    assert not conn.wire.stalled
     assert rig.context.reads_in_progress.count == 0
     rig.close()
 
@@ -387,12 +386,12 @@ async def test_a_client_that_takes_nothing_gets_no_more_than_its_transport_holds
         await rig.settle()
         high = rig.context.options.write_buffer_high_water_mark_bytes
         assert transport.unsent < high + limit
-        assert conn.share.making + transport.unsent <= max(high, limit) + 2 * size + 64 * KB
+        assert conn.wire.share.making + transport.unsent <= max(high, limit) + 2 * size + 64 * KB
         while transport.taken < 100 * size:
             assert not transport.aborted
             transport.take()
             await rig.settle()
-        assert not conn.stalled
+        assert not conn.wire.stalled
         assert (rig.context.reads_in_progress.count, rig.context.memory.making) == (0, 0)
         conn.connection_lost(None)
     rig.close()

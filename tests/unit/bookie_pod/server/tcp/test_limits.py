@@ -13,18 +13,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from bookie_pod.client_memory import SMALL
-from bookie_pod.server.tcp.connection import (
-    FRAME_S,
-    MOST_PIECES,
-    PIECE_BYTES,
+from bookie_pod.server.tcp.connection import FRAME_S, MOST_PIECES, PIECE_BYTES, Connection
+from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, LARGE_PER_TURN, Stall
+from bookie_pod.server.tcp.context import FEW_REQUESTS, V3_HEAD_BYTES
+from bookie_pod.server.tcp.wire import (
     POSTPONED_MAX,
     POSTPONED_PER_TURN,
     READ_BYTES_IN_FLIGHT_MAX,
     READS_IN_FLIGHT_MAX,
-    Connection,
 )
-from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, LARGE_FRAME_BYTES, LARGE_PER_TURN, Stall
-from bookie_pod.server.tcp.context import FEW_REQUESTS, V3_HEAD_BYTES
 from bookie_protocol.errors import ProtocolViolation
 from tests.support.frames import entry, v2_add, v2_read, v3_add
 from tests.support.production import production
@@ -36,11 +33,11 @@ async def test_no_more_connections_than_allowed() -> None:
     first, _ = rig.connect()
     _, second = rig.connect()
     refused, third = rig.connect()
-    assert (second.aborted, third.aborted, rig.context.connections_refused) == (False, True, 1)
-    assert refused not in rig.context.connections
+    assert (second.aborted, third.aborted, rig.clients.connections_refused) == (False, True, 1)
+    assert refused.wire not in rig.clients.connections
     first.connection_lost(None)
     _, fourth = rig.connect()
-    assert (fourth.aborted, rig.context.connections_refused) == (False, 1)
+    assert (fourth.aborted, rig.clients.connections_refused) == (False, 1)
     rig.close()
 
 
@@ -59,13 +56,13 @@ class OverSocket(PaperTransport):
 async def test_options_of_the_socket(told: bool) -> None:
     rig = ServerRig(production(tcp_no_delay=told, sock_keepalive=told, tcp_keep_idle_seconds=0))
     with socket.socket() as sock, socket.socket() as untouched:
-        conn = Connection(rig.context)
+        conn = Connection(rig.clients)
         conn.connection_made(OverSocket(sock))  # type: ignore[arg-type]
         assert bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) == told
         assert bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)) == told
         idle = socket.IPPROTO_TCP, socket.TCP_KEEPIDLE
         assert sock.getsockopt(*idle) == untouched.getsockopt(*idle)
-        assert conn.peer == "?"
+        assert conn.wire.peer == "?"
     rig.close()
 
 
@@ -73,21 +70,21 @@ async def test_a_connection_ends_once_and_with_one_line(rig: ServerRig) -> None:
     conn, transport = rig.connect()
     with capture_logs() as logs:
         for reason in ("first", "second"):
-            conn.close(ProtocolViolation(reason))
+            conn.wire.close(ProtocolViolation(reason))
         transport.closing = False
         conn.connection_lost(None)
-        conn.close(ProtocolViolation("third"))
+        conn.wire.close(ProtocolViolation("third"))
     assert [(line["peer"], line["reason"]) for line in logs] == [("192.0.2.1:40000", "first")]
     assert rig.context.connection_errors == 1
     assert not transport.closing
-    assert conn._linger_timer is not None
-    assert conn._linger_timer.cancelled()
+    assert conn.wire._linger_timer is not None
+    assert conn.wire._linger_timer.cancelled()
 
 
 async def test_a_defect_is_told_with_what_it_was(rig: ServerRig) -> None:
     conn, transport = rig.connect()
     with capture_logs() as logs:
-        conn.broke(ZeroDivisionError("by zero"))
+        conn.wire.broke(ZeroDivisionError("by zero"))
     assert [(line["log_level"], line.get("error")) for line in logs] == [
         ("error", "ZeroDivisionError('by zero')"),
         ("warning", None),
@@ -137,16 +134,16 @@ async def test_a_connection_that_has_as_many_requests_as_are_left_waits_for_a_ha
     rig.context.requests._most = FEW_REQUESTS  # nobody else has any
     conn, transport = rig.connect()
     for _ in range(FEW_REQUESTS - 1):
-        conn.request_began()
+        conn.wire.request_began()
     assert transport.reading
-    conn.request_began()
+    conn.wire.request_began()
     assert not transport.reading
-    while conn.stalled:
-        conn.request_ended()
-    assert rig.context.requests.count == conn._requests == FEW_REQUESTS // 2
-    conn.stall(Stall.ADDS_PARKED)
-    conn.request_ended()
-    assert conn.stalled, "for another reason"
+    while conn.wire.stalled:
+        conn.wire.request_ended()
+    assert rig.context.requests.count == conn.wire._requests == FEW_REQUESTS // 2
+    conn.wire.stall(Stall.ADDS_PARKED)
+    conn.wire.request_ended()
+    assert conn.wire.stalled, "for another reason"
 
 
 @pytest.mark.parametrize(
@@ -155,42 +152,42 @@ async def test_a_connection_that_has_as_many_requests_as_are_left_waits_for_a_ha
 )
 async def test_reads_under_way_are_bounded_by_number_and_bytes(rig: ServerRig, most: int, fill: int) -> None:
     conn, transport = rig.connect()
-    conn._expected_read = 64
-    reserved = [conn.read_started(most) for _ in range(fill - 1)]
+    conn.wire._expected_read = 64
+    reserved = [conn.wire.read_started(most) for _ in range(fill - 1)]
     assert transport.reading
-    reserved.append(conn.read_started(most))
-    assert (set(reserved), conn._stalls) == ({max(most, 64)}, Stall.READS_IN_FLIGHT)
-    while conn.stalled:
-        conn.read_paused(reserved.pop())
+    reserved.append(conn.wire.read_started(most))
+    assert (set(reserved), conn.wire.stalls) == ({max(most, 64)}, Stall.READS_IN_FLIGHT)
+    while conn.wire.stalled:
+        conn.wire.read_paused(reserved.pop())
     assert len(reserved) == fill // 2
     assert rig.context.reads_in_progress.count == len(reserved)
-    assert conn._read_bytes == sum(reserved)
+    assert conn.wire._read_bytes == sum(reserved)
 
 
 async def test_what_reads_bring_tells_what_the_next_ones_may_bring(rig: ServerRig) -> None:
     conn, _ = rig.connect()
     expected = []
     for size in (100, 50_000, 0, 43_750, *[0] * 70):
-        conn.read_finished(conn.read_started(), size)
-        expected.append(conn.read_started())
-        conn.read_paused(expected[-1])
+        conn.wire.read_finished(conn.wire.read_started(), size)
+        expected.append(conn.wire.read_started())
+        conn.wire.read_paused(expected[-1])
     assert expected[:4] == [16 * 1024 * 7 // 8, 50_000, 43_750, 43_750]
     assert expected[-1] == 64
 
 
 async def test_a_client_waits_that_takes_nothing_or_has_its_share(rig: ServerRig) -> None:
     conn, _ = rig.connect()
-    conn.share.hold(SMALL)
+    conn.wire.share.hold(SMALL)
     others = rig.context.memory.share(lambda: None)
     others.hold(rig.context.memory.limit - SMALL)
-    assert not conn.must_wait, "so much it may have in any case"
-    conn.share.make(1)
-    assert conn.must_wait
+    assert not conn.wire.must_wait, "so much it may have in any case"
+    conn.wire.share.make(1)
+    assert conn.wire.must_wait
     others.hold(-4 * SMALL)
-    assert not conn.must_wait
+    assert not conn.wire.must_wait
     conn.pause_writing()
-    assert conn.must_wait
-    conn.share.end()
+    assert conn.wire.must_wait
+    conn.wire.share.end()
     others.end()
 
 
@@ -199,21 +196,21 @@ async def test_reads_that_were_put_aside_are_begun_a_few_at_a_time(rig: ServerRi
     begun: list[int] = []
     conn.pause_writing()
     for number in range(POSTPONED_MAX - 1):
-        conn.postpone(lambda number=number: begun.append(number))  # type: ignore[misc]
-    assert conn._stalls == Stall.SLOW_RECEIVER
-    conn.postpone(lambda: begun.append(-1), 100)
-    assert conn._stalls == Stall.SLOW_RECEIVER | Stall.READS_PUT_ASIDE
+        conn.wire.postpone(lambda number=number: begun.append(number))  # type: ignore[misc]
+    assert conn.wire.stalls == Stall.SLOW_RECEIVER
+    conn.wire.postpone(lambda: begun.append(-1), 100)
+    assert conn.wire.stalls == Stall.SLOW_RECEIVER | Stall.READS_PUT_ASIDE
     await asyncio.sleep(0)
     assert begun == []
     conn.resume_writing()
     assert begun == list(range(POSTPONED_PER_TURN))
-    while len(conn._postponed) > POSTPONED_MAX // 2 + POSTPONED_PER_TURN:
-        conn._go_on()
-    assert conn.stalled
-    conn._go_on()
-    assert (conn.stalled, len(conn._postponed)) == (False, POSTPONED_MAX // 2)
-    while conn._postponed:
-        conn._go_on()
+    while len(conn.wire._postponed) > POSTPONED_MAX // 2 + POSTPONED_PER_TURN:
+        conn.wire._go_on()
+    assert conn.wire.stalled
+    conn.wire._go_on()
+    assert (conn.wire.stalled, len(conn.wire._postponed)) == (False, POSTPONED_MAX // 2)
+    while conn.wire._postponed:
+        conn.wire._go_on()
     assert begun == [*range(POSTPONED_MAX - 1), -1]
     assert rig.context.memory.making == 100, "taken for the one that said how much it needs"
 
@@ -224,15 +221,15 @@ async def test_reads_that_were_put_aside_go_on_when_there_is_room(rig: ServerRig
     begun: list[str] = []
     memory = rig.context.memory
     transport.unsent = memory.limit // 2
-    conn.postpone(lambda: begun.append("large"), memory.limit // 2)
-    conn.postpone(lambda: begun.append("small"))
-    await rig.settle(lambda: conn._waiter)
+    conn.wire.postpone(lambda: begun.append("large"), memory.limit // 2)
+    conn.wire.postpone(lambda: begun.append("small"))
+    await rig.settle(lambda: conn.wire._waiter)
     assert begun == []
     transport.unsent = 0
     conn.look(time.perf_counter())
     await rig.settle(lambda: len(begun) == 2)
     assert begun == ["large", "small"]
-    assert (conn._waiter, memory.making, len(memory._waiting)) == (None, memory.limit // 2, 0)
+    assert (conn.wire._waiter, memory.making, len(memory._waiting)) == (None, memory.limit // 2, 0)
 
 
 @pytest.mark.parametrize("how", ["gone", "full"])
@@ -243,13 +240,13 @@ async def test_who_waits_for_room_leaves_the_queue_when_it_cannot_go_on(rig: Ser
     others = memory.share(lambda: None)
     others.hold(memory.limit)
     transport.unsent = 2 * SMALL
-    conn.postpone(lambda: begun.append("read"), SMALL)
-    await rig.settle(lambda: conn._waiter)
+    conn.wire.postpone(lambda: begun.append("read"), SMALL)
+    await rig.settle(lambda: conn.wire._waiter)
     if how == "gone":
         conn.connection_lost(None)
     else:
         conn.pause_writing()
-    assert (conn._waiter, len(memory._waiting)) == (None, 0)
+    assert (conn.wire._waiter, len(memory._waiting)) == (None, 0)
     assert begun == (["read"] if how == "gone" else [])
     assert memory.making == (SMALL if how == "gone" else 0)
     others.end()
@@ -278,23 +275,23 @@ async def test_time_asleep_is_none_of_a_frames_but_no_more_than_there_was(rig: S
 
 async def test_nothing_moves_for_a_client_since_the_earlier_of_what_it_sends_and_takes(rig: ServerRig) -> None:
     conn, transport = slow(rig)
-    share = conn.share
-    conn.count_held()
+    share = conn.wire.share
+    conn.wire.count_held()
     assert share.stuck_since is None
     conn.data_received(v2_read(1, 1)[:9])
     conn._rest_since = 5.0
-    conn.count_held()
+    conn.wire.count_held()
     assert share.stuck_since == 5.0
     transport.unsent = 10
-    conn.count_held()
+    conn.wire.count_held()
     assert share.stuck_since == 5.0
     conn._rest_since = sys.maxsize
-    conn.count_held()
-    assert share.stuck_since == conn.answers.stuck_since
-    conn.stall(Stall.ADDS_PARKED)  # it is not its turn to send
+    conn.wire.count_held()
+    assert share.stuck_since == conn.wire.answers.stuck_since
+    conn.wire.stall(Stall.ADDS_PARKED)  # it is not its turn to send
     conn._rest_since = 5.0
-    conn.count_held()
-    assert share.stuck_since == conn.answers.stuck_since
+    conn.wire.count_held()
+    assert share.stuck_since == conn.wire.answers.stuck_since
     assert share.held == 9 + PIECE_BYTES + 10
     conn.connection_lost(None)
 
@@ -305,16 +302,16 @@ async def test_a_frame_that_comes_byte_by_byte_counts_what_its_pieces_take(rig: 
     for at in range(3 * MOST_PIECES):
         conn.data_received(frame[at : at + 1])
         assert len(conn._rest) < MOST_PIECES
-    assert conn.share.held > 3 * MOST_PIECES
+    assert conn.wire.share.held > 3 * MOST_PIECES
     conn.data_received(frame[3 * MOST_PIECES :])
-    assert conn.share.held == 0
+    assert conn.wire.share.held == 0
     conn.connection_lost(None)
 
 
 async def test_the_begin_of_a_frame_counts_from_the_first_read_on(rig: ServerRig) -> None:
     conn, _ = rig.connect()
     conn.data_received(v2_add(entry(1, 0, bytes(200_000)))[:60_000])
-    assert conn.share.held >= 60_000
+    assert conn.wire.share.held >= 60_000
     conn.connection_lost(None)
     assert rig.context.memory.total == 0
 
@@ -323,12 +320,12 @@ async def test_in_the_middle_of_a_handshake_a_connection_that_is_dropped_is_gone
     for stalled in (False, True):
         conn, transport = rig.connect()
         if stalled:
-            conn.stall(Stall.HANDSHAKE)
-        conn.drop()
-        assert (transport.aborted, conn.closed) == (True, stalled)
+            conn.wire.stall(Stall.HANDSHAKE)
+        conn.wire.drop()
+        assert (transport.aborted, conn.wire.closed) == (True, stalled)
     conn.connection_lost(None)
     transport.aborted = False
-    conn.drop()
+    conn.wire.drop()
     assert not transport.aborted
 
 
@@ -337,12 +334,12 @@ async def test_who_is_cut_off_is_told_in_one_line_and_holds_nothing(rig: ServerR
     conn.data_received(v2_add(entry(1, 0, bytes(2 * SMALL)))[:-1])
     with capture_logs() as logs:
         rig.context.memory.limit = 0
-        conn.count_held()
+        conn.wire.count_held()
         await rig.settle(lambda: transport.aborted)
         conn.connection_lost(None)
         conn._cut_off()
     assert [line["reason"] for line in logs] == ["memory is short, and it makes no progress"]
-    assert (rig.context.connection_errors, rig.context.memory.held, conn.has_unread_bytes) == (1, 0, False)
+    assert (rig.context.connection_errors, rig.context.memory.held, conn._rest_bytes) == (1, 0, False)
 
 
 @pytest.mark.parametrize("held", [SMALL, SMALL + 1])
@@ -354,11 +351,11 @@ async def test_whoever_holds_something_asks_others_to_go_if_it_is_too_much(
     conn, transport = rig.connect()
     transport.unsent = held
     rig.context.memory.limit = held
-    conn.count_held()
+    conn.wire.count_held()
     await asyncio.sleep(0)
     assert relieved == []
     rig.context.memory.limit = held - 1
-    conn.count_held()
+    conn.wire.count_held()
     await asyncio.sleep(0)
     assert len(relieved) == 1
     rig.context.memory.limit = 1 << 30
@@ -370,14 +367,14 @@ async def test_a_large_frame_waits_for_its_turn_and_no_other(rig: ServerRig) -> 
     conn.data_received(frame[:LARGE_FRAME_BYTES])
     assert rig.context.turns.came(LARGE_PER_TURN, list)  # others' in this turn
     conn.data_received(b"")
-    assert not conn.stalled, "not large yet"
+    assert not conn.wire.stalled, "not large yet"
     conn.data_received(frame[LARGE_FRAME_BYTES : LARGE_FRAME_BYTES + 1])
-    assert conn._stalls == Stall.TURN
+    assert conn.wire.stalls == Stall.TURN
     waiting = len(rig.context.turns._waiting)
     conn.data_received(b"1")  # came before the stall
     assert len(rig.context.turns._waiting) == waiting
     await rig.settle()
-    assert not conn.stalled
+    assert not conn.wire.stalled
 
 
 async def test_requests_that_are_dealt_with_by_themselves_count_for_the_turn(
@@ -392,24 +389,24 @@ async def test_requests_that_are_dealt_with_by_themselves_count_for_the_turn(
     monkeypatch.setattr(rig.context.turns, "came", noted)
     conn, _ = rig.connect()
     for _ in range(3):
-        conn.took_cold()
-    assert conn._stalls == Stall.TURN
-    conn.took_cold()
+        conn.wire.took_cold()
+    assert conn.wire.stalls == Stall.TURN
+    conn.wire.took_cold()
     assert came == [(COLD_BYTES, each * COLD_BYTES) for each in (1, 2, 3, 1)]
 
 
 async def test_a_connection_goes_on_once_nothing_speaks_against_it(rig: ServerRig) -> None:
     conn, transport = rig.connect()
     for reason in (Stall.ADDS_PARKED, Stall.STOPPING):
-        conn.stall(reason)
-    conn.unstall(Stall.ADDS_PARKED)
+        conn.wire.stall(reason)
+    conn.wire.unstall(Stall.ADDS_PARKED)
     await asyncio.sleep(0)
     assert not transport.reading
-    conn.unstall(Stall.STOPPING)
-    conn.stall(Stall.ADDS_PARKED)  # before it has gone on
+    conn.wire.unstall(Stall.STOPPING)
+    conn.wire.stall(Stall.ADDS_PARKED)  # before it has gone on
     await asyncio.sleep(0)
     assert not transport.reading
-    conn.unstall(Stall.ADDS_PARKED)
+    conn.wire.unstall(Stall.ADDS_PARKED)
     transport.closing = True
     await asyncio.sleep(0)
     assert not transport.reading
@@ -419,11 +416,11 @@ async def test_what_a_connection_kept_back_may_stall_it_again(rig: ServerRig) ->
     """Then it reads nothing more until that is over too."""
     rig.journal.full = True
     conn, transport = rig.connect()
-    conn.stall(Stall.HANDSHAKE)
+    conn.wire.stall(Stall.HANDSHAKE)
     conn.data_received(v3_add(entry(1, 0, bytes(1 << 20))))
-    conn.unstall(Stall.HANDSHAKE)
+    conn.wire.unstall(Stall.HANDSHAKE)
     await asyncio.sleep(0)
-    assert conn._stalls == Stall.ADDS_PARKED
+    assert conn.wire.stalls == Stall.ADDS_PARKED
     assert not transport.reading
     rig.journal.full = False
     rig.admission.refresh()
@@ -435,10 +432,10 @@ async def test_what_waits_behind_tls_counts_twice(rig: ServerRig) -> None:
     """As it is, and encrypted."""
     conn, transport = rig.connect()
     transport.unsent = 1000
-    conn.count_held()
-    assert conn.share.held == 1000
-    conn.secured(transport)  # type: ignore[arg-type]
-    conn.count_held()
-    assert conn.share.held == 2000
+    conn.wire.count_held()
+    assert conn.wire.share.held == 1000
+    conn.wire.secured(transport)  # type: ignore[arg-type]
+    conn.wire.count_held()
+    assert conn.wire.share.held == 2000
     conn.connection_lost(None)
     assert rig.context.memory.total == 0

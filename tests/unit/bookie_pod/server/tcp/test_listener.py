@@ -59,7 +59,7 @@ async def test_who_comes_before_the_bookie_serves_is_dropped_and_served_later(
     with pytest.raises((EOFError, ConnectionError)):
         await reader.readexactly(1)
     writer.close()
-    listener.serve(rig.context)
+    listener.serve(rig.clients)
     reader, writer = await asyncio.open_connection(HOST, listener.port)
     writer.write(v2_add(entry(1, 0)))
     await until(lambda: rig.journal.waiting)
@@ -70,8 +70,8 @@ async def test_who_comes_before_the_bookie_serves_is_dropped_and_served_later(
     with pytest.raises((EOFError, ConnectionError)):
         await reader.readexactly(1)
     writer.close()
-    await until(lambda: not rig.context.connections)
-    assert not rig.context.accepting
+    await until(lambda: not rig.clients.connections)
+    assert not rig.clients.accepting
 
 
 async def test_connections_are_looked_at_until_the_bookie_stops(
@@ -79,8 +79,8 @@ async def test_connections_are_looked_at_until_the_bookie_stops(
 ) -> None:
     looks: list[float] = []
     monkeypatch.setattr(module, "LOOK_S", 0.001)
-    monkeypatch.setattr(rig.context, "look_at_connections", lambda: looks.append(time.monotonic()))
-    listener.serve(rig.context)
+    monkeypatch.setattr(rig.clients, "look", lambda: looks.append(time.monotonic()))
+    listener.serve(rig.clients)
     assert len(looks) == 1
     await until(lambda: len(looks) > 2)
     await listener.stop(0)
@@ -93,12 +93,12 @@ async def test_a_bookie_that_stops_lets_what_is_under_way_be_answered_for_a_whil
     rig: ServerRig, listener: TcpListener, monkeypatch: pytest.MonkeyPatch, answered: bool
 ) -> None:
     monkeypatch.setattr(module, "DRAIN_POLL_S", 0)
-    listener.serve(rig.context)
+    listener.serve(rig.clients)
     conn, transport = rig.connect()
     conn.data_received(v2_add(entry(1, 0)))
     stopping = asyncio.ensure_future(listener.stop(60 if answered else 0.001))
     await asyncio.sleep(0)
-    assert (transport.reading, rig.context.accepting, stopping.done()) == (False, False, False)
+    assert (transport.reading, rig.clients.accepting, stopping.done()) == (False, False, False)
     late, lates_transport = rig.connect()
     assert lates_transport.aborted
     if answered:

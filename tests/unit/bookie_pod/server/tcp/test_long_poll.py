@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX
+from bookie_pod.server.tcp.wire import READS_IN_FLIGHT_MAX
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry
 from bookie_protocol.wire import bookkeeper_pb2 as pb
@@ -174,7 +174,7 @@ async def test_nobody_has_more_polls_than_are_left_for_the_others(roomy: ServerR
 async def test_many_polls_of_a_lost_connection_go_a_few_at_a_time(
     roomy: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie_pod.server.tcp.connection.LOST_PER_TURN", 10)
+    monkeypatch.setattr("bookie_pod.server.tcp.wire.LOST_PER_TURN", 10)
     await written(roomy, 3)
     conn, _ = roomy.connect()
     for _ in range(35):
@@ -221,7 +221,7 @@ async def test_polls_that_wait_are_no_reads_in_progress() -> None:
         for txn in range(READS_IN_FLIGHT_MAX + 10):
             conn.data_received(v3_poll(LEDGER, 1, txn=txn))
         await rig.settle(lambda: rig.polls.waiting == READS_IN_FLIGHT_MAX + 10)
-        assert not conn.stalled
+        assert not conn.wire.stalled
         assert transport.reading
         assert not rig.context.busy
         conn.data_received(v3_read(LEDGER, 0))

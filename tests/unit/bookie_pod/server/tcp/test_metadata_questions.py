@@ -79,7 +79,7 @@ class Metadata:
 @pytest.fixture
 async def metadata(rig: ServerRig) -> Metadata:
     made = Metadata()
-    rig.context.questions = MetadataQuestions(rig.ledgers, NEWEST, made.look)
+    rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, made.look)
     return made
 
 
@@ -188,7 +188,7 @@ async def test_connections_share_a_question_and_their_other_ledgers_go_on(rig: S
     await until(lambda: metadata.asked)
     for conn, transport in connections:
         (other,) = await answers(rig, transport, 1)
-        assert (v2_code(other), conn.stalled, transport.reading) == (V2Code.EOK, False, True)
+        assert (v2_code(other), conn.wire.stalled, transport.reading) == (V2Code.EOK, False, True)
     assert rig.storage.ledger(7) is None
     metadata.answers.set()
     for _, transport in connections:
@@ -209,7 +209,7 @@ async def test_requests_of_a_ledger_stay_in_order_while_they_wait(rig: ServerRig
     assert sorted(found) == list(txns)
     assert rig.ledgers.states[YOUNGER].explicit_lac == lac_packet(YOUNGER, 40)
     assert [txn for txn in found if txn % 4] == [txn for txn in txns if txn % 4]
-    assert (conn.asked_requests, conn.asked_bytes) == (0, 0)
+    assert (conn.wire.asked_requests, conn.wire.asked_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("nbytes", [1, 100_000])
@@ -220,16 +220,16 @@ async def test_connection_of_which_too_much_waits_for_answers_reads_nothing_more
     metadata.answers.clear()
     conn, transport = rig.connect()
     sent = 0
-    while not conn._stalls & Stall.LEDGER_ASKED:
+    while not conn.wire.stalls & Stall.LEDGER_ASKED:
         conn.data_received(v3_add(entry(YOUNGER, sent, bytes(nbytes)), life=NOW))
         sent += 1
         await asyncio.sleep(0)  # it is not for the turns of the event loop that it stalls
     assert sent <= metadata_questions.MOST_OF_ONE
     assert sent * nbytes <= metadata_questions.BYTES_OF_ONE + nbytes
-    assert conn.share.held >= sent * nbytes
+    assert conn.wire.share.held >= sent * nbytes
     metadata.answers.set()
     assert [v3_status(each) for each in await answers(rig, transport, sent)] == [V3Status.EOK] * sent
-    assert not conn.stalled
+    assert not conn.wire.stalled
 
 
 @pytest.mark.parametrize("down", [True, False], ids=["failed", "negative"])
@@ -258,7 +258,7 @@ async def test_refusals_that_are_kept_are_bounded(
     monkeypatch.setattr(metadata_questions, "MOST_KEPT", 4)
     for ledger_id in range(YOUNGER, YOUNGER + 6):
         await ask(rig, v3_add(entry(ledger_id, 0), life=NOW))
-    questions = rig.context.questions
+    questions = rig.handlers.questions
     assert questions is not None
     assert len(questions._refused) == 4
     await ask(rig, v3_add(entry(YOUNGER + 5, 0), life=NOW))
@@ -306,7 +306,7 @@ async def test_questions_under_way_are_bounded_when_parked_adds_are_let_in(rig: 
     rig.journal.full = True
     conn, transport = rig.connect()
     conn.data_received(b"".join(v3_add(entry(each, 0), life=NOW) for each in ledgers))
-    await until(lambda: conn.parked is not None and len(conn.parked) == len(ledgers))
+    await until(lambda: conn.wire.parked is not None and len(conn.wire.parked) == len(ledgers))
     metadata.most_at_once = 0
     metadata.answers.clear()
     rig.journal.full = False
@@ -345,14 +345,14 @@ async def test_a_question_that_ends_without_an_answer_is_no_word_on_the_fence(
     metadata.answers.clear()
     conn, transport = rig.connect()
     conn.data_received(v3_add(entry(7, 5)))
-    questions = rig.context.questions
+    questions = rig.handlers.questions
     assert questions is not None
     task = questions._asking[7][NO_LIFE].task
     assert task is not None
     task.cancel()
     await until(lambda: transport.frames)
     assert [v3_status(each) for each in transport.frames] == [V3Status.EUNKNOWNLEDGERSTATE]
-    assert not conn.stalled
+    assert not conn.wire.stalled
     assert not questions._asking
 
 
@@ -541,7 +541,7 @@ async def test_what_was_parked_is_asked_about_again(rig: ServerRig, metadata: Me
     rig.journal.full = True
     conn, transport = rig.connect()
     conn.data_received(v3_add(entry(YOUNGER, 0), life=FORMER))
-    await until(lambda: conn.parked is not None and len(conn.parked) == 1)
+    await until(lambda: conn.wire.parked is not None and len(conn.wire.parked) == 1)
     metadata.life = NOW
     rig.journal.full = False
     rig.admission.refresh()

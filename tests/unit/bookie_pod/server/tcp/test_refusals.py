@@ -267,7 +267,7 @@ async def test_disks_that_cannot_be_asked(rig: ServerRig, monkeypatch: pytest.Mo
     def fails() -> tuple[int, int]:
         raise OSError("no such directory")
 
-    monkeypatch.setattr(rig.context.handlers, "_disk_space", fails)
+    monkeypatch.setattr(rig.handlers, "_disk_space", fails)
     request = v3.new_request(pb.GET_BOOKIE_INFO, 1)
     request.getBookieInfoRequest.requested = pb.GetBookieInfoRequest.FREE_DISK_SPACE
     conn, transport = rig.connect()

@@ -17,7 +17,9 @@ from bookie_pod.audit import Audit
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.tcp.authentication import CertificateRoles
 from bookie_pod.server.tcp.connection import Connection
-from bookie_pod.server.tcp.requests import Reply, code_of, status_of
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.replies import code_of, status_of
+from bookie_pod.server.tcp.requests import Reply
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, Unauthorized, V2Code, V3Status
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AUTH_DISABLED, AuthMessage, Peer, Subject
@@ -76,7 +78,7 @@ def with_tls(
         return outcome(plain)
 
     monkeypatch.setattr(rig.context.loop, "start_tls", handshake)
-    rig.context.tls = SimpleNamespace(context=lambda: "a context")  # type: ignore[assignment]
+    rig.clients.tls = SimpleNamespace(context=lambda: "a context")  # type: ignore[assignment]
     return begun
 
 
@@ -98,26 +100,26 @@ async def test_a_role_in_the_certificate_decides_who_is_served(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, subject: Subject | None, reason: str
 ) -> None:
     """Whoever is refused hears so, now and with every request, and has no other way in."""
-    rig.context.auth = CertificateRoles(("broker",))
+    rig.clients.auth = CertificateRoles(("broker",))
     trail = trail_of(rig, tmp_path)
     made: list[Encrypted] = []
     begun = with_tls(rig, monkeypatch, lambda plain: made.append(Encrypted(plain, subject)) or made[0])
     conn, plain = rig.connect()
     conn.data_received(v3_start_tls())
-    await rig.settle(lambda: made and not conn.stalled)
+    await rig.settle(lambda: made and not conn.wire.stalled)
     (secured,) = made
     assert begun == [(conn, "a context", True)]
     assert (secured.plain, [v3_status(frame) for frame in plain.frames]) == (plain, [V3Status.EOK])
     assert v3_answer(plain.frames[0]).HasField("startTLSResponse")
     if not reason:
-        assert len(rig.context.strangers) == 0
+        assert len(rig.clients.strangers) == 0
         conn.data_received(v3_add(entry(1, 0)) + v3_start_tls())
         codes = [v3_status(frame) for frame in await answers(rig, secured, 2)]
         assert sorted(codes) == [V3Status.EOK, V3Status.EBADREQ]  # there is one layer of TLS
         assert trail() == []
         return
-    assert len(rig.context.strangers) == 1
-    login = AuthMessage(rig.context.auth.plugin_name, b"")
+    assert len(rig.clients.strangers) == 1
+    login = AuthMessage(rig.clients.auth.plugin_name, b"")
     with capture_logs() as logs:
         conn.data_received(v3_add(entry(1, 0)) + v3_auth(login) + v2_add(entry(1, 0)))
     statuses = [v3_status(frame) for frame in secured.frames[:3]]
@@ -154,9 +156,9 @@ async def test_a_handshake_that_fails_leaves_no_connection(
     conn, transport = rig.connect()
     with capture_logs() as logs:
         conn.data_received(v3_start_tls())
-        await rig.settle(lambda: conn.closed)
-    assert rig.context.connections == set()
-    assert (len(rig.context.encrypted), rig.context.encrypted.nbytes) == (0, 0)
+        await rig.settle(lambda: conn.wire.closed)
+    assert rig.clients.connections == {}
+    assert (len(rig.clients.encrypted), rig.clients.encrypted.nbytes) == (0, 0)
     assert transport.closing == (error is not None)
     assert [line["reason"] for line in logs] == ([f"TLS handshake failed: {error}"] if error is not None else [])
     assert [line["what"] for line in trail()] == (["a TLS handshake"] if isinstance(error, ssl.SSLError) else [])
@@ -179,8 +181,8 @@ async def test_no_handshake_begins_with_a_client_that_is_going(rig: ServerRig, m
     conn, transport = rig.connect()
     conn.data_received(v3_start_tls())
     transport.closing = True
-    await rig.settle(lambda: not conn.stalled)
-    assert (begun, len(rig.context.encrypted)) == ([], 0)
+    await rig.settle(lambda: not conn.wire.stalled)
+    assert (begun, len(rig.clients.encrypted)) == ([], 0)
 
 
 async def test_nothing_is_read_over_tls_before_the_plug_in_has_judged_the_certificate(
@@ -193,15 +195,15 @@ async def test_nothing_is_read_over_tls_before_the_plug_in_has_judged_the_certif
             await judged.wait()
             return await super().tls_established(peer)
 
-    rig.context.auth = Slow(("broker",))
+    rig.clients.auth = Slow(("broker",))
     made: list[Encrypted] = []
     with_tls(rig, monkeypatch, lambda plain: made.append(Encrypted(plain, unit("0:broker"))) or made[0])
     conn, _ = rig.connect()
     conn.data_received(v3_start_tls())
-    await rig.settle(lambda: conn.security.encrypted)
+    await rig.settle(lambda: conn.wire.answers.encrypted)
     assert not made[0].reading
     judged.set()
-    await rig.settle(lambda: not conn.stalled)
+    await rig.settle(lambda: not conn.wire.stalled)
     assert made[0].reading
 
 
@@ -211,14 +213,14 @@ async def test_a_bookie_that_stops_during_a_handshake_reads_nothing_over_tls(
     made: list[Encrypted] = []
 
     def shaken(plain: PaperTransport) -> Encrypted:
-        conn.stop_reading()
+        conn.wire.stall(Stall.STOPPING)
         made.append(Encrypted(plain, None))
         return made[0]
 
     with_tls(rig, monkeypatch, shaken)
     conn, _ = rig.connect()
     conn.data_received(v3_start_tls())
-    await rig.settle(lambda: conn.authenticated)
+    await rig.settle(lambda: conn.wire.authenticated)
     assert not made[0].reading
 
 
@@ -229,7 +231,7 @@ async def test_a_certificates_plug_in_that_breaks_ends_the_connection(
         async def tls_established(self, peer: Peer) -> bool:
             raise ZeroDivisionError
 
-    rig.context.auth = Broken(())
+    rig.clients.auth = Broken(())
     with_tls(rig, monkeypatch, lambda plain: plain)
     conn, transport = rig.connect()
     with capture_logs() as logs:
@@ -239,7 +241,7 @@ async def test_a_certificates_plug_in_that_breaks_ends_the_connection(
     assert {line["event"] for line in logs[:1]} | {line["reason"] for line in logs[1:]} == {
         "authentication step failed"
     }
-    assert not conn.authenticated
+    assert not conn.wire.authenticated
 
 
 async def test_without_tls_no_handshake_begins(rig: ServerRig) -> None:
@@ -255,20 +257,20 @@ async def test_without_tls_no_handshake_begins(rig: ServerRig) -> None:
 )
 async def test_a_login_of_version_3_that_is_refused_is_answered(rig: ServerRig, message: AuthMessage | None) -> None:
     """What is no login, or is none for this bookie, may be followed by a better one; a wrong one ends it."""
-    rig.context.auth = TwoTokens()
+    rig.clients.auth = TwoTokens()
     conn, transport = rig.connect()
     conn.data_received(v3_auth(message))
-    await rig.settle(lambda: not conn.stalled)
+    await rig.settle(lambda: not conn.wire.stalled)
     assert [v3_status(frame) for frame in transport.frames] == [V3Status.EUA]
     assert transport.closing == (message is not None and message.payload == b"guess")
     if transport.closing:
         return
     for payload in (b"hello", b"secret"):
         conn.data_received(v3_auth(AuthMessage("TestAuth", payload)))
-        await rig.settle(lambda: not conn.stalled)
+        await rig.settle(lambda: not conn.wire.stalled)
     told = [v3_answer(frame) for frame in transport.frames[1:]]
     assert [(answer.status, answer.authResponse.payload) for answer in told] == [(0, b"welcome?"), (0, b"ok")]
-    assert conn.authenticated
+    assert conn.wire.authenticated
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -287,22 +289,22 @@ async def test_where_nobody_has_to_log_in_every_login_is_answered_so(rig: Server
 
 
 async def test_a_login_of_version_2_is_answered_in_the_version_it_came_in(rig: ServerRig) -> None:
-    rig.context.auth = TwoTokens()
+    rig.clients.auth = TwoTokens()
     conn, transport = rig.connect()
     conn.data_received(v2.encode_auth(AuthMessage("TestAuth", b"hello"), 1))
     await rig.settle(lambda: transport.frames)
     answer = v2.decode_response(transport.frames[0][4:])
-    assert (answer.version, conn.authenticated) == (1, False)
+    assert (answer.version, conn.wire.authenticated) == (1, False)
 
 
 async def test_a_batch_read_before_a_login_ends_the_connection(rig: ServerRig) -> None:
-    rig.context.auth = TwoTokens()
+    rig.clients.auth = TwoTokens()
     conn, transport = rig.connect()
     with capture_logs() as logs:
         conn.data_received(v2_batch(1, 0))
     assert transport.closing
     assert [line["reason"] for line in logs] == ["batch read before authentication"]
-    assert rig.context.refusals == 0
+    assert rig.clients.refusals == 0
 
 
 async def test_who_goes_in_the_middle_of_a_step_ends_it(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,13 +320,13 @@ async def test_who_goes_in_the_middle_of_a_step_ends_it(rig: ServerRig, monkeypa
         def new_exchange(self, peer: Peer) -> Any:
             return self
 
-    rig.context.auth = Slow()
+    rig.clients.auth = Slow()
     conn, _ = rig.connect()
     conn.data_received(v3_auth(AuthMessage("TestAuth", b"hello")))
-    await rig.settle(lambda: conn.stalled)
+    await rig.settle(lambda: conn.wire.stalled)
     conn.connection_lost(None)
     await rig.settle(lambda: ended)
-    assert len(rig.context.strangers) == 0
+    assert len(rig.clients.strangers) == 0
 
 
 async def test_only_a_wrong_password_is_for_the_audit_trail(rig: ServerRig, tmp_path: Path) -> None:
@@ -339,7 +341,7 @@ async def test_only_a_wrong_password_is_for_the_audit_trail(rig: ServerRig, tmp_
     with capture_logs() as logs:
         conn.data_received(v2_add(entry(1, 1), OTHER_KEY))
     assert [(line["what"], line["from"]) for line in trail()] == [("a ledger's password", "192.0.2.1")]
-    assert [line["peer"] for line in logs] == [conn.peer]  # the trail may be this log
+    assert [line["peer"] for line in logs] == [conn.wire.peer]  # the trail may be this log
 
 
 async def test_an_error_of_ours_is_told_the_client_as_a_fault() -> None:

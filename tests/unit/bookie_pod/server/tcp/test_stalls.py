@@ -36,10 +36,10 @@ async def test_reads_are_answered_while_adds_wait() -> None:
     rig.journal.acknowledge()
     conn.data_received(v3_add(entry(1, 1), txn=2) + v3_read(1, 0, txn=3) + v3_add(entry(1, 2), txn=4))
     await rig.settle(lambda: len(transport.frames) == 2)
-    assert len(conn.parked or ()) == 2
+    assert len(conn.wire.parked or ()) == 2
     assert rig.flush_requests
     rig.storage.flush()
-    assert len(conn.parked or ()) == 0
+    assert len(conn.wire.parked or ()) == 0
     await answers(rig, transport, 4)
     assert list(rig.storage.entry_ids(1)) == [0, 1, 2]
     # ... and after that adds are hot again: one batch for many.
@@ -55,7 +55,7 @@ async def test_without_journaled_data_parked_adds_are_answered_once() -> None:
     conn, transport = rig.connect()
     rig.admission.started(1)
     conn.data_received(b"".join(v2_add(entry(1, entry_id)) for entry_id in range(5)))
-    assert len(conn.parked or ()) == 5
+    assert len(conn.wire.parked or ()) == 5
     rig.admission.finished(1)
     await rig.settle(lambda: len(transport.frames) >= 5)
     assert [int.from_bytes(frame[20:28]) for frame in transport.frames] == list(range(5))
@@ -79,7 +79,7 @@ async def test_others_have_their_turn_beside_very_many_requests() -> None:
         requests = LARGE_PER_TURN // COLD_BYTES  # in a turn
         assert max(answered) - min(answered) <= 2 * requests  # to each its part
     assert max(turns) <= requests + len(clients)
-    assert not any(conn.stalled for conn, _ in clients)
+    assert not any(conn.wire.stalled for conn, _ in clients)
     rig.close()
 
 
@@ -101,14 +101,14 @@ async def test_requests_under_way_are_bounded_over_all_connections(frame: bytes)
     for _ in range(100):
         await asyncio.sleep(0)
     assert 10 * FEW_REQUESTS <= requests.count <= 2 * memory // REQUESTS_SHARE // REQUEST_BYTES + 10 * FEW_REQUESTS
-    assert all(conn.stalled for conn, _ in clients)
+    assert all(conn.wire.stalled for conn, _ in clients)
     disk.set()
     while min(len(transport.frames) for _, transport in clients) < count:
         rig.journal.acknowledge()
         await asyncio.sleep(0.001)
     await rig.settle()
     assert requests.count == 0
-    assert not any(conn.stalled for conn, _ in clients)
+    assert not any(conn.wire.stalled for conn, _ in clients)
     rig.close()
 
 
@@ -118,7 +118,7 @@ async def test_others_have_their_turn_beside_many_large_frames() -> None:
     frame, part = v2_add(entry(2, 0, bytes(1_500_000))), 256 * 1024
     clients = [(*rig.connect(), iter(range(0, len(frame), part))) for _ in range(40)]
     turns = []
-    while any(conn.has_unread_bytes or not turns for conn, _, _ in clients):
+    while any(conn._rest_bytes or not turns for conn, _, _ in clients):
         taken = 0
         for conn, transport, places in clients:
             while transport.reading and (at := next(places, None)) is not None:
@@ -140,10 +140,10 @@ async def test_an_add_that_waits_behind_special_records_is_admitted_when_they_ar
     conn.data_received(frame)
     rig.journal.full = True
     conn.data_received(v3_add(entry(2, 0), txn=2))
-    assert len(conn.parked or ()) == 1
+    assert len(conn.wire.parked or ()) == 1
     rig.journal.full = False
     rig.journal.acknowledge()
-    assert len(conn.parked or ()) == 0
+    assert len(conn.wire.parked or ()) == 0
     await answers(rig, transport, 2)
     rig.close()
 
@@ -169,26 +169,26 @@ async def test_the_limit_on_reads_in_progress() -> None:
     conn, transport = rig.connect()
     conn.data_received(v2_read(1, 0) * 20)
     assert rig.context.reads_in_progress.count == 1
-    assert conn.stalled
+    assert conn.wire.stalled
     await rig.settle(lambda: len(transport.frames) == 20)
     assert {v2_code(frame) for frame in transport.frames} == {2}
-    assert not conn.stalled
+    assert not conn.wire.stalled
     assert transport.reading
     rig.close()
 
 
 async def test_stalls_are_independent(rig: ServerRig) -> None:
     conn, transport = rig.connect()
-    conn.stall(Stall.READS_LIMIT)
-    conn.stall(Stall.SLOW_RECEIVER)
+    conn.wire.stall(Stall.READS_LIMIT)
+    conn.wire.stall(Stall.SLOW_RECEIVER)
     assert not transport.reading
     conn.data_received(v2_add(entry(1, 0)))
-    conn.unstall(Stall.READS_LIMIT)
-    conn.unstall(Stall.ADDS_PARKED)  # never was
+    conn.wire.unstall(Stall.READS_LIMIT)
+    conn.wire.unstall(Stall.ADDS_PARKED)  # never was
     await rig.settle()
     assert rig.journal.batches == []
     assert not transport.reading
-    conn.unstall(Stall.SLOW_RECEIVER)
+    conn.wire.unstall(Stall.SLOW_RECEIVER)
     await rig.settle()
     assert len(rig.journal.batches) == 1
     assert transport.reading
@@ -198,17 +198,17 @@ async def test_what_came_before_a_stall_ends_is_served_in_order(rig: ServerRig) 
     conn, transport = rig.connect()
     frames = b"".join(v2_add(entry(1, entry_id)) for entry_id in range(6))
     conn.data_received(frames[:100])
-    conn.stall(Stall.SLOW_RECEIVER)
+    conn.wire.stall(Stall.SLOW_RECEIVER)
     for start in range(100, len(frames), 7):
         conn.data_received(frames[start : start + 7])
-    conn.unstall(Stall.SLOW_RECEIVER)
+    conn.wire.unstall(Stall.SLOW_RECEIVER)
     await answers(rig, transport, 6)
     assert list(rig.storage.entry_ids(1)) == list(range(6))
 
 
 async def test_a_bad_length_while_stalled_closes_with_one_line(rig: ServerRig) -> None:
     conn, transport = rig.connect()
-    conn.stall(Stall.HANDSHAKE)
+    conn.wire.stall(Stall.HANDSHAKE)
     conn.data_received(b"\xff\xff\xff\xff rubbish")
     assert transport.closing
     assert rig.context.connection_errors == 1
@@ -232,12 +232,12 @@ async def test_a_client_that_does_not_read_for_long(close: bool) -> None:
     conn.pause_writing()
     await asyncio.sleep(0.03)
     assert transport.aborted == close
-    conn.send(b"dropped")
+    conn.wire.send(b"dropped")
     await rig.settle()
     if not close:
         assert transport.writes == []
         conn.resume_writing()
-        conn.send(b"sent")
+        conn.wire.send(b"sent")
         await rig.settle()
         assert transport.writes == [b"sent"]
     rig.close()
@@ -246,7 +246,7 @@ async def test_a_client_that_does_not_read_for_long(close: bool) -> None:
 async def test_a_stopping_bookie_takes_no_more_requests(rig: ServerRig) -> None:
     conn, transport = rig.connect()
     conn.data_received(v2_add(entry(1, 0)))
-    conn.stop_reading()
+    conn.wire.stall(Stall.STOPPING)
     conn.data_received(v2_add(entry(1, 1)))
     assert await answers(rig, transport, 1)
     assert rig.storage.cached(1, 1) is None

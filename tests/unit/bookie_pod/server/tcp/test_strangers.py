@@ -43,7 +43,7 @@ from tests.support.until import until
 @pytest.fixture
 async def guarded(rig: ServerRig) -> ServerRig:
     """With authentication."""
-    rig.context.auth = TwoTokens()
+    rig.clients.auth = TwoTokens()
     return rig
 
 
@@ -66,7 +66,7 @@ async def test_too_many_frames_end_the_connection_once_all_before_are_answered(
     assert sent == FRAMES + 100
     refused = {v2_code(each) if version == 2 else v3_status(each) for each in transport.frames}
     assert (len(transport.frames), refused) == (FRAMES, {V2Code.EUA if version == 2 else V3Status.EUA})
-    assert guarded.context.refusals == FRAMES
+    assert guarded.clients.refusals == FRAMES
     assert [line["event"] for line in logs] == ["requests are refused", "connection closed"]  # each told once
     assert guarded.storage.ledger(1) is None
 
@@ -78,7 +78,7 @@ async def test_a_frame_is_too_long_before_it_has_come(guarded: ServerRig, first:
     await guarded.settle()
     conn.data_received(struct.pack(">I", FRAME_BYTES + 1) + v2_add(entry(1, 0))[4:])
     assert transport.closing
-    assert conn.share.held == 0
+    assert conn.wire.share.held == 0
 
 
 async def test_a_frame_behind_a_step_that_did_not_authenticate_is_too_long_for_a_stranger(guarded: ServerRig) -> None:
@@ -87,7 +87,7 @@ async def test_a_frame_behind_a_step_that_did_not_authenticate_is_too_long_for_a
     conn.data_received(token(b"hello") + struct.pack(">I", FRAME_BYTES + 1) + v2_add(entry(1, 0))[4:])
     await guarded.settle(lambda: transport.closing)
     assert transport.closing
-    assert conn.share.held == 0
+    assert conn.wire.share.held == 0
 
 
 @pytest.mark.parametrize("size", [FRAME_BYTES - 4 - 24 - 32, FRAME_BYTES])
@@ -109,20 +109,20 @@ async def test_who_is_known_has_the_limits_of_everybody(guarded: ServerRig) -> N
     conn, transport = guarded.connect()
     conn.data_received(token(b"hello"))
     await guarded.settle()
-    assert len(guarded.context.strangers) == 1
+    assert len(guarded.clients.strangers) == 1
     conn.data_received(token(b"secret") + v2_add(entry(1, 0, bytes(2 * FRAME_BYTES))))
     await guarded.settle(lambda: guarded.journal.waiting)
     guarded.journal.acknowledge()
     conn.data_received(v2_read(9, 9) * (FRAMES + 1))
     await guarded.settle(lambda: len(transport.frames) == FRAMES + 4)
     assert v2_code(transport.frames[2]) == 0
-    assert len(guarded.context.strangers) == 0
-    guarded.context.strangers.look(time.perf_counter() + 2 * SECONDS, 0.0)
+    assert len(guarded.clients.strangers) == 0
+    guarded.clients.strangers.look(time.perf_counter() + 2 * SECONDS, 0.0)
     assert not transport.closing
 
 
 async def test_whoever_does_not_become_known_goes(guarded: ServerRig) -> None:
-    look, now = guarded.context.strangers.look, time.perf_counter()
+    look, now = guarded.clients.strangers.look, time.perf_counter()
     _, silent = guarded.connect()
     talker, talking = guarded.connect()
     look(now + SECONDS - 1, 0.0)
@@ -133,14 +133,14 @@ async def test_whoever_does_not_become_known_goes(guarded: ServerRig) -> None:
     assert (silent.closing, talking.closing) == (False, False)
     look(now + SECONDS + 101, 0.0)
     assert (silent.aborted, talking.aborted) == (True, True)  # talking does not help
-    assert guarded.context.strangers.sent_away == 2
+    assert guarded.clients.strangers.sent_away == 2
 
 
 @pytest.mark.parametrize("more", [0.0, 0.001])
 async def test_how_long_a_stranger_may_stay(guarded: ServerRig, more: float) -> None:
     conn, transport = guarded.connect()
-    guarded.context.strangers._since[conn] = 100.0
-    guarded.context.strangers.look(100.0 + SECONDS + more, 0.0)
+    guarded.clients.strangers._since[conn.wire] = 100.0
+    guarded.clients.strangers.look(100.0 + SECONDS + more, 0.0)
     assert transport.aborted == bool(more)
 
 
@@ -151,9 +151,9 @@ async def test_of_too_many_the_oldest_goes(guarded: ServerRig, monkeypatch: pyte
     await guarded.settle()
     transports = [guarded.connect()[1] for _ in range(5)]
     assert [each.aborted for each in transports] == [True, True, False, False, False]
-    assert known.authenticated
-    assert not known.closed
-    assert len(guarded.context.strangers) == 3
+    assert known.wire.authenticated
+    assert not known.wire.closed
+    assert len(guarded.clients.strangers) == 3
 
 
 async def test_of_too_many_handshakes_that_do_not_end_the_oldest_goes(
@@ -168,17 +168,17 @@ async def test_of_too_many_handshakes_that_do_not_end_the_oldest_goes(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(rig.context.loop, "start_tls", never)
-    rig.context.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
+    rig.clients.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
     connections = [rig.connect() for _ in range(4)]
     for begun, (conn, _) in enumerate(connections, 1):
         conn.data_received(v3_start_tls())
         await until(lambda begun=begun: under_way == begun)  # type: ignore[misc]
     assert [transport.aborted for _, transport in connections] == [True, True, False, False]
-    assert rig.context.strangers.sent_away == 2
+    assert rig.clients.strangers.sent_away == 2
     for conn, _ in connections:
         conn.connection_lost(None)
     await asyncio.sleep(0)
-    assert not rig.context.strangers._encrypted
+    assert not rig.clients.strangers._encrypted
 
 
 async def test_so_it_does_though_it_has_ended_its_handshake(
@@ -191,7 +191,7 @@ async def test_so_it_does_though_it_has_ended_its_handshake(
         return plain
 
     monkeypatch.setattr(guarded.context.loop, "start_tls", at_once)
-    guarded.context.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
+    guarded.clients.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
     connections = [guarded.connect() for _ in range(5)]
     for place, (conn, _) in enumerate(connections):
         conn.data_received(v3_start_tls())
@@ -200,11 +200,11 @@ async def test_so_it_does_though_it_has_ended_its_handshake(
             for payload in (b"hello", b"secret"):
                 conn.data_received(token(payload))
                 await guarded.settle()
-            assert conn.authenticated
+            assert conn.wire.authenticated
     assert [transport.aborted for _, transport in connections] == [False, True, True, False, False]
     for conn, _ in connections:
         conn.connection_lost(None)
-    assert not guarded.context.strangers._encrypted
+    assert not guarded.clients.strangers._encrypted
 
 
 class Handshakes:
@@ -215,7 +215,7 @@ class Handshakes:
         self.begun: list[Any] = []
         self._loop = rig.context.loop
         monkeypatch.setattr(rig.context.loop, "start_tls", self._begin)
-        rig.context.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
+        rig.clients.tls = SimpleNamespace(context=lambda: None)  # type: ignore[assignment]
         rig.context.config = production(required=True)
 
     async def _begin(self, plain: Any, conn: Any, *arguments: object, **more: object) -> object:
@@ -242,14 +242,14 @@ async def test_however_many_begin_handshakes_at_once_all_of_them_get_in(
     friends = [rig.connect() for _ in range(8 * tls.UNDER_WAY)]
     for conn, _ in friends:
         conn.data_received(v3_start_tls())
-    while not all(conn.authenticated for conn, _ in friends):
+    while not all(conn.wire.authenticated for conn, _ in friends):
         await until(lambda: handshakes.under_way)
         assert len(handshakes.under_way) <= tls.UNDER_WAY
         handshakes.end()
         await rig.settle()
         assert not any(transport.closing for _, transport in friends)
-    assert rig.context.strangers.sent_away == 0
-    assert len(rig.context.strangers) == 0
+    assert rig.clients.strangers.sent_away == 0
+    assert len(rig.clients.strangers) == 0
 
 
 @pytest.mark.parametrize("memory_mb", [1, 16, 48, 64, 1024])
@@ -266,8 +266,8 @@ async def test_so_it_is_however_little_memory_clients_may_take(monkeypatch: pyte
         begun += len(handshakes.under_way)
         handshakes.end()
         await rig.settle()
-    assert rig.context.strangers.sent_away == 0
-    assert len(rig.context.strangers) == 0
+    assert rig.clients.strangers.sent_away == 0
+    assert len(rig.clients.strangers) == 0
     rig.close()
 
 
@@ -281,7 +281,7 @@ async def test_what_was_not_taken_before_a_handshake_holds_up_nothing_after_it(
     conn.pause_writing()
     await until(lambda: handshakes.under_way)
     handshakes.end()
-    await until(lambda: conn.authenticated)
+    await until(lambda: conn.wire.authenticated)
     before = len(transport.frames)
     conn.data_received(v2_read(1, 1))
     await rig.settle(lambda: len(transport.frames) > before)
@@ -306,7 +306,7 @@ async def test_whoever_has_many_connections_waits_for_himself(rig: ServerRig, mo
     handshakes = Handshakes(rig, monkeypatch)
     crowd = [rig.connect()[0] for _ in range(20)]
     friend, transport = rig.connect()
-    friend.peer = "192.0.2.2:40000"
+    friend.wire.peer = "192.0.2.2:40000"
     for conn in (*crowd, friend):
         conn.data_received(v3_start_tls())
     await until(lambda: len(handshakes.under_way) == 2)
@@ -327,48 +327,48 @@ async def test_of_too_many_with_tls_those_go_that_have_sent_nothing_for_longest(
 ) -> None:
     """Also of those who are known: each has buffers that nobody counts."""
     handshakes = Handshakes(rig, monkeypatch)
-    rig.context.encrypted.limit = 32 * IDLE_BYTES
+    rig.clients.encrypted.limit = 32 * IDLE_BYTES
     friends = [rig.connect() for _ in range(33)]
     for place, (conn, _) in enumerate(friends):
         conn.data_received(v3_start_tls())
         await until(lambda: handshakes.under_way)
         handshakes.end()
-        await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
+        await until(lambda conn=conn: conn.wire.authenticated)  # type: ignore[misc]
         if place == 31:
             friends[0][0].data_received(v2_read(1, 1))
     assert [place for place, (_, transport) in enumerate(friends) if transport.closing] == [1, 2, 3]
-    assert len(rig.context.encrypted) == 30
+    assert len(rig.clients.encrypted) == 30
     friends[5][0].connection_lost(None)
-    assert len(rig.context.encrypted) == 29
+    assert len(rig.clients.encrypted) == 29
 
 
 async def test_connections_with_tls_may_receive_more_at_a_time_as_long_as_nobody_makes_way_for_it(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handshakes = Handshakes(rig, monkeypatch)
-    encrypted = rig.context.encrypted
+    encrypted = rig.clients.encrypted
     encrypted.limit = 2 * GROWN_SHARE * LARGE_BYTES
     friends = [rig.connect() for _ in range(6)]
     for conn, transport in friends:
         conn.data_received(v3_start_tls())
         await until(lambda: handshakes.under_way)
         handshakes.end()
-        await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
+        await until(lambda conn=conn: conn.wire.authenticated)  # type: ignore[misc]
         assert transport.read_limit == PART
     assert encrypted.nbytes == len(friends) * IDLE_BYTES
-    assert [encrypted.may_grow(conn) for conn, _ in friends[:3]] == [True, True, False]
+    assert [encrypted.may_grow(conn.wire) for conn, _ in friends[:3]] == [True, True, False]
     assert encrypted.nbytes == 2 * LARGE_BYTES + SMALL_BYTES + 3 * IDLE_BYTES
     friends[0][0].connection_lost(None)
     more = [rig.connect() for _ in range(22)]
     for conn, _ in more:
-        encrypted.came(conn)
+        encrypted.came(conn.wire)
     nbytes = encrypted.nbytes
-    assert not encrypted.may_grow(friends[3][0]), "there would be too little for all others, should they receive much"
+    assert not encrypted.may_grow(friends[3][0].wire), "there would be too little for all others"
     assert encrypted.nbytes == nbytes + SMALL_BYTES - IDLE_BYTES
     assert encrypted.sent_away == 0
     for conn, _ in (*friends, *more):
         conn.connection_lost(None)
-    assert not encrypted.may_grow(friends[3][0]), "it is gone"
+    assert not encrypted.may_grow(friends[3][0].wire), "it is gone"
     assert encrypted.nbytes == 0
 
 
@@ -378,7 +378,7 @@ async def test_tls_without_data_ends_the_connection_at_once(rig: ServerRig, monk
     conn.data_received(v3_start_tls())
     await until(lambda: handshakes.under_way)
     handshakes.end()
-    await until(lambda: conn.authenticated)
+    await until(lambda: conn.wire.authenticated)
     conn.data_received(v2_read(1, 1) * 1000)
     transport.protocol.buffer_updated(WINDOW)
     assert not transport.closing
@@ -388,12 +388,12 @@ async def test_tls_without_data_ends_the_connection_at_once(rig: ServerRig, monk
 
 
 async def test_who_has_come_last_makes_no_way_for_itself(rig: ServerRig) -> None:
-    encrypted = rig.context.encrypted
+    encrypted = rig.clients.encrypted
     encrypted.limit = 16 * IDLE_BYTES
     friends = [rig.connect() for _ in range(17)]
-    friends[0][0].received_at = friends[16][0].received_at = 0.0  # they have sent nothing for longest
+    friends[0][0].wire.received_at = friends[16][0].wire.received_at = 0.0  # they have sent nothing for longest
     for conn, _ in friends:
-        encrypted.came(conn)
+        encrypted.came(conn.wire)
     assert [place for place, (_, transport) in enumerate(friends) if transport.aborted] == [0, 1]
     assert encrypted.sent_away == 2
     assert encrypted.nbytes == encrypted.limit - IDLE_BYTES
@@ -405,15 +405,15 @@ async def test_strangers_make_way_for_each_other_and_not_for_who_is_known(
     monkeypatch.setattr(tls, "PATIENCE_S", 0.001)
     rig = ServerRig(memory_bytes=1)
     handshakes = Handshakes(rig, monkeypatch)
-    strangers = rig.context.strangers.most_encrypted
-    room = rig.context.encrypted.limit - strangers * IDLE_BYTES
+    strangers = rig.clients.strangers.most_encrypted
+    room = rig.clients.encrypted.limit - strangers * IDLE_BYTES
     friends = [rig.connect() for _ in range(room // LARGE_BYTES)]
     for conn, _ in friends:
         conn.data_received(v3_start_tls())
         await until(lambda: handshakes.under_way)
         handshakes.end()
-        await until(lambda conn=conn: conn.authenticated)  # type: ignore[misc]
-        rig.context.encrypted.may_grow(conn)
+        await until(lambda conn=conn: conn.wire.authenticated)  # type: ignore[misc]
+        rig.clients.encrypted.may_grow(conn.wire)
     crowd = [rig.connect()[0] for _ in range(4 * strangers)]
     for conn in crowd:
         conn.data_received(v3_start_tls())
@@ -430,22 +430,22 @@ async def test_a_stranger_that_ended_its_handshake_makes_way_before_the_next_one
 ) -> None:
     """A transport that is aborted tells its protocol only in a later turn of the loop."""
     handshakes = Handshakes(guarded, monkeypatch)
-    guarded.context.encrypted.limit = 2 * IDLE_BYTES
-    guarded.context.strangers = strangers.Strangers(1)
+    guarded.clients.encrypted.limit = 2 * IDLE_BYTES
+    guarded.clients.strangers = strangers.Strangers(1)
 
     async def with_tls() -> tuple[Any, Any]:
         conn, transport = guarded.connect()
         conn.data_received(v3_start_tls())
         await until(lambda: handshakes.under_way)
         handshakes.end()
-        await until(lambda: conn.security.encrypted and not conn.stalled)
+        await until(lambda: conn.wire.answers.encrypted and not conn.wire.stalled)
         return conn, transport
 
     friend, friends_transport = await with_tls()
     for each in (b"hello", b"secret"):
         friend.data_received(token(each))
         await guarded.settle()
-    assert friend.authenticated
+    assert friend.wire.authenticated
     first, firsts_transport = await with_tls()
     second, seconds_transport = await with_tls()
     assert firsts_transport.closing
@@ -453,7 +453,7 @@ async def test_a_stranger_that_ended_its_handshake_makes_way_before_the_next_one
     assert not seconds_transport.closing
     for conn in (first, second, friend):
         conn.connection_lost(None)
-    assert guarded.context.encrypted.nbytes == 0
+    assert guarded.clients.encrypted.nbytes == 0
 
 
 async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
@@ -465,11 +465,11 @@ async def test_a_step_of_somebody_who_has_been_counted_sends_nobody_away(
         conn.data_received(token(b"hello"))
         await guarded.settle()
     assert [transport.closing for _, transport in made] == [False, False]
-    assert guarded.context.strangers.sent_away == 0
+    assert guarded.clients.strangers.sent_away == 0
     made[0][0].data_received(token(b"secret"))
     await guarded.settle()
-    assert made[0][0].authenticated
-    assert len(guarded.context.strangers) == 1
+    assert made[0][0].wire.authenticated
+    assert len(guarded.clients.strangers) == 1
 
 
 async def test_what_a_stranger_writes_into_the_log_is_short(guarded: ServerRig) -> None:
@@ -491,11 +491,11 @@ async def test_a_plug_in_hears_where_the_client_is(rig: ServerRig) -> None:
             self.peers.append(peer.address)
             return super().new_exchange(peer)
 
-    rig.context.auth = Asks()
+    rig.clients.auth = Asks()
     conn, _ = rig.connect()
     conn.data_received(token(b"hello") + token(b"secret"))
     await rig.settle()
-    assert conn.authenticated
+    assert conn.wire.authenticated
     assert Asks.peers == ["192.0.2.1:40000"]
 
 
@@ -507,7 +507,7 @@ async def test_a_file_that_cannot_be_used_is_no_word_against_the_client(
     file = tmp_path / "tokens"
     file.write_text("a token that is long enough")
     now = 0.0
-    rig.context.auth = SharedTokens("authTokenFile", str(file), lambda: now)
+    rig.clients.auth = SharedTokens("authTokenFile", str(file), lambda: now)
     for broken in (False, True):
         conn, transport = rig.connect()
         client = TokenAuth(str(file)).new_exchange(Peer("bookie"))
@@ -519,7 +519,11 @@ async def test_a_file_that_cannot_be_used_is_no_word_against_the_client(
             message = AuthMessage(PLUGIN_NAME, given or b"")
             conn.data_received(v2.encode_auth(message) if version == 2 else v3_auth(message))
             await rig.settle()
-        assert (conn.authenticated, transport.closing, len(transport.frames)) == (not broken, broken, 1 + (not broken))
+        assert (conn.wire.authenticated, transport.closing, len(transport.frames)) == (
+            not broken,
+            broken,
+            1 + (not broken),
+        )
 
 
 def nonce(frame: bytes) -> bytes:
@@ -534,14 +538,14 @@ def nonce(frame: bytes) -> bytes:
 async def test_who_is_gone_is_forgotten(guarded: ServerRig) -> None:
     conn, _ = guarded.connect()
     conn.connection_lost(None)
-    assert len(guarded.context.strangers) == 0
+    assert len(guarded.clients.strangers) == 0
 
 
 async def test_where_nothing_is_demanded_nobody_is_a_stranger() -> None:
     for tls_required in (False, True):
         rig = ServerRig(production(required=tls_required))
         rig.connect()
-        assert len(rig.context.strangers) == tls_required
+        assert len(rig.clients.strangers) == tls_required
         rig.close()
 
 
@@ -554,7 +558,7 @@ async def test_whoever_is_refused_stands_in_the_audit_trail(guarded: ServerRig, 
     conn.data_received(add(entry(1, 0)) * 3)
     conn.data_received(token(b"wrong"))
     await guarded.settle()
-    guarded.context.auth = None
+    guarded.clients.auth = None
     known, _ = guarded.connect()
     known.data_received(add(entry(1, 0), key=b"1" * 20))
     await guarded.settle()

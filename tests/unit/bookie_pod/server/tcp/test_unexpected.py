@@ -78,7 +78,7 @@ async def test_a_defect_is_an_io_error_of_one_request(
 
     monkeypatch.setattr(rig.storage, "entry_ids", broken)
     monkeypatch.setattr(rig.storage, "last_entry_id", broken)
-    monkeypatch.setattr(rig.context.handlers, "_disk_space", broken)
+    monkeypatch.setattr(rig.handlers, "_disk_space", broken)
     conn, transport = rig.connect()
     with capture_logs():
         conn.data_received(frame * 2)
