@@ -7,7 +7,10 @@ Invariants
   watches.
 - With a token, or certificates of clients, no client gets an answer without one; a stranger's request is not received,
   and strangers hold no connections that others need.
-- A session is renewed in room of its own: those who wait for the store, which may be slow, keep theirs meanwhile.
+- A session is renewed in room and in a place of its own: those who wait for the store, which may be slow, keep theirs
+  meanwhile, and no streams or calls of others keep a renewal out.
+- A stream has a place among streams. If there are too many, the oldest one of the connection ends that has most of
+  them.
 - A token is never waited for where others could read it on the way.
 - Room is held for a start on a full disk, and held again when there is some. Only a start takes it, and only the one
   that may open the store.
@@ -66,6 +69,8 @@ CALLS: Final = 1024
 """Operations that run at a time; more are refused, unless one of these waits for its client."""
 STREAMS: Final = 3
 """Streams of a client: one for events, or with Oxia's protocol one each for shards, writes and notifications."""
+STREAMS_OF_ONE: Final = 64
+"""Streams of a connection, at most: Oxia's protocol has one for each sequence that is followed."""
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Four times what a ZooKeeper takes."""
 MORE_CONNECTIONS: Final = 128
@@ -86,6 +91,7 @@ STORE_PART: Final = 4
 RESERVE_LOOK_S: Final = 60.0
 """The service looks this often whether that room is held."""
 
+_OXIA_STREAMS: Final = ("GetShardAssignments", "WriteStream", "GetSequenceUpdates", "GetNotifications")
 _SERVICE: Final = messages.DESCRIPTOR.services_by_name["EmbeddedMetadata"]
 _log = structlog.get_logger(__name__)
 
@@ -184,14 +190,18 @@ def _oxia(options: MetadataProcessOptions) -> OxiaServing:
 
 def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
     """The bounds of a server whose clients have so many sessions at most; `callers` have renewals `apart`."""
-    calls = STREAMS * max_sessions + CALLS
+    renewals = (f"/{_SERVICE.full_name}/Heartbeat", *oxia_methods("KeepAlive"))
+    streams = (f"/{_SERVICE.full_name}/Events", *oxia_methods(*_OXIA_STREAMS))
+    calls = (STREAMS + 1) * max_sessions + CALLS
     governed = GovernedCalls(
         callers,
         MAX_REQUEST_BYTES,
-        Places(calls),
+        Places(CALLS),
+        own=dict.fromkeys(renewals, Places(max_sessions, brief=True))
+        | dict.fromkeys(streams, Places(STREAMS * max_sessions, of_one=STREAMS_OF_ONE, brief=True)),
         only=MAX_REQUEST_BYTES,
         large_answers=_is_read,
-        apart=(f"/{_SERVICE.full_name}/Heartbeat", *oxia_methods("KeepAlive")),
+        apart=renewals,
     )
     return ServingBounds(
         interceptors=(FewHeaders(), governed),

@@ -157,9 +157,9 @@ class FewHeaders(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
 
 class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Has every call's messages received by `_Messages`. Bytes: `largest` of any message, `only` of those that are
-    their call's only ones. `places`: those of all calls but the `public` ones, which are given by the full names of
-    their methods. `large_answers`: whether the answer to a request may be a large one. `apart`: the full names of
-    methods whose calls are `Callers.apart`."""
+    their call's only ones. `places`: those of all calls but the `public` ones and those with places of their `own`,
+    which are given by the full names of their methods. `large_answers`: whether the answer to a request may be a large
+    one. `apart`: the full names of methods whose calls are `Callers.apart`."""
 
     def __init__(
         self,
@@ -168,6 +168,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         places: Places,
         *,
         public: Mapping[str, Places] = MappingProxyType({}),
+        own: Mapping[str, Places] = MappingProxyType({}),
         only: int = ONLY_REQUEST_BYTES,
         large_answers: Callable[[Any], bool] | None = None,
         apart: Collection[str] = (),
@@ -176,6 +177,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         self._largest = largest
         self._places = places
         self._public = public
+        self._own = {**own, **public}
         self._only = only
         self._large_answers = large_answers
         self._apart = apart
@@ -194,7 +196,7 @@ class GovernedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc h
         callers, only, method = self._callers, self._only, handler_call_details.method
         first = min(COPIES * self._largest, callers.memory.limit // FIRST_SHARE)
         is_public, is_apart = method in self._public, method in self._apart
-        places = self._public.get(method, self._places)
+        places = self._own.get(method, self._places)
         looks = 0 if many and not is_public else ONLY_LOOKS + only // LOOK_BYTES
         if is_apart:
             assert callers.apart is not None, "there are such methods"

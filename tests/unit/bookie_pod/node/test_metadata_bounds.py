@@ -16,6 +16,7 @@ import pytest
 
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor, Share
+from bookie_pod.node.processes import metadata_service
 from bookie_pod.node.processes.metadata_service import MAX_REQUEST_BYTES, RENEWALS_SHARE, serving_bounds
 from bookie_pod.server.grpc import receiving
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
@@ -23,7 +24,7 @@ from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
-from bookie_protocol.metadata_service.oxia.wire import FORMER_SERVICE
+from bookie_protocol.metadata_service.oxia.wire import FORMER_SERVICE, SERVICE
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.oxia_calls import OxiaCalls
 from tests.support.until import until
@@ -254,3 +255,45 @@ async def test_a_client_as_it_is_works_as_ever(served: Served) -> None:
     instance = await service.cluster.initialize()
     assert await service.cluster.instance_id() == instance
     await service.close()
+
+
+@pytest.mark.parametrize(
+    ("stream", "request_"),
+    [
+        ("GetNotifications", oxia.NotificationsRequest(shard=0)),
+        ("GetShardAssignments", oxia.ShardAssignmentsRequest(namespace="default")),
+        ("GetSequenceUpdates", oxia.GetSequenceUpdatesRequest(shard=0, key="/s")),
+    ],
+)
+async def test_streams_of_one_client_keep_no_other_from_renewing_its_session_or_from_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, request_: Any
+) -> None:
+    """Also of one that is silent on many of them, and has many connections."""
+    monkeypatch.setattr(metadata_service, "CALLS", 10)
+    owner = await EmbeddedOwner.open(str(tmp_path), OwnerLimits(sessions=20), keep_notices=True)
+    callers = Callers(MemoryGovernor(LIMIT), Callers(MemoryGovernor(LIMIT // RENEWALS_SHARE)))
+    server = EmbeddedMetadataServer(owner, bounds=serving_bounds(callers, 20))
+    await server.start()
+    served = Served(server, owner, callers)
+    async with AsyncExitStack() as stack:
+        client, channel = OxiaCalls(f"127.0.0.1:{server.port}"), await stack.enter_async_context(served.channel())
+        stack.push_async_callback(client.close)
+        stub: Any = EmbeddedMetadataStub(channel)  # type: ignore[no-untyped-call]
+        number, mine = await client.session(60_000), await session(stub)
+        notices = client.notifications()
+        await notices.read()
+        held: list[Any] = []
+        for _ in range(4):
+            greedy = await stack.enter_async_context(served.channel())
+            call: Any = greedy.unary_stream(f"/{SERVICE}/{stream}")
+            held += [call(request_.SerializeToString()) for _ in range(25)]
+            await held[-1].initial_metadata()  # all of them are served now
+        await client.keep_alive(number)
+        assert (await stub.Heartbeat(mine)).code == messages.OK
+        assert (await client.put("/a")).status == oxia.OK
+        assert dict((await notices.read()).notifications).keys() == {"/a"}, "it was ended for none of theirs"
+        for each in held:
+            each.cancel()
+        notices.cancel()
+    await server.stop()
+    await owner.close()
