@@ -103,9 +103,17 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
 
 
 @disk.command("rebuild-ledgers")
+@click.option(
+    "--leave-out",
+    "left_out",
+    multiple=True,
+    metavar="ID",
+    help="A ledger that has strayed into a directory of other ledgers, and is left out there. Give it again for"
+    " another.",
+)
 @AS_JSON_LINES
 @on_disk()
-def rebuild_ledgers(place: Place, as_json: bool) -> int:
+def rebuild_ledgers(place: Place, left_out: tuple[str, ...], as_json: bool) -> int:
     """Rebuild the `ledgers` databases of DbLedgerStorage from what is left of them, the journals and the entry logs.
 
     The old ones stay as backups. No new one is put in place before all are built. A ledger whose record is gone is
@@ -122,7 +130,7 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
     need_ledgers(place)
     if not place.layout.journals:
         raise BadRequest("no journal directory was named, and journals hold keys and fences: give --journal-dir or -c")
-    built = []
+    built, strays = [], {number(text) for text in left_out}
     with place.to_change(unclean=True) as stores, ExitStack() as ends:
         folders = pairs(place.layout)
         for at, (ledger_folder, index_folder) in enumerate(folders):
@@ -138,6 +146,7 @@ def rebuild_ledgers(place: Place, as_json: bool) -> int:
                 place.layout.journals,
                 number=at,
                 count=len(folders),
+                left_out=strays,
             )
             ends.callback(rebuilding.close)
             _step_ledgers(rebuilding, f"collecting ledgers of {ledger_folder}")

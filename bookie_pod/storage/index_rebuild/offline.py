@@ -319,9 +319,11 @@ class OfflineLedgers(OfflineRebuild):
         *,
         number: int,
         count: int,
+        left_out: Collection[int] = (),
     ) -> None:
+        """`left_out`: ledgers of other directories whose rows and entries here are strays."""
         super().__init__(files, stores, readers, index_folder)
-        self._number, self._count = number, count
+        self._number, self._count, self._left_out = number, count, left_out
         self.damaged_journals: list[str] = []
         self.unreadable: list[str] = []
         """Other sources that could not be read to their end."""
@@ -364,11 +366,11 @@ class OfflineLedgers(OfflineRebuild):
 
     def _check_belongs(self, ledger_id: int, place: str) -> None:
         """Raise `InvalidConfiguration` for a ledger of another directory: then those of this one would be left out."""
-        if ledger_id >= 0 and not self._belongs(ledger_id):
+        if ledger_id >= 0 and not self._belongs(ledger_id) and ledger_id not in self._left_out:
             raise InvalidConfiguration(
                 f"{place} names ledger {ledger_id}, which belongs to ledger directory {ledger_id % self._count + 1} of"
                 f" {self._count}, not {self._number + 1}: name all ledger directories, in the order of the bookie's"
-                " configuration"
+                f" configuration. If they are named like that, the ledger has strayed here: add --leave-out {ledger_id}"
             )
 
     def _ledgers_with_entries(self, logs: StoredLogs, locations: OrderedStore | None) -> Iterator[int]:

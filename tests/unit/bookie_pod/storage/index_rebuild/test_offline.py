@@ -361,9 +361,24 @@ def test_a_directory_that_holds_ledgers_of_another_one_is_refused(tmp_path: Path
     rebuilding = OfflineLedgers(
         FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs, (), number=1, count=2
     )
-    with pytest.raises(InvalidConfiguration):
+    with pytest.raises(InvalidConfiguration) as refused:
         _carry_out(rebuilding, logs)
+    assert "--leave-out 2" in str(refused.value)
     assert sorted(_records(layout)) == [2, 4]
+
+
+@pytest.mark.parametrize("source", ["logs", "locations"])
+def test_stray_ledger_of_another_directory_can_be_left_out(tmp_path: Path, source: str) -> None:
+    layout = write_disk("db", tmp_path, {2: 3, 3: 3})
+    if source == "locations":
+        (_current(layout) / "0.log").unlink()
+    (_current(layout) / "ledgers/CURRENT").write_bytes(b"junk")
+    logs = StoredLogs(FILES, layout.ledgers)
+    rebuilding = OfflineLedgers(
+        FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs, (), number=0, count=2, left_out={3}
+    )
+    _carry_out(rebuilding, logs)
+    assert sorted(_records(layout)) == [2]
 
 
 def test_of_logs_that_no_check_sum_proves_ledgers_of_other_directories_are_left_out(tmp_path: Path) -> None:
