@@ -1,11 +1,10 @@
-"""What only etcd can do to its driver: leases, leaders, compactions, quotas, users, pages."""
+"""What only etcd can do to its driver: leases, leaders, compactions, quotas, pages."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,32 +14,26 @@ from bookie_protocol.errors import (
     InvalidConfiguration,
     MetadataExists,
     MetadataNotFound,
-    MetadataRefused,
     MetadataUnavailable,
     SessionEnded,
 )
 from bookie_protocol.metadata_service.etcd import etcd_pb2 as messages
 from bookie_protocol.metadata_service.etcd import tree as etcd_tree
-from bookie_protocol.metadata_service.etcd.connection import EtcdConnection
 from bookie_protocol.metadata_service.etcd.keys import Keys
 from bookie_protocol.metadata_service.etcd.operations import put
 from bookie_protocol.metadata_service.etcd.tree import EtcdTree
 from bookie_protocol.metadata_service.etcd.watches import Watched
 from bookie_protocol.metadata_service.interface import SessionState
-from bookie_protocol.metadata_service.options import MetadataTls
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import free_port
-from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer
 from tests.support.metadata_drivers import EtcdUnderTest
-from tests.support.metadata_examples import INFO, W, ledger, listed, record
+from tests.support.metadata_examples import INFO, Recorded, W, ledger, listed
 from tests.support.until import until
 
 pytestmark = pytest.mark.etcd
-
-PASSWORD = "s3cret-of-podkeeper"
 
 
 @pytest.fixture
@@ -123,12 +116,9 @@ async def test_an_answer_to_a_renewal_says_nothing_about_the_history(
 async def test_a_session_whose_key_was_deleted_is_replaced(driver: EtcdUnderTest, etcd: EtcdServer) -> None:
     service = await driver.open(timeout=3.0)
     await service.cluster.initialize()
-    states, connected = record(service.session)
+    recorded = Recorded(service.session)
     etcd.control("del", "--prefix", f"{driver.root}/@/")
-    async with asyncio.timeout(20):
-        while SessionState.EXPIRED not in states or states[-1] is not SessionState.CONNECTED:
-            connected.clear()
-            await connected.wait()
+    await recorded.renewed(20)
     await service.bookies.register("b:1", W, INFO)
 
 
@@ -206,15 +196,12 @@ async def test_another_etcd_at_the_same_place_is_one_that_went_back(own_server: 
     await service.cluster.initialize()
     for number in range(20):
         await service.ledgers.create(ledger(number))
-    states, connected = record(service.session)
+    recorded = Recorded(service.session)
     (member,) = own_server.members
     member.kill()
     shutil.rmtree(member.folder)
     own_server.restart(member)
-    async with asyncio.timeout(60):
-        while SessionState.EXPIRED not in states or states[-1] is not SessionState.CONNECTED:
-            connected.clear()
-            await connected.wait()
+    await recorded.renewed(60)
     assert service.session.went_back_to is not None
     with pytest.raises(MetadataNotFound, match="no cluster at /podkeeper"):
         await service.ledgers.read(1)
@@ -535,135 +522,3 @@ async def test_what_is_no_etcd_is_not_taken_for_an_empty_one(driver: EtcdUnderTe
         port = stranger.sockets[0].getsockname()[1]
         with pytest.raises(MetadataUnavailable, match="metadataServiceUri"):
             await open_metadata_service(f"etcd://127.0.0.1:{port}/podkeeper", timeout=1.0)
-
-
-# --- who may ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Guarded:
-    server: EtcdServer
-    certificates: Path
-
-    def tls(self, client: str | None = "client") -> MetadataTls:
-        folder = self.certificates
-        return MetadataTls(
-            ca_file=f"{folder}/authority.pem",
-            certificate_file=None if client is None else f"{folder}/{client}.pem",
-            key_file=None if client is None else f"{folder}/{client}.key",
-        )
-
-    async def open(
-        self, root: str = "/podkeeper", *, user: str = "podkeeper", password: str = PASSWORD, timeout: float = 10.0
-    ) -> TreeMetadataService:
-        auth = (("digest", f"{user}:{password}"),) if user else ()
-        service = await open_metadata_service(self.server.uri(root), tls=self.tls(), auth=auth, timeout=timeout)
-        assert isinstance(service, TreeMetadataService)
-        return service
-
-    def as_root(self, *words: str) -> str:
-        return self.server.control("--user", "root:root", *words)
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """TLS with certificates of clients, and users; `podkeeper` has a role for `/podkeeper/`."""
-    folder = tmp_path_factory.mktemp("certificates")
-    certificates = Certificates(folder).make_all()
-    certificates.make_named("server", "IP:127.0.0.1")
-    server = EtcdServer(tmp_path_factory.mktemp("guarded"), tls=folder)
-    server.start()
-    try:
-        for words in (
-            ("user", "add", "root:root"),
-            ("user", "grant-role", "root", "root"),
-            ("role", "add", "podkeeper"),
-            ("role", "grant-permission", "podkeeper", "readwrite", "/podkeeper/", "--prefix=true"),
-            ("user", "add", f"podkeeper:{PASSWORD}"),
-            ("user", "grant-role", "podkeeper", "podkeeper"),
-            ("auth", "enable"),
-        ):
-            server.control(*words)
-        yield Guarded(server, folder)
-    finally:
-        server.stop()
-
-
-async def test_a_user_over_tls_needs_no_more_than_the_prefix(guarded: Guarded) -> None:
-    service = await guarded.open()
-    await service.cluster.initialize()
-    await service.bookies.register("b:1", W, INFO)
-    assert await service.bookies.rack_assignments() == b""
-    assert await service.ledgers.generate_id() == 0
-    await service.ledgers.create(ledger(1))
-    async with service.ledgers.watch(1) as changes:
-        found = await anext(changes)
-        assert found is not None
-        await service.ledgers.write(found.value.in_recovery(), found.identity)
-        second = await anext(changes)
-        assert second is not None
-        assert second.version == 1
-    assert await listed(service) == [1]
-    # the token of before is not taken any more, and nobody hears of it
-    guarded.as_root("role", "add", "another")
-    await service.ledgers.create(ledger(2))
-    guarded.as_root("role", "delete", "another")
-    async with service.bookies.watch(W) as bookies:
-        assert (await anext(bookies)).bookies == {"b:1"}
-        await service.bookies.unregister("b:1", W)
-        assert (await anext(bookies)).bookies == frozenset()
-    await service.cluster.nuke(instance_id=await service.cluster.instance_id(), with_ledgers=True)
-    await service.close()
-
-
-@pytest.mark.parametrize(
-    ("user", "password", "root", "told"),
-    [
-        ("podkeeper", PASSWORD + "x", "/podkeeper", "user and password of zkAuthCredentialsPath"),
-        ("nobody", PASSWORD, "/podkeeper", "user and password of zkAuthCredentialsPath"),
-        ("podkeeper", PASSWORD, "/elsewhere", "below /elsewhere/.*readwrite permission"),
-        ("", "", "/podkeeper", "zkAuthCredentialsPath"),
-    ],
-)
-async def test_whoever_may_not_is_told_at_once_and_no_password(
-    guarded: Guarded, user: str, password: str, root: str, told: str
-) -> None:
-    started = asyncio.get_running_loop().time()
-    with pytest.raises(MetadataRefused, match=told) as caught:
-        await guarded.open(root, user=user, password=password, timeout=30.0)
-    assert asyncio.get_running_loop().time() - started < 20
-    chain: BaseException | None = caught.value
-    while chain is not None:
-        assert PASSWORD not in f"{chain!r}{getattr(chain, 'debug_error_string', str)()}"
-        chain = chain.__cause__ or chain.__context__
-
-
-async def test_a_certificate_that_nobody_signed_is_no_way_in(guarded: Guarded) -> None:
-    with pytest.raises(MetadataUnavailable) as caught:
-        await open_metadata_service(guarded.server.uri(), tls=guarded.tls(None), timeout=1.5)
-    assert not isinstance(caught.value, MetadataRefused)
-
-
-async def test_a_password_is_not_said_aloud() -> None:
-    auth = (("digest", f"podkeeper:{PASSWORD}"),)
-    with pytest.raises(InvalidConfiguration, match="metadataServiceTlsEnable=true") as caught:
-        await open_metadata_service("etcd://etcd.example:2379/podkeeper", auth=auth, timeout=1.0)
-    assert PASSWORD not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [({"token_file": "/a"}, "metadataServiceTokenFile"), ({"secure": True}, "zkEnableSecurity")],
-)
-async def test_what_etcd_does_not_have_is_refused_by_name(options: dict[str, object], told: str) -> None:
-    given = {"auth": (("digest", "a:b"),), **options}
-    with pytest.raises(InvalidConfiguration, match=told):
-        await open_metadata_service("etcd://127.0.0.1:1/podkeeper", timeout=1.0, **given)  # type: ignore[arg-type]
-
-
-async def test_a_server_without_users_takes_those_that_name_one(etcd: EtcdServer, driver: EtcdUnderTest) -> None:
-    connection = EtcdConnection(etcd.endpoints.split(","), None, ("podkeeper", PASSWORD), driver.root)
-    tree = EtcdTree(connection, driver.root, 5.0)
-    await tree.connect()
-    assert await tree.exists(driver.root, timeout=5) is None
-    await tree.close()

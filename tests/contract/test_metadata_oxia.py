@@ -31,7 +31,7 @@ from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import connect_metadata_service, open_metadata_service
 from tests.support.bookie_process import free_port
 from tests.support.metadata_drivers import OxiaUnderTest, oxia_tree
-from tests.support.metadata_examples import INFO, W, ledger, listed, record
+from tests.support.metadata_examples import INFO, Recorded, W, ledger, listed
 from tests.support.oxia import MISSING, OxiaCluster, OxiaServer, is_program
 from tests.support.until import until
 
@@ -239,12 +239,12 @@ async def test_a_shard_that_drops_what_a_session_held_ends_it(driver: OxiaUnderT
     sessions = oxia_tree(service)._open_sessions
     shard, key = next(iter(sessions._canaries.items()))
     delete = messages.WriteRequest(deletes=[messages.DeleteRequest(key=key)])
-    states, _ = record(service.session)
+    recorded = Recorded(service.session)
     renewed = asyncio.create_task(until_renewed(service))
     await asyncio.sleep(0)
     await oxia_tree(other)._connection.write(shard, delete, 10)
     await renewed
-    assert SessionState.EXPIRED in states
+    assert SessionState.EXPIRED in recorded.states
 
 
 async def test_an_ephemeral_node_that_is_written_stays_with_its_session(driver: OxiaUnderTest) -> None:
@@ -300,7 +300,7 @@ async def test_a_restart_is_ridden_out_and_no_change_is_missed(own_server: OxiaS
     await service.cluster.initialize()
     await service.bookies.register("b:1", W, INFO)
     created = await writer.ledgers.create(ledger(1))
-    states, _ = record(service.session)
+    recorded = Recorded(service.session)
     async with service.ledgers.watch(1) as changes:
         assert await anext(changes) is not None
         own_server.kill()
@@ -310,7 +310,7 @@ async def test_a_restart_is_ridden_out_and_no_change_is_missed(own_server: OxiaS
             found = await anext(changes)
     assert found is not None
     assert found.version == 1
-    assert SessionState.EXPIRED not in states
+    assert SessionState.EXPIRED not in recorded.states
     assert await writer.bookies.is_registered("b:1", W)
     assert service.session.went_back_to is None
     await service.close()
@@ -338,7 +338,7 @@ async def test_a_shard_is_split_under_sessions_and_writers(cluster: OxiaCluster,
     names = {f"b:{number}" for number in range(12)}
     for name in names:
         await service.bookies.register(name, W, INFO)
-    states, _ = record(service.session)
+    recorded = Recorded(service.session)
     tree = oxia_tree(service)
     before = tree._connection.known.numbers
     written: list[int] = []
@@ -357,7 +357,7 @@ async def test_a_shard_is_split_under_sessions_and_writers(cluster: OxiaCluster,
     assert not writing.done()
     writing.cancel()
     await asyncio.wait([writing])
-    assert SessionState.EXPIRED not in states
+    assert SessionState.EXPIRED not in recorded.states
     assert (await writer.bookies.list(W)).bookies == names
     assert set(written) <= set(await listed(service))
     async with service.bookies.watch(W) as changes:
@@ -374,7 +374,7 @@ async def test_a_leader_that_dies_is_replaced(cluster: OxiaCluster, namespace: s
     service = await opened(cluster.uri(namespace))
     await service.cluster.initialize()
     await service.bookies.register("b:1", W, INFO)
-    states, _ = record(service.session)
+    recorded = Recorded(service.session)
     leaders = oxia_tree(service)._connection.known.leaders
     dead = leaders[min(leaders)]
     cluster.kill(dead)
@@ -383,7 +383,7 @@ async def test_a_leader_that_dies_is_replaced(cluster: OxiaCluster, namespace: s
             await service.ledgers.create(ledger(number), timeout=30)
         assert await listed(service) == list(range(20))
         assert await service.bookies.is_registered("b:1", W)
-        assert SessionState.EXPIRED not in states
+        assert SessionState.EXPIRED not in recorded.states
         assert dead not in oxia_tree(service)._connection.known.leaders.values()
     finally:
         cluster.restart(dead)

@@ -20,7 +20,7 @@ from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.hanging import hanging
 from tests.support.metadata_drivers import MetadataDriverUnderTest
-from tests.support.metadata_examples import INFO, R, W, ledger, record
+from tests.support.metadata_examples import INFO, R, Recorded, W, ledger
 from tests.support.metadata_fixtures import WIRED, driver
 
 __all__ = ["driver"]
@@ -98,19 +98,13 @@ class TestExpiry:
         service, reader = await driver.open(), await driver.open()
         await service.cluster.initialize()
         await service.bookies.register("b:1", W, INFO)
-        states, connected = record(service.session)
+        recorded = Recorded(service.session)
         old = service.tree.session_id
         async with reader.bookies.watch(W) as changes:
             assert (await anext(changes)).bookies == {"b:1"}
             await driver.expire(service)
             assert (await anext(changes)).bookies == frozenset()
-        async with asyncio.timeout(10):
-            await connected.wait()
-            while SessionState.EXPIRED not in states:
-                connected.clear()
-                await connected.wait()
-        assert states.index(SessionState.EXPIRED) < len(states) - 1
-        assert states[-1] is SessionState.CONNECTED
+        await recorded.renewed()
         assert service.tree.session_id != old
         await service.bookies.register("b:1", W, INFO)
         assert await reader.bookies.is_registered("b:1", W)
@@ -183,12 +177,9 @@ class TestExpiry:
         await other.bookies.register("b:1", W, INFO)
         registering = asyncio.create_task(service.bookies.register("b:1", W, INFO))
         await asyncio.sleep(0.1)
-        states, connected = record(service.session)
+        recorded = Recorded(service.session)
         await driver.expire(service)
-        async with asyncio.timeout(10):
-            while SessionState.EXPIRED not in states or states[-1] is not SessionState.CONNECTED:
-                connected.clear()
-                await connected.wait()
+        await recorded.renewed()
         await other.bookies.unregister("b:1", W)
         with pytest.raises(SessionEnded):
             await registering
@@ -277,7 +268,7 @@ class TestInterruption:
         service = await driver.open(timeout=1.0)
         await service.cluster.initialize()
         await service.bookies.register("b:1", W, INFO)
-        states, _ = record(service.session)
+        recorded = Recorded(service.session)
         expired, suspended = asyncio.Event(), asyncio.Event()
 
         def listen(state: SessionState) -> None:
@@ -296,6 +287,6 @@ class TestInterruption:
         finally:
             await driver.restore()
         await service.bookies.list(W, timeout=15)
-        assert states[0] is SessionState.SUSPENDED
+        assert recorded.states[0] is SessionState.SUSPENDED
         registered = await service.bookies.is_registered("b:1", W)
         assert registered is not expired.is_set()

@@ -37,18 +37,24 @@ async def listed(service: MetadataService, first: int | None = None) -> list[int
     return ids
 
 
-def record(session: Session) -> tuple[list[SessionState], asyncio.Event]:
-    """The states of a session from now on, and an event for each new CONNECTED."""
-    states: list[SessionState] = []
-    connected = asyncio.Event()
+class Recorded:
+    """The states of a session from now on."""
 
-    def listen(state: SessionState) -> None:
-        states.append(state)
-        if state is SessionState.CONNECTED:
-            connected.set()
+    def __init__(self, session: Session) -> None:
+        self.states: list[SessionState] = []
+        self._changed = asyncio.Event()
+        session.add_listener(self._listen)
 
-    session.add_listener(listen)
-    return states, connected
+    def _listen(self, state: SessionState) -> None:
+        self.states.append(state)
+        self._changed.set()
+
+    async def renewed(self, seconds: float = 10.0) -> None:
+        """Wait until the session has expired and another one is connected."""
+        async with asyncio.timeout(seconds):
+            while SessionState.EXPIRED not in self.states or self.states[-1] is not SessionState.CONNECTED:
+                self._changed.clear()
+                await self._changed.wait()
 
 
 async def filled(driver: MetadataDriverUnderTest, **options: Any) -> TreeMetadataService:
