@@ -44,7 +44,7 @@ _OURS: Final = f"{names.NAME} in (podkeeper,podkeeper-job),{names.INSTANCE}"
 """Label selector of what is watched beside the operator's own resources: the API server leaves everything else out."""
 _MANAGED: Final[dict[str, Any]] = {names.NAME: "podkeeper", names.INSTANCE: kopf.PRESENT, names.JOB: kopf.ABSENT}
 _OF_A_JOB: Final[dict[str, Any]] = {names.JOB: kopf.PRESENT}
-_CHILDREN: Final = (STATEFUL_SET, POD, CLAIM, JOB, DEPLOYMENT)
+_CHILDREN: Final = (STATEFUL_SET, POD, CLAIM, JOB, CRON_JOB, DEPLOYMENT)
 _RUNNERS: Final = (CRON_JOB, JOB, POD)
 _WHOLE: Final = TASK.plural
 """Whose spec tells what to wake; of everything else metadata are enough."""

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
-from bookie_operator.crds.cluster_status import Condition, Operation
+from bookie_operator.crds.cluster_status import BackupStatus, Condition, Operation
 from bookie_operator.crds.job_spec import BookieJobStatus, Run, RunOutcome
 from bookie_operator.planner.operations import read_time
 
@@ -121,6 +121,18 @@ class OperatorMetrics:
             (*cluster, "condition", "status"),
             registry=of,
         )
+        self.backup_success = Gauge(
+            "podkeeper_operator_backup_last_success_timestamp_seconds",
+            "When the last backup of the metadata ended that succeeded",
+            cluster,
+            registry=of,
+        )
+        self.backup_due = Gauge(
+            "podkeeper_operator_backup_next_timestamp_seconds",
+            "When the next backup of the metadata is due",
+            cluster,
+            registry=of,
+        )
         self.clusters = Gauge("podkeeper_operator_clusters", "Clusters that this process keeps", registry=of)
         self.leader = Gauge("podkeeper_operator_leader", "1 while this process may act", registry=of)
         self.jobs = JobMetrics(of)
@@ -158,8 +170,22 @@ class OperatorMetrics:
             self.conditions.labels(*labels).set(1)
         self._told[namespace, name] = found
 
+    def backup(self, namespace: str, name: str, status: BackupStatus | None) -> None:
+        """`status`: as it was written; None: there are no backups."""
+        told = status or BackupStatus()
+        for gauge, at in (
+            (self.backup_success, told.last_successful_time),
+            (self.backup_due, told.next_schedule_time),
+        ):
+            if at:
+                gauge.labels(namespace, name).set(read_time(at))
+            else:
+                with contextlib.suppress(KeyError):
+                    gauge.remove(namespace, name)
+
     def forget(self, namespace: str, name: str) -> None:
         """The cluster is gone."""
+        self.backup(namespace, name, None)
         self.operation(namespace, name, None, 0.0, 0.0)
         self.told(namespace, name, ())
         self._told.pop((namespace, name), None)

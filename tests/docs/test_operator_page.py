@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import BookieClusterSpec, Bootstrap, MetadataService
+from bookie_operator.crds.cluster_spec import Backup, BookieClusterSpec, Bootstrap, MetadataService
 from bookie_operator.crds.task_spec import BookieTaskSpec
 from bookie_operator.main import main
 from bookie_operator.planner.view import REASONS
@@ -77,7 +77,7 @@ def test_resources_in_the_page_are_valid():
             case "BookieTask":
                 BookieTaskSpec.model_validate(resource["spec"])
             case None:
-                parts = {"bootstrap": Bootstrap, "metadataService": MetadataService}
+                parts = {"backup": Backup, "bootstrap": Bootstrap, "metadataService": MetadataService}
                 for part, given in resource["spec"].items():
                     parts[part].model_validate(given)
         kinds.append(resource.get("kind"))

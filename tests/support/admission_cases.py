@@ -179,6 +179,11 @@ CREATED = (
         )
     ),
     Case("number-as-value", _spec(config={"gcWaitTime": 1000}), ".spec.config.gcWaitTime: expected string"),
+    Case("backup-schedule", _spec(backup={"schedule": "every day"}), "must be five fields as in a CronJob"),
+    Case("backup-without-schedule", _spec(backup={"keep": 3}), "spec.backup.schedule: Required value"),
+    Case("backup-zone", _spec(backup={"schedule": "@daily", "timeZone": "a b"}), "time zone database"),
+    Case("backup-claim", _spec(backup={"schedule": "@daily", "claimName": "A_b"}), "a PersistentVolumeClaim can have"),
+    Case("backup-size", _spec(backup={"schedule": "@daily", "size": "0"}), "must be an amount of bytes as Kubernetes"),
     Case("task-bookies", _spec(type="Replace"), "name the bookies by their pods", kind="BookieTask"),
     Case("task-audit", _spec(bookies=["a"]), "Audit and AcceptLoss are about the whole cluster", kind="BookieTask"),
     Case("task-loss", _spec(type="AcceptLoss"), "AcceptLoss needs the ids of the ledgers", kind="BookieTask"),
@@ -301,6 +306,8 @@ ALLOWED = (
         before=_etcd(),
         status=_CREATED,
     ),
+    Case("backup", _spec(backup={"schedule": "0 3 * * mon-fri", "claimName": "a-b.c"}), "", before={}, status=_CREATED),
+    Case("no-backup", _spec(), "", before=_spec(backup={"schedule": "@daily"}), status=_CREATED),
     Case("root-path-with-dots", _spec(metadataService={"rootPath": "/a/..b/zookeeper"}), "", before={}),
     Case("another-root-before-it-exists", _spec(metadataService={"rootPath": "/elsewhere"}), "", before={}),
     Case(

@@ -57,6 +57,7 @@ EMBEDDED: Final[Spec] = {
 }
 ETCD: Final[Spec] = {
     "version": "0.1.0",
+    "backup": {"schedule": "@hourly", "claimName": "mine"},
     "metadataService": {"type": "Etcd", "size": "4Gi", "rootPath": "/demo"},
     "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}},
 }
@@ -134,6 +135,13 @@ _EVERYTHING: Final[Spec] = {
         "journalMaxSizeMB": "512",
         "diskUsageThreshold": "0.97",
         "enforceMinNumRacksPerWriteQuorum": "true",
+    },
+    "backup": {
+        "schedule": "30 2 * * 1-5",
+        "timeZone": "Europe/Berlin",
+        "keep": 7,
+        "size": "3Gi",
+        "storageClassName": "slow",
     },
     "logging": {"level": "warning", "format": "console"},
     "autorecovery": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -73,24 +74,38 @@ def copy(
 @metadata_group.command()
 @click.argument("uri")
 @click.argument("file", metavar="FILE")
+@click.option(
+    "--keep",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="FILE is a folder. Write a file named after the cluster and the time, then remove all but the N newest files"
+    " of this cluster.",
+)
 @_config
 @TIMEOUT
 @JSON
-def backup(uri: str, file: str, config: str | None, timeout: float | None, as_json: bool) -> int:
+def backup(uri: str, file: str, keep: int | None, config: str | None, timeout: float | None, as_json: bool) -> int:
     """Write the metadata of the cluster at URI to FILE, which must not exist.
 
     The cluster may be in use. FILE is compressed, has a digest of its content, is read back, and only its owner may
-    read it: it holds the passwords of ledgers.
+    read it: it holds the passwords of ledgers. With --keep no older file is removed before the new one was read back.
     """
 
     async def work() -> int:
         from bookie_protocol.metadata_service.moving.backup_file import BackupFile
+        from bookie_protocol.metadata_service.moving.backup_folder import BackupFolder
         from bookie_protocol.metadata_service.moving.moves import back_up
 
-        async with opened(uri, config, timeout) as service:
-            found = await back_up(_of_nodes(service), shown_uri(uri), BackupFile(file), _progress("read"))
-        rest = f"written to {file} (sha256 {found.sha256}){'; the cluster was in use' if found.left_out else ''}"
-        return _tell_of(as_json, found, rest, file=file, sha256=found.sha256, in_use=bool(found.left_out))
+        async with opened(uri, config, timeout) as opened_service:
+            service = _of_nodes(opened_service)
+            folder = None if keep is None else BackupFolder(file, await service.cluster.instance_id() or "")
+            path = file if folder is None else await asyncio.to_thread(folder.new_path, time.time())
+            found = await back_up(service, shown_uri(uri), BackupFile(path), _progress("read"))
+        removed = [] if folder is None or keep is None else await asyncio.to_thread(folder.keep_newest, keep, path)
+        rest = f"written to {path} (sha256 {found.sha256}){'; the cluster was in use' if found.left_out else ''}"
+        rest += f"; {len(removed)} older files removed" if removed else ""
+        more = {"file": path, "sha256": found.sha256, "in_use": bool(found.left_out), "removed": removed}
+        return _tell_of(as_json, found, rest, **more)
 
     return finished(work())
 

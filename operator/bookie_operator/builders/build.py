@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bookie_operator.builders import in_place, naming
+from bookie_operator.builders.backup import backup_claim, cron_job
 from bookie_operator.builders.beside import autorecovery, disruption_budgets, gateway
 from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.builders.common import Manifest, key_of, service_account
@@ -69,6 +70,8 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         budgets=budgets(cluster),
         autorecovery=autorecovery(cluster, context, config_name),
         gateway=gateway(cluster, context, config_name),
+        backup=cron_job(cluster, context, config_name),
+        backup_claim=backup_claim(cluster),
         monitoring=_present(pod_monitor(cluster, context), prometheus_rule(cluster, context)),
         dynamic_config=dynamic_config(cluster),
         given_config=frozenset(given_config(cluster)),

@@ -22,6 +22,9 @@ METADATA_GUARDS: Final = tuple(
     word for option, file in _METADATA_FILES.items() for word in (f"--{option}", f"{config.METADATA_DIRECTORY}/{file}")
 )
 
+BACKUPS: Final = "/backups"
+"""Folder of the backups of the metadata, on the volume for them."""
+
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
 
@@ -72,6 +75,19 @@ def look() -> list[str]:
     """Tells the instance id of the cluster at `BK_metadataServiceUri`, and how many writable and read-only bookies are
     registered there, as its termination message. With the program, which fails too where no bookie is writable."""
     return ["/bin/sh", "-ec", _LOOK]
+
+
+_BACK_UP: Final = f"""\
+bookie cluster metadata backup "$0" {BACKUPS} --keep "$1" --json >/tmp/backup.json
+cat /tmp/backup.json
+sed -n 's/.*"ledgers": *\\([0-9]*\\).*"file": *"\\([^"]*\\)".*/\\1 \\2/p' /tmp/backup.json >{TERMINATION_LOG}
+"""
+
+
+def back_up(cluster: ClusterView, keep: int) -> list[str]:
+    """Write a backup, then remove old ones. Its termination message is the number of ledgers and the path. With the
+    program."""
+    return ["/bin/sh", "-ec", _BACK_UP, metadata_service_uri(cluster), str(keep)]
 
 
 def destroy(cluster: ClusterView) -> list[str]:

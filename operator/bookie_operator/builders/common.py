@@ -221,8 +221,8 @@ _CERTIFICATE: Final = "cert-manager.io/certificate-name"
 def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
     """Return whether the object is the cluster's, by the UID of its controller.
 
-    Without a controller it is the cluster's if it has the operator's labels, and is the identity, which outlives its
-    cluster, or a cluster is taken over on request.
+    Without a controller it is the cluster's if it has the operator's labels, and is the identity or the claim for
+    backups, which outlive their cluster, or a cluster is taken over on request.
     """
     controller = controller_of(obj)
     if controller:
@@ -230,7 +230,8 @@ def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
     labels = obj["metadata"].get("labels") or {}
     made_here = labels.get(names.MANAGED_BY) == MANAGER and labels.get(names.INSTANCE) == cluster.name
     adopting = cluster.spec.bootstrap.mode is BootstrapMode.ADOPT
-    return made_here and (adopting or obj["metadata"]["name"] == naming.identity(cluster.name))
+    outlives = (naming.identity(cluster.name), naming.backup(cluster.name))
+    return made_here and (adopting or obj["metadata"]["name"] in outlives)
 
 
 def is_outlived(obj: Mapping[str, Any], cluster: ClusterView) -> bool:

@@ -75,6 +75,9 @@ class DesiredObjects:
     bookie_id_suffix: str
     issued: tuple[str, ...] = ()
     """Names of Secrets that pods mount and cert-manager fills."""
+    backup: Manifest | None = None
+    """CronJob that backs the metadata up."""
+    backup_claim: Manifest | None = None
     missing: tuple[str, ...] = ()
     """Kinds that `spec` asks for and this Kubernetes does not know, each with its remedy."""
     members: DesiredMembers | None = None
@@ -85,7 +88,8 @@ class DesiredObjects:
         found = [*self.support, self.metadata_job, *(each.manifest for each in self.sets)]
         if self.budgets:
             found.append(self.budgets[max(self.budgets)])
-        found += [each for each in (self.check_job, self.autorecovery, self.gateway) if each is not None]
+        others = (self.check_job, self.autorecovery, self.gateway, self.backup_claim, self.backup)
+        found += [each for each in others if each is not None]
         return {key_of(manifest): manifest for manifest in (*found, *self.monitoring)}
 
     def as_applied(self, key: str, annotations: Mapping[str, str]) -> Manifest | None:
@@ -140,6 +144,9 @@ class DesiredObjects:
             budget_hashes={allowed: object_hash(manifest) for allowed, manifest in self.budgets.items()},
             autorecovery=_beside(self.autorecovery),
             gateway=_beside(self.gateway),
+            backup=key_of(self.backup) if self.backup is not None else "",
+            backup_hash=object_hash(self.backup) if self.backup is not None else "",
+            backup_claim=key_of(self.backup_claim) if self.backup_claim is not None else "",
             monitoring={key_of(manifest): object_hash(manifest) for manifest in self.monitoring},
             dynamic_config=self.dynamic_config,
             given_config=self.given_config,

@@ -29,6 +29,7 @@ _VOLUME: Final = {"size", "volume_attributes_class_name", "labels", "annotations
 _APART: Final[dict[str, Any]] = {
     "replicas": True,
     "metadata_service": {"etcd"},
+    "backup": True,
     "durability": True,
     "storage": {"journal": _VOLUME, "ledger": _VOLUME, "index": _VOLUME, "retention": True},
     "placement": {"zones": {"__all__": {"replicas"}}},

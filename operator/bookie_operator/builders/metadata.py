@@ -124,7 +124,7 @@ def _server(cluster: ClusterView, context: BuildContext) -> dict[str, Any]:
 
 def initialisation_job(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest:
     name = naming.metadata_init(cluster.name)
-    made = _job_container(cluster, context, []) | {"command": commands.initialise(cluster)}
+    made = job_container(cluster, context, []) | {"command": commands.initialise(cluster)}
     del made["args"]
     return _job(cluster, config_name, name, naming.METADATA_INIT, made)
 
@@ -135,7 +135,7 @@ def check_job(cluster: ClusterView, context: BuildContext, config_name: str) -> 
     if not uri:
         return None
     name = naming.metadata_check(cluster.name)
-    made = _job_container(cluster, context, [], [environment("BK_metadataServiceUri", uri)])
+    made = job_container(cluster, context, [], [environment("BK_metadataServiceUri", uri)])
     made |= {"command": commands.look()}
     del made["args"]
     return _job(cluster, config_name, name, naming.METADATA_INIT, made, attempts=_LOOKS)
@@ -143,15 +143,20 @@ def check_job(cluster: ClusterView, context: BuildContext, config_name: str) -> 
 
 def destruction_job(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest:
     name = naming.metadata_destroy(cluster.name)
-    made = _job_container(cluster, context, commands.destroy(cluster))
+    made = job_container(cluster, context, commands.destroy(cluster))
     return _job(cluster, config_name, name, naming.METADATA_DESTROY, made)
 
 
-def _job_container(
-    cluster: ClusterView, context: BuildContext, arguments: Sequence[str], env: Sequence[Mapping[str, Any]] = ()
+def job_container(
+    cluster: ClusterView,
+    context: BuildContext,
+    arguments: Sequence[str],
+    env: Sequence[Mapping[str, Any]] = (),
+    resources: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """Return the container of a Job that uses the metadata service as bookies do."""
     # Where a quota wants limits for everything nothing else has what bookies need to be made at all.
-    resources = cluster.spec.pod.resources or {"requests": {"cpu": "50m", "memory": "64Mi"}}
+    resources = resources or cluster.spec.pod.resources or {"requests": {"cpu": "50m", "memory": "64Mi"}}
     made = container(cluster, context, arguments, env, resources)
     made["terminationMessagePath"] = commands.TERMINATION_LOG
     made["volumeMounts"] += shared_extras(cluster)[1]

@@ -29,6 +29,7 @@ AUTORECOVERY: Final = "autorecovery"
 GATEWAY: Final = "gateway"
 METADATA: Final = "metadata"
 METADATA_INIT: Final = "metadata-init"
+BACKUP: Final = "backup"
 METADATA_DESTROY: Final = "metadata-destroy"
 
 JOURNAL: Final = "journal"
@@ -79,6 +80,11 @@ def metadata_check(cluster: str) -> str:
 
 def metadata_destroy(cluster: str) -> str:
     return f"{cluster}-metadata-destroy"
+
+
+def backup(cluster: str) -> str:
+    """CronJob that backs the metadata up, and the claim that the operator makes for the files."""
+    return f"{cluster}-backup"
 
 
 def identity(cluster: str) -> str:

@@ -135,6 +135,30 @@ class MetadataService(Model):
     etcd: Etcd = Etcd()
 
 
+class Backup(Model):
+    """Backups of the metadata on a schedule. Each is read back before older ones go. Entries are not in them."""
+
+    schedule: Annotated[str, Field(min_length=1, max_length=128)]
+    """Times at which one is made, as in a CronJob: `0 * * * *`, or `@daily`."""
+    time_zone: Annotated[str, Field(min_length=1, max_length=64)] = "Etc/UTC"
+    """Time zone of the schedule."""
+    suspend: bool = False
+    """If true, no new backup begins."""
+    keep: Annotated[int, Field(ge=1, le=10000)] = 24
+    """Number of backups of this cluster that are kept. Older ones go once a new one was read back."""
+    claim_name: Annotated[str, Field(max_length=253)] = ""
+    """Name of a PersistentVolumeClaim of yours for the files. Empty: the operator makes `CLUSTER-backup`, which it
+    never changes and never deletes."""
+    size: Quantity = "1Gi"
+    """Size of the claim that the operator makes."""
+    storage_class_name: Words | None = None
+    """Storage class of that claim; without: the default class. One of another kind of disk than the metadata's."""
+    resources: Freeform = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+    """Requests and limits of the container."""
+    active_deadline_seconds: Annotated[int, Field(ge=60, le=604800)] = 3600
+    """A backup that takes longer has failed."""
+
+
 class Durability(Model):
     """The largest quorums of any client: what may be stopped, and how many bookies it takes, follow from them."""
 
@@ -424,6 +448,8 @@ class BookieClusterSpec(Model):
     replicas: Annotated[int, Field(ge=1, le=1000)] = 3
     """Bookies. Fewer than before: the surplus is drained, one at a time, and taken out."""
     metadata_service: MetadataService
+    backup: Backup | None = None
+    """Backups of the metadata on a schedule; without: none are made."""
     durability: Durability = Durability()
     storage: Storage
     placement: Placement = Placement()

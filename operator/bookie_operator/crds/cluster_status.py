@@ -221,6 +221,25 @@ class MemberStatus(StatusModel):
     """Fault, in words."""
 
 
+class BackupStatus(StatusModel):
+    """Backups of the metadata on a schedule."""
+
+    last_successful_time: Time = ""
+    """Time at which the last backup that succeeded ended; it was read back."""
+    last_file: Text = ""
+    """Its path on the volume; empty: unknown."""
+    last_ledgers: Count | None = None
+    """Ledgers in it."""
+    last_failure_time: Time = ""
+    """Time at which the last backup that failed ended, after all its tries."""
+    last_failure_message: Message = ""
+    """Reason of that failure."""
+    next_schedule_time: Time = ""
+    """Time at which the next one is due; absent while suspended. One that is past is overdue."""
+    message: Message = ""
+    """Reason for which a backup that has begun does not go on."""
+
+
 class BookieClusterStatus(StatusModel):
     """The observed state, and the operation that is under way."""
 
@@ -247,6 +266,8 @@ class BookieClusterStatus(StatusModel):
     cluster that was made by an operator which makes one."""
     metadata_members: Annotated[list[MemberStatus], Field(max_length=5)] = []
     """Members of the etcd that the operator runs."""
+    backup: BackupStatus | None = None
+    """Backups of the metadata; absent: `spec` asks for none."""
     version: VersionStatus = VersionStatus()
     revision: RevisionStatus = RevisionStatus()
     ledgers: LedgersStatus = LedgersStatus()

@@ -76,6 +76,13 @@ CLUSTER: Final = Kind(
         _column("Operation", ".status.operation.type", "What is under way", priority=1),
         _column("Step", ".status.operation.step", "Its step", priority=1),
         _column("Target", ".status.operation.bookie", "The bookie that it is about", priority=1),
+        _column(
+            "Backup",
+            ".status.backup.lastSuccessfulTime",
+            "When the metadata were backed up last",
+            kind="date",
+            priority=1,
+        ),
         _column("Message", _ready("message"), "What it waits for, or what is wrong", priority=1),
     ),
     scalable=True,

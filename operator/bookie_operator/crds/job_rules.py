@@ -17,16 +17,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from bookie_operator.crds.cron import schedule_fault
 from bookie_operator.crds.job_spec import BookieJobSpec, BookieJobStatus
 from bookie_operator.crds.quantity import bytes_of, known_bytes
 from bookie_operator.crds.reading import bounded, parsed_spec, parsed_status
-from bookie_operator.crds.rules import MAX_NAME, NAME_PATTERN, Rule, same_if_given
+from bookie_operator.crds.rules import (
+    MAX_NAME,
+    NAME_PATTERN,
+    TIME_ZONE_PATTERN,
+    Rule,
+    same_if_given,
+    schedule_rules,
+)
 
 OWN_ARGUMENT_PATTERN: Final = "^--(metadata|result|master|password[-_]file)(=.*)?$"
-SCHEDULE_PATTERN: Final = (
-    "^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4})$"
-)
-TIME_ZONE_PATTERN: Final = "^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"
 SMALLEST_EXECUTOR: Final = "1Gi"
 """Smallest memory of an executor: of half of it Java needs 450 MiB to start at all."""
 OWN_SPARK_CONF: Final = (
@@ -104,19 +108,7 @@ JOB_RULES: Final[tuple[Rule, ...]] = (
         + ")",
         "a job that runs once cannot be changed, but for suspend and ttlSecondsAfterFinished: make another BookieJob",
     ),
-    Rule(
-        "spec",
-        f"self.schedule == '' || self.schedule.matches('{SCHEDULE_PATTERN}')",
-        "must be five fields as in a CronJob (minute, hour, day of month, month, day of week) such as 0 3 * * 0, or "
-        "one of @hourly, @daily, @weekly, @monthly and @yearly",
-        field="schedule",
-    ),
-    Rule(
-        "spec",
-        f"self.timeZone.matches('{TIME_ZONE_PATTERN}')",
-        "must be a name of the time zone database: for example Europe/Berlin or Etc/UTC",
-        field="timeZone",
-    ),
+    *schedule_rules("spec", "self.schedule == '' || "),
     Rule(
         "spec",
         f"!self.args.exists(a, a.matches('{OWN_ARGUMENT_PATTERN}'))",
@@ -179,8 +171,8 @@ def _arguments(spec: BookieJobSpec) -> Iterator[str]:
 
 
 def _times(spec: BookieJobSpec) -> Iterator[str]:
-    if spec.schedule and not re.fullmatch(SCHEDULE_PATTERN, spec.schedule):
-        yield "spec.schedule: must be five fields as in a CronJob, as 0 3 * * 0, or one such as @daily"
+    if spec.schedule and (fault := schedule_fault(spec.schedule)):
+        yield f"spec.schedule: {fault}; write it as in a CronJob, as 0 3 * * 0, or one such as @daily"
     if not re.fullmatch(TIME_ZONE_PATTERN, spec.time_zone):
         yield "spec.timeZone: must be a name of the time zone database, as Europe/Berlin"
 

@@ -36,6 +36,10 @@ CLASS_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 DIRECTORY_PATTERN: Final = "^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"
 INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
+SCHEDULE_PATTERN: Final = (
+    "^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4})$"
+)
+TIME_ZONE_PATTERN: Final = "^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"
 URI_PATTERN: Final = r"^((zk(\\+[a-z]+)?|etcd)://[^/@?#\\s]+|oxia://[^/@?#\\s]+/[^/@?#\\s]+)/?$"
 _EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
 _NEW: Final = f"!({_EXISTS})"
@@ -177,6 +181,24 @@ def _in_place(kind: str) -> Rule:
         "d.startsWith(self.mountPath + '/')))",
         "must name a claim template, an absolute path where it is mounted, and directories on it, as in the old "
         "StatefulSet: `kubectl get statefulset NAME -o yaml` shows them",
+    )
+
+
+def schedule_rules(path: str, optional: str = "") -> Iterator[Rule]:
+    """Yield the rules of the fields `schedule` and `timeZone`. `optional`: begins the expression if the first may be
+    empty."""
+    yield Rule(
+        path,
+        f"{optional}self.schedule.matches('{SCHEDULE_PATTERN}')",
+        "must be five fields as in a CronJob (minute, hour, day of month, month, day of week) such as 0 3 * * 0, or "
+        "one of @hourly, @daily, @weekly, @monthly and @yearly",
+        field="schedule",
+    )
+    yield Rule(
+        path,
+        f"self.timeZone.matches('{TIME_ZONE_PATTERN}')",
+        "must be a name of the time zone database: for example Europe/Berlin or Etc/UTC",
+        field="timeZone",
     )
 
 
@@ -327,6 +349,20 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "spec.metadataService",
         "isQuantity(self.size) && quantity(self.size).isGreaterThan(quantity('0'))",
         "must be an amount of bytes as Kubernetes writes it, above 0: for example 2Gi",
+        field="size",
+    ),
+    *schedule_rules("spec.backup"),
+    Rule(
+        "spec.backup",
+        f"self.claimName == '' || self.claimName.matches('{CLASS_PATTERN}')",
+        "must be a name that a PersistentVolumeClaim can have: lower-case letters, digits, dashes and dots; leave the "
+        "field out to have the operator make one",
+        field="claimName",
+    ),
+    Rule(
+        "spec.backup",
+        "isQuantity(self.size) && quantity(self.size).isGreaterThan(quantity('0'))",
+        "must be an amount of bytes as Kubernetes writes it, above 0: for example 1Gi",
         field="size",
     ),
     Rule(

@@ -22,9 +22,11 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, BootstrapMode, MetadataServiceKind
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.config_keys import RESERVED, fault, is_ignored, known_keys, nearest, switched
+from bookie_operator.crds.cron import schedule_fault
 from bookie_operator.crds.pod_spec import Pod
 from bookie_operator.crds.quantity import known_bytes
 from bookie_operator.crds.reading import bounded, known_part, known_status, parsed_spec, parsed_status
+from bookie_operator.crds.rules import TIME_ZONE_PATTERN
 
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -83,6 +85,7 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
     return bounded(
         [
             *_metadata(spec),
+            *_backup(spec),
             *_durability(spec),
             *_zones(spec),
             *_in_place(spec),
@@ -127,6 +130,19 @@ def _metadata(spec: BookieClusterSpec) -> Iterator[str]:
             "spec.metadataService.rootPath: must be a path without empty parts, . and .., and not ZooKeeper's own "
             "/zookeeper: for example /ledgers"
         )
+
+
+def _backup(spec: BookieClusterSpec) -> Iterator[str]:
+    backup = spec.backup
+    if backup is None:
+        return
+    if fault := schedule_fault(backup.schedule):
+        yield f"spec.backup.schedule: {fault}; write it as in a CronJob, as 0 * * * *, or one such as @daily"
+    if not re.fullmatch(TIME_ZONE_PATTERN, backup.time_zone):
+        yield "spec.backup.timeZone: must be a name of the time zone database, as Europe/Berlin"
+    if backup.claim_name and not _CLASS.fullmatch(backup.claim_name):
+        yield "spec.backup.claimName: must be a name that a PersistentVolumeClaim can have; correct it"
+    yield from resource_faults("spec.backup.resources", backup.resources)
 
 
 def _durability(spec: BookieClusterSpec) -> Iterator[str]:
@@ -216,6 +232,8 @@ def _sizes(spec: BookieClusterSpec) -> Iterator[str]:
     ]
     if storage.index is not None:
         sizes.append(("storage.index", storage.index.size))
+    if spec.backup is not None:
+        sizes.append(("backup", spec.backup.size))
     for path, size in sizes:
         if (known_bytes(size) or 0) <= 0:
             yield f"spec.{path}.size: must be an amount of bytes above 0, as 100Gi"

@@ -15,9 +15,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from bookie_operator.api.kinds import JOB, STATEFUL_SET
+from bookie_operator.api.kinds import CLAIM, JOB, STATEFUL_SET
 from bookie_operator.api.kubernetes import FIELD_MANAGER
 
+_LEFT_ALONE: Final = frozenset({JOB.kind, CLAIM.kind})
+"""Kinds that are made once, and belong to others from then on."""
 _SHOWN: Final = 3
 _MANAGERS: Final = 3
 _HEADER: Final = ("labels", "annotations", "ownerReferences")
@@ -33,7 +35,7 @@ def drift(manifest: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
     or that is unknown."""
     entries = metadata.get("managedFields") or ()
     applied = any(_is_own(each) and each.get("operation") == "Apply" for each in entries)
-    if not applied or manifest["kind"] == JOB.kind:
+    if not applied or manifest["kind"] in _LEFT_ALONE:
         return ""
     own = [each.get("fieldsV1") or {} for each in entries if _is_own(each)]
     lost = list(_lost(_judged(manifest), own, ()))

@@ -33,13 +33,22 @@ from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.identity import recorded_bookies
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
-from bookie_operator.observe import members, others, pods_facts, volumes, workloads
+from bookie_operator.observe import backups, members, others, pods_facts, volumes, workloads
 from bookie_operator.observe.drift import drift
 from bookie_operator.observe.faults import elsewhere, fits_nowhere, refusals, starts_slowly
-from bookie_operator.observe.sources import Read, Sources, allowed, events_of, read_objects
+from bookie_operator.observe.sources import Read, Sources, allowed, events_of, own_backup, read_objects
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, NodeView, PodFault, PodView, World
+from bookie_operator.world.model import (
+    BackupView,
+    ClaimView,
+    ClusterView,
+    DeploymentView,
+    NodeView,
+    PodFault,
+    PodView,
+    World,
+)
 
 _EXPLAINED: Final = 3
 """Pods whose events are read in one pass."""
@@ -88,7 +97,7 @@ async def observe(
         _pod_views(sources.kubernetes, cluster.namespace, bookies, read, now),
         members.facts(sources.etcd, member_hosts),
     )
-    found = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
+    found = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs, *(read.backup or ())]
     tasks, outlived_tasks = others.task_views(read.tasks, cluster)
     identity_texts = secret_texts(read.identity)
     owned, taken, outlived = await _by_owner(sources, cluster, desired, found, cleanup_job)
@@ -137,6 +146,7 @@ async def observe(
         spec_errors=spec_errors,
         autorecovery=_deployment(read, desired.autorecovery.key, naming.AUTORECOVERY),
         gateway=_deployment(read, desired.gateway.key, naming.GATEWAY),
+        backup=await _backup(sources, cluster, read, now),
         members=own_members,
         etcd=etcd,
     )
@@ -232,6 +242,7 @@ async def _by_owner(
         *desired.deployments,
         *(f"{STATEFUL_SET.kind}/{each.name}" for each in desired.stateful_sets),
         *(key for key in (desired.budget, desired.metadata_job, desired.check_job) if key),
+        *(key for key in (desired.backup, desired.backup_claim) if key),
         *({cleanup_job} if cluster.deleting and cleanup_job else ()),
     }
     own = {_key(each): each for each in found if _key(each) in issued or common.is_own(each, cluster)}
@@ -321,6 +332,13 @@ async def _metadata_job(
         if starts_slowly(pod, now)
     }
     return workloads.job_view(job, pods, waiting)
+
+
+async def _backup(sources: Sources, cluster: ClusterView, read: Read, now: float) -> BackupView | None:
+    if read.backup is None:
+        return None
+    runs = [(job, await _metadata_job(sources, cluster, job, read.pods, now)) for job in read.backups]
+    return backups.backup_view(own_backup(read.backup, cluster), runs)
 
 
 def _deployment(read: Read, key: str, component: str) -> DeploymentView:

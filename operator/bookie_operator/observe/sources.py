@@ -23,6 +23,7 @@ from bookie_operator.api.kinds import (
     CERTIFICATE,
     CLAIM,
     CONFIG_MAP,
+    CRON_JOB,
     DEPLOYMENT,
     JOB,
     NETWORK_POLICY,
@@ -39,9 +40,9 @@ from bookie_operator.api.kinds import (
     Resource,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.builders import common
+from bookie_operator.builders import common, naming
 from bookie_operator.crds import names
-from bookie_operator.observe import volumes, workloads
+from bookie_operator.observe import backups, volumes, workloads
 from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
 from bookie_operator.observe.times import condition
 from bookie_operator.planner.desired import Desired
@@ -85,6 +86,10 @@ class Read:
     nodes: list[KubernetesObject] | None
     classes: list[KubernetesObject] | None
     identity: KubernetesObject | None
+    backup: list[KubernetesObject] | None
+    """The CronJob of backups, also that of another owner; None: the operator may not read it."""
+    backups: list[KubernetesObject]
+    """Jobs of the cluster's CronJob of backups."""
 
 
 async def read_objects(sources: Sources, cluster: ClusterView, desired: Desired, identity: str) -> Read:
@@ -106,6 +111,10 @@ async def read_objects(sources: Sources, cluster: ClusterView, desired: Desired,
 
     async def full(resource: Resource, labels: Mapping[str, str | None] | None) -> list[KubernetesObject]:
         return [{**each, "kind": resource.kind} for each in await kubernetes.list(resource, namespace, labels)]
+
+    async def named(resource: Resource, name: str) -> list[KubernetesObject]:
+        found = await kubernetes.find(resource, namespace, name)
+        return [{**found, "kind": resource.kind}] if found is not None else []
 
     async def claims_by_name() -> list[KubernetesObject]:
         """List claims by label, and where a bookie's claim is not among them by name: Kubernetes mounts what has the
@@ -133,11 +142,12 @@ async def read_objects(sources: Sources, cluster: ClusterView, desired: Desired,
         asyncio.gather(
             _there(full(TASK, None)),
             kubernetes.find(SECRET, namespace, identity),
+            allowed(named(CRON_JOB, naming.backup(cluster.name))),
         ),
         asyncio.gather(*[*(headers(each) for each in (*_METADATA_ONLY, *optional)), alerts()]),
         asyncio.gather(*(kubernetes.find(SECRET, namespace, name) for name in secrets if name != identity)),
     )
-    tasks, found_identity = around
+    tasks, found_identity, backup = around
     kept = [*named_secrets, found_identity]
     other = [each for group in listed for each in group]
     other += [{**each, "kind": SECRET.kind} for each in kept if each is not None]
@@ -154,7 +164,14 @@ async def read_objects(sources: Sources, cluster: ClusterView, desired: Desired,
         nodes,
         classes,
         found_identity if found_identity is not None and common.is_own(found_identity, cluster) else None,
+        backup,
+        backups.runs_of(own_backup(backup, cluster), jobs),
     )
+
+
+def own_backup(found: list[KubernetesObject] | None, cluster: ClusterView) -> KubernetesObject | None:
+    """Return the CronJob of backups that is the cluster's own."""
+    return next((each for each in found or () if common.is_own(each, cluster)), None)
 
 
 async def events_of(kubernetes: Kubernetes, namespace: str, obj: Mapping[str, Any]) -> list[KubernetesObject]:

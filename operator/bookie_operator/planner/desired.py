@@ -84,6 +84,12 @@ class Desired:
     """Hash of the budget for everything that it may allow: none, as many as `spec` says, a whole zone."""
     autorecovery: DesiredDeployment = DesiredDeployment()
     gateway: DesiredDeployment = DesiredDeployment()
+    backup: str = ""
+    """`CronJob/name` of what backs the metadata up; empty: there is none."""
+    backup_hash: str = ""
+    backup_claim: str = ""
+    """`PersistentVolumeClaim/name` of the claim for the files; empty: the user brings one. Once it is there nothing
+    changes it."""
     monitoring: Mapping[str, str] = field(default_factory=dict)
     """Objects like those of `support`; applied last."""
     dynamic_config: Mapping[str, str] = field(default_factory=dict)

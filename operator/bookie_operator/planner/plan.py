@@ -23,6 +23,7 @@ from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, W
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import (
     Flow,
+    backups,
     create,
     decommission,
     delete,
@@ -91,6 +92,7 @@ CHANGES: Final[tuple[Rule, ...]] = (
     support.autorecovery,
     support.gateway,
     settings.begin,
+    backups.begin,
     garbage.begin,
     create.unadopted,
     support.monitoring,
@@ -106,6 +108,7 @@ BESIDE: Final[tuple[Rule, ...]] = (
     rollout.mend_beside,
     support.down_deployments,
     expand.beside,
+    backups.begin,
     support.monitoring,
 )
 """While an operation waits."""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bookie_operator.api.kinds import KubernetesObject
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_status import BookieClusterStatus, Condition, Operation
+from bookie_operator.crds.cluster_status import BackupStatus, BookieClusterStatus, Condition, Operation
 from bookie_operator.plugin.clusters import status_of
 from bookie_operator.plugin.tables import age, facts_table, plain_table
 
@@ -99,6 +99,8 @@ def _heading(cluster: KubernetesObject, status: BookieClusterStatus) -> Table:
     if ledgers.unrecoverable:
         facts.add_row("Unrecoverable", Text(f"{ledgers.unrecoverable} ledgers", style="red"))
     facts.add_row("Metadata", status.metadata_service_uri or "-")
+    if status.backup is not None:
+        facts.add_row("Backup", _backup(status, status.backup))
     if (metadata.get("annotations") or {}).get(names.PAUSED, "").lower() == "true":
         facts.add_row("Paused", Text("nothing is changed until `kubectl bookie resume`", style="yellow"))
     if "deletionTimestamp" in metadata:
@@ -106,6 +108,14 @@ def _heading(cluster: KubernetesObject, status: BookieClusterStatus) -> Table:
     if status.observed_generation < metadata.get("generation", 0):
         facts.add_row("Note", Text("the operator has not yet seen the newest spec", style="yellow"))
     return facts
+
+
+def _backup(status: BookieClusterStatus, backup: BackupStatus) -> Text:
+    last = f"{age(backup.last_successful_time)} ago" if backup.last_successful_time else "none yet"
+    due = f", next at {backup.next_schedule_time}" if backup.next_schedule_time else ""
+    found = condition(status, "MetadataBackedUp")
+    why = f": {found.message}" if found.status != "True" or found.reason == "Suspended" else ""
+    return Text(f"{last}{due}{why}", style="" if found.status == "True" else _colour(found))
 
 
 def _operation(status: BookieClusterStatus, now: datetime) -> RenderableType:

@@ -352,6 +352,7 @@ async def _tell(
         await context.events.publish(cluster, _older_definition(exc.fields))
         raise
     context.metrics.told(cluster.namespace, cluster.name, told.conditions)
+    context.metrics.backup(cluster.namespace, cluster.name, told.backup)
     operation = told.operation
     since = read_time(operation.last_progress_at) if operation is not None and operation.last_progress_at else 0.0
     context.metrics.operation(cluster.namespace, cluster.name, operation, since, context.now())

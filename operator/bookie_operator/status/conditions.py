@@ -28,7 +28,7 @@ from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Finish, Plan, Record, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import tasks
-from bookie_operator.status import metadata_members
+from bookie_operator.status import backups, metadata_members
 from bookie_operator.world.model import World
 
 TRUE: Final = "True"
@@ -313,8 +313,13 @@ def _deletion_blocked(world: World, plan: Plan) -> Finding:
 
 
 def _metadata(world: World, desired: Desired) -> Iterator[Finding]:
-    """Yield the condition of etcd, where the operator runs one."""
-    if desired.members is not None and not world.cluster.deleting:
+    """Yield the condition of backups, if they are asked for, and that of etcd, where the operator runs one."""
+    if world.cluster.deleting:
+        return
+    if (backup := backups.backup_status(world)) is not None:
+        well, reason, message = backups.health(world, backup)
+        yield Finding("MetadataBackedUp", UNKNOWN if well is None else TRUE if well else FALSE, reason, message)
+    if desired.members is not None:
         told = metadata_members.metadata_members(world, desired)
         healthy, reason, message = metadata_members.health(world, desired.members, told)
         yield Finding("MetadataHealthy", UNKNOWN if healthy is None else TRUE if healthy else FALSE, reason, message)

@@ -40,6 +40,7 @@ from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.operations import written
 from bookie_operator.status import conditions
+from bookie_operator.status.backups import backup_status
 from bookie_operator.status.metadata_members import metadata_members
 from bookie_operator.status.steps import stepped
 from bookie_operator.world.facts import ClusterFacts
@@ -63,6 +64,7 @@ def status_after(
         "ledgers": ledgers(world.facts, before.ledgers),
         "storage": storage(world),
         "metadata_members": metadata_members(world, desired),
+        "backup": backup_status(world),
         "bookies": bookies(world, desired, before.bookies, base.operation),
     }
     return base.model_copy(update=changes)

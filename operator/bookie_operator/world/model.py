@@ -248,6 +248,36 @@ class DeploymentView:
 
 
 @dataclass(frozen=True)
+class BackupRun:
+    """A run of the CronJob that is over."""
+
+    finished_at: float
+    """Seconds since 1970."""
+    told: str = ""
+    """Termination message of one that succeeded: the number of ledgers, a blank, and the path of the file."""
+    message: str = ""
+    """Reason of the failure of one that failed."""
+
+
+@dataclass(frozen=True)
+class BackupView:
+    """The CronJob that backs the metadata up, and its runs, as far as Kubernetes keeps them; by default there is
+    none."""
+
+    config_maps: frozenset[str] = frozenset()
+    """Names of those that its template uses."""
+    since: float | None = None
+    """Time after which the next run is the first: that at which the last one was due, else that of the CronJob's
+    creation. None: there is no CronJob."""
+    succeeded: BackupRun | None = None
+    """Last one that succeeded."""
+    failed: BackupRun | None = None
+    """Last one that failed."""
+    message: str = ""
+    """Reason for which a run that has begun does not go on."""
+
+
+@dataclass(frozen=True)
 class RefusedAction:
     """An action that the API server or a bookie refused lately, for good until a person does something."""
 
@@ -345,6 +375,8 @@ class World:
     also where they were not compared, which is while an operation runs."""
     autorecovery: DeploymentView = DeploymentView()
     gateway: DeploymentView = DeploymentView()
+    backup: BackupView | None = BackupView()
+    """None: the operator may not read it."""
     members: tuple[PodView, ...] = ()
     """Pods of the etcd that the operator runs."""
     etcd: EtcdFacts | None = None

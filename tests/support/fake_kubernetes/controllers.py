@@ -36,6 +36,8 @@ class Controllers:
     broken_images: set[str] = field(default_factory=set)
     ends: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Of runs of BookieJobs, by the BookieJob's name: exit code and termination message. Without, they go on."""
+    backup_ends: tuple[int, str] | None = (0, "6 /backups/metadata-x")
+    """So ends every backup of the metadata; None: they go on."""
     job_messages: dict[str, str] = field(default_factory=dict)
     """Instead of `job_message`, by the Job's name."""
     no_pods: set[str] = field(default_factory=set)
@@ -144,7 +146,13 @@ class Controllers:
             self._make(owner, f"{name}-abcde", owner["spec"]["template"], "x", name)
             pod = self.store.get(POD, namespace, f"{name}-abcde")
         of_a_job = (owner["metadata"].get("labels") or {}).get(names.JOB)
-        end = self.ends.get(of_a_job) if of_a_job else (0, self.job_messages.get(name, self.job_message(name)))
+        end: tuple[int, str] | None
+        if of_a_job:
+            end = self.ends.get(of_a_job)
+        elif (owner["metadata"].get("labels") or {}).get(names.COMPONENT) == "backup":
+            end = self.backup_ends
+        else:
+            end = (0, self.job_messages.get(name, self.job_message(name)))
         if end is not None:
             self._end(owner, pod, *end)
 

@@ -17,7 +17,14 @@ NOT_MADE = {"roles", "rolebindings", "servicemonitors"}
 WATCHED_CHILDREN = (kinds.STATEFUL_SET, kinds.POD, kinds.CLAIM, kinds.JOB, kinds.CRON_JOB, kinds.DEPLOYMENT)
 WRITTEN = {
     *("configmaps", "services", "serviceaccounts", "secrets", "statefulsets", "deployments", "jobs", "cronjobs"),
-    *("poddisruptionbudgets", "networkpolicies", "podmonitors", "prometheusrules", "certificates"),
+    *(
+        "persistentvolumeclaims",
+        "poddisruptionbudgets",
+        "networkpolicies",
+        "podmonitors",
+        "prometheusrules",
+        "certificates",
+    ),
 }
 """What server-side apply makes and changes."""
 
@@ -57,10 +64,9 @@ def test_neither_commands_in_pods_nor_other_peoples_secrets():
     }
 
 
-def test_pods_are_never_made_and_claims_neither():
+def test_pods_are_never_made():
     found = rules("clusters")
     assert not verbs(found, "", "pods") & {"create", "update"}, "an annotation is patched: the zone of its node"
-    assert "create" not in verbs(found, "", "persistentvolumeclaims")
 
 
 def test_every_kind_that_the_operator_knows_is_granted():

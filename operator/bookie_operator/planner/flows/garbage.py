@@ -33,8 +33,9 @@ def begin(world: World, desired: Desired) -> Act | None:
 def _object(world: World, desired: Desired) -> Act | None:
     """The next object that is not desired; only what bears a hash was made by the operator."""
     wanted = {*desired.support, *desired.monitoring, *desired.deployments, desired.budget, desired.metadata_job}
-    wanted.add(desired.check_job)
-    once = {f"Service/{world.cluster.name}-gateway", f"Job/{world.cluster.name}-metadata-check"}
+    wanted |= {desired.check_job, desired.backup}
+    name = world.cluster.name
+    once = {f"Service/{name}-gateway", f"Job/{name}-metadata-check", f"CronJob/{name}-backup"}
     in_use = _config_maps_in_use(world)
     for key, digest in sorted(world.object_hashes.items()):
         kind, _, name = key.partition("/")
@@ -58,6 +59,7 @@ def _config_maps_in_use(world: World) -> frozenset[str] | None:
     """Return the ConfigMaps in use; None: of some pod they are unknown."""
     users = [*(one.config_maps for one in world.pods), *(one.config_maps for one in world.stateful_sets)]
     beside = world.autorecovery.config_maps | world.gateway.config_maps
+    beside |= world.backup.config_maps if world.backup is not None else frozenset()
     return beside.union(*users) if all(users) else None
 
 

@@ -46,7 +46,8 @@ def test_all_but_claims_and_the_identity_go_with_the_cluster(case: str) -> None:
     objects = built(case)
     for key, manifest in {**objects.objects, "Job/destroy": objects.destroy_job}.items():
         owners = [owner["uid"] for owner in manifest["metadata"].get("ownerReferences", ())]
-        assert owners == ([] if key == f"Secret/{view.name}-identity" else [view.uid])
+        outlives = key in (f"Secret/{view.name}-identity", f"PersistentVolumeClaim/{view.name}-backup")
+        assert owners == ([] if outlives else [view.uid])
         for claim in manifest.get("spec", {}).get("volumeClaimTemplates", ()):
             assert "ownerReferences" not in claim["metadata"]
 
@@ -84,9 +85,11 @@ def test_each_workload_selects_its_own_pods_and_no_others(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_planner_is_told_of_every_object_with_its_hash(case: str) -> None:
     objects, desired = built(case), built(case).desired()
-    told = {*desired.support, *desired.monitoring, *desired.deployments, desired.metadata_job, desired.budget} - {""}
+    told = {*desired.support, *desired.monitoring, *desired.deployments, desired.metadata_job, desired.budget}
+    told = (told | {desired.backup, desired.backup_claim}) - {""}
     assert told | {f"StatefulSet/{each.name}" for each in desired.stateful_sets} == set(objects.objects)
-    for key, digest in {**desired.support, **desired.deployments, **desired.monitoring}.items():
+    backup = {desired.backup: desired.backup_hash} if desired.backup else {}
+    for key, digest in {**desired.support, **desired.deployments, **desired.monitoring, **backup}.items():
         manifest = objects.objects[key]
         assert object_hash(manifest) == digest == object_hash(stamped(manifest))
 

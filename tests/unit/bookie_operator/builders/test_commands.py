@@ -75,7 +75,7 @@ def run_script(tmp_path: Path, program: str, command: Sequence[str]) -> tuple[su
     (tmp_path / "bookie").chmod(0o755)
     shell, options, script, *arguments = command
     log = tmp_path / "termination-log"
-    script = script.replace("/tmp/cluster.json", f"{tmp_path}/cluster.json").replace(commands.TERMINATION_LOG, str(log))
+    script = script.replace("/tmp/", f"{tmp_path}/").replace(commands.TERMINATION_LOG, str(log))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     return (
         subprocess.run(
@@ -98,6 +98,23 @@ def test_a_look_tells_the_instance_id_and_who_is_registered(tmp_path: Path, code
     ended, log = run_script(tmp_path, program, commands.look())
     assert (ended.returncode, ended.stderr, log.read_text()) == (0, "", f"1-2-3 {bookies['writable']} 12\n")
     assert parsed(arguments.read_text().split("\n")[:-1])["as_json"] is True
+
+
+def test_a_backup_tells_its_file_and_how_many_ledgers_are_in_it(tmp_path: Path) -> None:
+    arguments = tmp_path / "arguments"
+    answer = json.dumps({"nodes": 90, "ledgers": 12, "file": "/backups/metadata-1", "sha256": "ab", "removed": ["x"]})
+    ended, log = run_script(
+        tmp_path, f"printf '%s\\n' \"$@\" >{arguments}; echo '{answer}'", commands.back_up(cluster(), 7)
+    )
+    assert (ended.returncode, ended.stderr, log.read_text()) == (0, "", "12 /backups/metadata-1\n")
+    options = parsed(arguments.read_text().split("\n")[:-1])
+    assert (options["uri"], options["file"], options["keep"]) == (metadata_service_uri(cluster()), "/backups", 7)
+    assert options["as_json"] is True
+
+
+def test_a_backup_that_fails_keeps_its_exit_code_and_tells_no_file(tmp_path: Path) -> None:
+    ended, log = run_script(tmp_path, "echo 'bookie: no space' >&2; exit 4", commands.back_up(cluster(), 7))
+    assert (ended.returncode, log.exists()) == (4, False)
 
 
 def test_a_look_that_finds_nothing_fails(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ SPEC = {
     **MINIMAL,
     "metadataService": {"uri": URI, "rootPath": "/demo"},
     "gateway": {"enabled": True},
+    "backup": {"schedule": "@daily"},
     "config": LOGIN,
     "pod": {
         "extraVolumes": [{"name": "etcd-login", "secret": {"secretName": "etcd-login"}}],
@@ -50,8 +51,10 @@ def pods(view: ClusterView) -> Iterator[tuple[str, dict[str, Any]]]:
     objects = build(view, BuildContext())
     made = [*objects.objects.values(), *(each.manifest for each in objects.sets), objects.destroy_job]
     for each in made:
-        if each is not None and "template" in each.get("spec", {}):
-            yield f"{each['kind']}/{each['metadata']['name']}", each["spec"]["template"]["spec"]
+        spec = each.get("spec", {}) if each is not None else {}
+        spec = spec.get("jobTemplate", {}).get("spec", spec)
+        if "template" in spec:
+            yield f"{each['kind']}/{each['metadata']['name']}", spec["template"]["spec"]
     spec = {"clusterRef": {"name": "demo"}, "kind": "audit", "executors": {"instances": 2}}
     jobs = build_job(view, job(spec), BuildContext())
     yield "driver", jobs.runner["spec"]["template"]["spec"]
@@ -64,7 +67,9 @@ def test_its_spec_is_valid(view: ClusterView) -> None:
 
 def test_every_pod_mounts_the_login(view: ClusterView) -> None:
     found = dict(pods(view))
-    assert {name.partition("/")[0] for name in found} == {"StatefulSet", "Deployment", "Job", "driver", "executor"}
+    assert {name.partition("/")[0] for name in found} == {
+        *("StatefulSet", "Deployment", "Job", "CronJob", "driver", "executor")
+    }
     assert len(found) >= 7
     for name, spec in found.items():
         assert any(each.get("secret") == {"secretName": "etcd-login"} for each in spec["volumes"]), name

@@ -30,6 +30,7 @@ def test_every_name_is_a_label(name: str, zones: list[str]) -> None:
         "tls": {"enabled": True, "issuerRef": {"name": "x"}},
         "monitoring": {"podMonitor": {"enabled": True}},
         "gateway": {"enabled": True},
+        "backup": {"schedule": "@daily"},
         "replicas": 200,
     }
     found = build(cluster(spec, name=name), EVERY_KIND)
@@ -69,7 +70,18 @@ def test_names_of_claims_and_bookies() -> None:
     assert found.bookie_id("demo-bookie-77") == "demo-bookie-77.demo-bookie.storage.svc:3181"
 
 
-_PARTS = ("", "-bookie", "-admin", "-metadata", "-client", "-gateway", "-autorecovery", "-bookie-metadata", "-x")
+_PARTS = (
+    "",
+    "-bookie",
+    "-backup",
+    "-admin",
+    "-metadata",
+    "-client",
+    "-gateway",
+    "-autorecovery",
+    "-bookie-metadata",
+    "-x",
+)
 _ZONES = ("bookie", "metadata", "x", "x-bookie", "bookie-x", "x-bookie-metadata", "Bookie", "tls", "eu-1a")
 
 
@@ -80,6 +92,7 @@ def _names_of(name: str) -> set[tuple[str, str]]:
         {"placement": {"zones": [{"name": zone} for zone in _ZONES]}, "replicas": len(_ZONES)},
         {"metadataService": {"type": "Embedded"}},
         {"gateway": {"enabled": True}, "tls": {"enabled": True, "issuerRef": {"name": "ca"}}},
+        {"backup": {"schedule": "@daily"}},
         {"monitoring": {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}},
     )
     for shape in shapes:

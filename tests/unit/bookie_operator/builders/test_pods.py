@@ -19,8 +19,10 @@ WITH_ZONES: Spec = {**MINIMAL, "placement": {"zones": [{"name": "a"}, {"name": "
 def templates(case: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     objects = built(case)
     for key, manifest in {**objects.objects, "Job/destroy": objects.destroy_job}.items():
-        if "template" in manifest.get("spec", {}):
-            yield key, manifest["spec"]["template"]
+        spec = manifest.get("spec", {})
+        spec = spec.get("jobTemplate", {}).get("spec", spec)
+        if "template" in spec:
+            yield key, spec["template"]
 
 
 def bookie_pod(spec: Spec, **others: Any) -> dict[str, Any]:

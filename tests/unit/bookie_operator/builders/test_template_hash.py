@@ -44,6 +44,7 @@ INPUTS = inputs()
         {"pod": {"topologySpreadConstraints": [], "initContainers": []}},
         {"autorecovery": {"replicas": 5, "lostBookieRecoveryDelaySeconds": 1, "resources": {"limits": {"cpu": 1}}}},
         {"gateway": {"enabled": True, "replicas": 5, "resources": {"limits": {"cpu": 1}}}},
+        {"backup": {"schedule": "@daily", "keep": 3}},
         {"update": {"canary": 0, "soakSeconds": 0}},
         {"disruption": {"maxUnavailable": 2}},
         {"networkPolicy": {"clients": [{"podSelector": {}}]}},

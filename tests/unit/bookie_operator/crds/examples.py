@@ -45,5 +45,6 @@ PARTIAL: list[dict[str, Any]] = [
         monitoring={"podMonitor": {"enabled": True}},
         bootstrap={"mode": "Adopt"},
     ),
+    minimal(backup={"schedule": "@daily", "keep": 3}),
 ]
 """Each leaves out and gives other fields."""

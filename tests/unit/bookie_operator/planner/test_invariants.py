@@ -39,6 +39,14 @@ def cookie(sim: Simulation, world: World, **changes: object) -> a.DeleteCookie:
     return a.DeleteCookie(bookie_id, replace(proof, **changes))  # type: ignore[arg-type]
 
 
+def test_no_claim_goes_as_an_object() -> None:
+    """That of backups is a person's; those of bookies go with a proof, by an action of their own."""
+    sim = resting()
+    key = "PersistentVolumeClaim/c-backup"
+    world = replace(running(sim), object_uids={key: "uid"}, object_hashes={key: "hash"})
+    assert "I1" in refused(sim, world, a.DeleteObject(key, "uid"))
+
+
 def test_a_cookie_goes_with_a_proof_of_this_pass() -> None:
     sim = resting()
     world = running(sim)

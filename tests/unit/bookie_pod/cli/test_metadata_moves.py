@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from bookie_pod.cli.main import run
 from bookie_pod.node.metadata_witness import KIND, Seen
 from bookie_protocol.errors import ExitCode, MetadataDamaged
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.moving.backup_file import BackupFile
 from tests.support.metadata_access import with_service
 from tests.unit.bookie_pod.cli.clusters import Capture, create_ledger, init
 
@@ -66,6 +69,61 @@ def test_nothing_is_copied_from_nowhere_or_onto_something(uri: str, cluster: str
     assert run(["cluster", "init", str(tmp_path / "there")]) == 0
     assert run(["cluster", "metadata", "copy", uri, str(tmp_path / "there")]) == CommandExit.REFUSED
     assert with_service(uri, instance_id) == cluster
+
+
+def backed_up(uri: str, folder: Path, capsys: Capture) -> dict[str, object]:
+    assert run(["cluster", "metadata", "backup", uri, str(folder), "--keep", "2", "--json"]) == 0
+    return answer(capsys)
+
+
+def test_backups_in_a_folder_go_when_newer_ones_were_read_back(
+    uri: str, cluster: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    others = ["metadata-another-cluster-20200101T000000Z", f"metadata-{cluster}-by-hand", "lost+found"]
+    abandoned, recent = (f"metadata-{cluster}-20200101T000000Z.{n}.part" for n in ("00aa", "00bb"))
+    for name in (*others, abandoned, recent):
+        (folder / name).touch()
+    os.utime(folder / abandoned, (0, 0))
+    made = []
+    for second in range(4):
+        monkeypatch.setattr(time, "time", lambda at=1_900_000_000.0 + second: at)
+        os.utime(folder / recent, (time.time(), time.time()))
+        made.append(backed_up(uri, folder, capsys))
+    files = [Path(str(each["file"])).name for each in made]
+    assert [each["removed"] for each in made] == [[], [], [made[0]["file"]], [made[1]["file"]]]
+    assert {each.name for each in folder.iterdir()} == {*others, recent, *files[2:]}
+    assert run(["cluster", "metadata", "restore", str(folder / files[3]), str(tmp_path / "there"), "--json"]) == 0
+    assert answer(capsys)["instance_id"] == cluster
+
+
+def test_a_backup_stays_whose_clock_was_put_back(
+    uri: str, cluster: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in (1_900_000_002.0, 1_900_000_001.0, 1_900_000_000.0):
+        monkeypatch.setattr(time, "time", lambda at=at: at)
+        made = backed_up(uri, tmp_path, capsys)
+    assert len(list(tmp_path.glob("metadata-*"))) == 2
+    assert Path(str(made["file"])).exists()
+
+
+def test_a_backup_that_fails_removes_none(
+    uri: str, cluster: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = [tmp_path / f"metadata-{cluster}-2020010{day}T000000Z" for day in range(1, 5)]
+    for each in old:
+        each.touch()
+
+    async def damaged(_: BackupFile) -> None:
+        raise MetadataDamaged("not what was written")
+
+    monkeypatch.setattr(BackupFile, "checked", damaged)
+    assert run(["cluster", "metadata", "backup", uri, str(tmp_path), "--keep", "1"]) != 0
+    assert set(tmp_path.glob("metadata-*")) == set(old)
+    assert run(["cluster", "metadata", "backup", uri, str(tmp_path / "none"), "--keep", "1"]) == (
+        ExitCode.INVALID_CONFIGURATION
+    )
 
 
 def test_backup_and_restore(uri: str, cluster: str, tmp_path: Path, capsys: Capture) -> None:

@@ -1,0 +1,72 @@
+"""A folder of backups, of one cluster or of several: how they are named, and which of them go.
+
+    metadata-6f0b1c2d-1111-4222-8333-944445555666-20260301T020000Z      cluster and time, in UTC
+
+Invariants
+- A file goes only once a newer backup of the same cluster was read back, and that one never goes with it.
+- Whatever has another name is left alone: backups of other clusters, and files of people.
+
+Threads: any, one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from bookie_protocol.errors import InvalidConfiguration, StorageFault
+
+_TIME: Final = "%Y%m%dT%H%M%SZ"
+_AS_TIME: Final = r"[0-9]{8}T[0-9]{6}Z"
+_PART: Final = rf"{_AS_TIME}\.[0-9a-f]+\.part"
+_ABANDONED_S: Final = 86_400.0
+"""An unfinished file that was not written to for so long was left by a process that was killed."""
+
+
+class BackupFolder:
+    """The backups of one cluster in a folder."""
+
+    def __init__(self, path: str, instance_id: str) -> None:
+        self._path = path
+        self._prefix = f"metadata-{instance_id.replace('/', '_')}-"
+
+    def new_path(self, now: float) -> str:
+        """Return where a backup of this time (seconds since 1970) goes, and remove what killed processes left.
+
+        Raises InvalidConfiguration: there is no such folder.
+        """
+        for name in self._names(_PART):
+            path = os.path.join(self._path, name)
+            with suppress(OSError):
+                if now - os.stat(path).st_mtime > _ABANDONED_S:
+                    os.unlink(path)
+        return os.path.join(self._path, f"{self._prefix}{time.strftime(_TIME, time.gmtime(now))}")
+
+    def keep_newest(self, number: int, new: str) -> list[str]:
+        """Remove all but so many backups, of which `new` is one; return the paths that are gone.
+
+        The clock may have been put back, so `new` stays whatever its name is.
+        """
+        others = sorted(set(self._names(_AS_TIME)) - {os.path.basename(new)})
+        gone = [os.path.join(self._path, name) for name in others[: max(0, len(others) - number + 1)]]
+        for path in gone:
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StorageFault(f"{path}: {error.strerror or error}") from error
+        return gone
+
+    def _names(self, pattern: str) -> Iterator[str]:
+        try:
+            found = os.listdir(self._path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InvalidConfiguration(f"{self._path} is not a folder: --keep needs one") from error
+        except OSError as error:
+            raise StorageFault(f"{self._path}: {error.strerror or error}") from error
+        return (name for name in found if re.fullmatch(re.escape(self._prefix) + pattern, name))
