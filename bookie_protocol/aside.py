@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from bookie_protocol.lasting import heard
@@ -41,7 +42,9 @@ class Aside:
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
-                await asyncio.wait([running])
+                while not running.done():
+                    with suppress(asyncio.CancelledError):  # of a time-out round the first one
+                        await asyncio.wait([running])
                 heard(running)
                 raise
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from bookie_protocol.aside import PER_TURN, Decoding
+from bookie_protocol.aside import PER_TURN, Aside, Decoding
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.codec import decoding_cost, encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -46,6 +46,30 @@ async def test_callers_that_give_up_leave_the_turns_to_others() -> None:
         task.cancel()
     await asyncio.wait(tasks)
     assert [task.cancelled() for task in tasks] == [False, True, True, False]
+
+
+async def test_a_caller_that_is_told_twice_to_give_up_keeps_its_place_until_its_work_ends() -> None:
+    aside, go, began = Aside(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        loop.call_soon_threadsafe(began.set)
+        go.wait()
+
+    first = asyncio.create_task(aside.run(work))
+    await began.wait()
+    for _ in range(2):
+        first.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    second = asyncio.create_task(aside.run(go.is_set))
+    try:
+        await asyncio.wait([second], timeout=0.2)
+        assert not second.done(), "one piece at a time"
+    finally:
+        go.set()
+    assert await second
+    assert (await asyncio.wait([first]))[0].pop().cancelled()
 
 
 async def test_small_ones_do_not_starve_a_larger_one() -> None:
