@@ -27,6 +27,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -125,10 +126,12 @@ class _Layout(NamedTuple):
     tail: bytes
 
 
-class AddShape(NamedTuple):
-    """The mark of adds of one shape, and the places of their parts; `decode_add_request` uses it. Loops unpack it
-    whole: a field by its name costs more than all of them together."""
+@dataclass(frozen=True, slots=True)
+class AddShape:
+    """The mark of adds of one shape, and the places of their parts. No tuple: slots are read as fast as variables."""
 
+    length: int
+    """The bytes of a frame's body."""
     mask: int
     expected: int
     """The first `head` bytes as a number, without those that `mask` leaves out."""
@@ -154,14 +157,15 @@ def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
     below 24 bytes give None.
     """
     shape = _add_shapes.get(end - start)
-    if shape is not None and end <= len(buffer):
-        mask, expected, head, unpack, body, body_end, tail, flags, part1, part2, _ = shape
-        if int.from_bytes(buffer[start : start + head]) & mask == expected and (
-            not tail or buffer[start + body_end : end] == tail
-        ):
-            txn, ledger, entry, key, ledger_id, entry_id, lac = unpack(buffer, start)
-            response = b"".join((part1, txn, part2, ledger, b"\x18", entry))
-            return response, ledger_id, entry_id, lac, key, start + body, start + body_end, flags
+    if (
+        shape is not None
+        and end <= len(buffer)
+        and int.from_bytes(buffer[start : start + shape.head]) & shape.mask == shape.expected
+        and (not shape.tail or buffer[start + shape.body_end : end] == shape.tail)
+    ):
+        txn, ledger, entry, key, ledger_id, entry_id, lac = shape.unpack(buffer, start)
+        answer = b"".join((shape.response_before, txn, shape.response_between, ledger, b"\x18", entry))
+        return answer, ledger_id, entry_id, lac, key, start + shape.body_at, start + shape.body_end, shape.flags
     if end > len(buffer) or not _learn_add(buffer, start, end):
         return None
     return decode_add_request(buffer, start, end)
@@ -175,7 +179,7 @@ def _has_no_runs(_: int) -> RunShape:
     raise AssertionError("no frame has this shape")
 
 
-NO_SHAPE: Final = AddShape(0, 1, 0, _takes_nothing, 0, 0, b"", 0, b"", b"", _has_no_runs)
+NO_SHAPE: Final = AddShape(-1, 0, 1, 0, _takes_nothing, 0, 0, b"", 0, b"", b"", _has_no_runs)
 """Fits no frame, since nothing masked with 0 is 1."""
 
 
@@ -267,6 +271,7 @@ class _AddFamily:
         expected = int.from_bytes(b"".join((self._before, field_length, self._middle, body_length)))
         body_end = size - len(layout.tail)
         return AddShape(
+            size,
             self._mask,
             expected,
             self._head,

@@ -55,6 +55,7 @@ def answer_reads_v3(session: Session, data: bytes, pos: int) -> int:
     """Serve the plain reads of version 3 that begin at `pos`; returns where it stopped, `pos` if none does."""
     at_once, max_length = session.wire.reads_at_once, session.wire.context.options.max_frame_size_bytes - 4
     reads: list[tuple[int, int, ReadFields]] = []
+    first_flags = None
     ends = [pos]
     last = len(data) - 4
     at = pos
@@ -64,16 +65,19 @@ def answer_reads_v3(session: Session, data: bytes, pos: int) -> int:
         if not start < at <= min(len(data), start + max_length):
             break
         read = decode_read_request(data, start, at)
-        if read is None or (reads and read[5] != reads[0][2][5]):
+        if read is None:
             break
-        reads.append((read[3], read[4], read))
+        _, _, _, ledger_id, entry_id, flags = read
+        if flags != first_flags and reads:
+            break
+        first_flags = flags
+        reads.append((ledger_id, entry_id, read))
         ends.append(at)
-    high_priority = bool(reads) and reads[0][2][5] != 0
 
     def serve_alone(place: int) -> None:
         cold_v3(session, data[ends[place] + 4 : ends[place + 1]])
 
-    return ends[_serve(session, V3_READS, reads, serve_alone, high_priority=high_priority)]
+    return ends[_serve(session, V3_READS, reads, serve_alone, high_priority=bool(first_flags))]
 
 
 def _serve(

@@ -189,8 +189,7 @@ def ingest_v3(session: Session, data: bytes) -> int:  # noqa: C901 - one loop: e
     last_state = cold_state
     run_bytes = run_count = 0
     entry_length, prefix = -1, b""
-    shape_length, from_bytes = -1, int.from_bytes
-    mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2, run_shape = NO_SHAPE
+    shape, from_bytes = NO_SHAPE, int.from_bytes
     try_run_at, try_run_after = 0, SHORTEST_RUN
     admit_hot = wire.authenticated and not wire.parked and context.admission.hot
     try:
@@ -206,25 +205,21 @@ def ingest_v3(session: Session, data: bytes) -> int:  # noqa: C901 - one loop: e
             is_add = False
             if admit_hot:
                 if (
-                    length == shape_length
-                    and from_bytes(data[start : start + head]) & mask == expected
-                    and (not tail or data[start + tail_at : after] == tail)
+                    length == shape.length
+                    and from_bytes(data[start : start + shape.head]) & shape.mask == shape.expected
+                    and (not shape.tail or data[start + shape.body_end : after] == shape.tail)
                 ):
                     # What `decode_add_request` does, without the call: frames of one shape come in long runs.
-                    txn, raw_ledger, raw_entry, key, ledger_id, entry_id, lac = unpack(data, start)
-                    answer = b"".join((part1, txn, part2, raw_ledger, b"\x18", raw_entry))
-                    body, body_end, flags = start + body_at, start + tail_at, shape_flags
+                    txn, ledger, number, key, ledger_id, entry_id, lac = shape.unpack(data, start)
+                    answer = b"".join((shape.response_before, txn, shape.response_between, ledger, b"\x18", number))
+                    body, body_end, flags = start + shape.body_at, start + shape.body_end, shape.flags
                     is_add = True
                 elif not data.startswith(READ_HEADER, start + 2):  # what is no add is looked at for long
                     add = decode_add_request(data, start, after)
                     is_add = add is not None
                     if add is not None:
                         answer, ledger_id, entry_id, lac, key, body, body_end, flags = add
-                        shape = add_shape(length)
-                        if shape is not None:
-                            shape_length = length
-                            mask, expected, head, unpack, body_at, tail_at, tail = shape[:7]
-                            shape_flags, part1, part2, run_shape = shape[7:]
+                        shape = add_shape(length) or shape
                 if is_add:
                     state = states.get(ledger_id, cold_state)
                     if state.hot_key == key and not flags & DEFERRED_SYNC and 0 <= entry_id <= max_entry_id:
@@ -238,8 +233,8 @@ def ingest_v3(session: Session, data: bytes) -> int:  # noqa: C901 - one loop: e
                         if body_end - body != entry_length:
                             entry_length = body_end - body
                             prefix = pack_length(entry_length)
-                        if length == shape_length and pos >= try_run_at:
-                            run = take_add_run(data, pos, run_shape(length), max_entry_id)
+                        if length == shape.length and pos >= try_run_at:
+                            run = take_add_run(data, pos, shape.run_shape(length), max_entry_id)
                             if run is not None:
                                 admit_run(run, [prefix] * len(run.entries), state, lane)
                                 run_bytes += entry_length * len(run.entries)
