@@ -294,7 +294,10 @@ class EntryDamaged(StorageFault):
 
 
 class ResourcesShort(StorageFault):
-    """The machine has no descriptors, memory or room left just now: this says nothing about what is stored."""
+    """The machine has no descriptors, memory or room left just now: this says nothing about what is stored. Clients
+    take a copy for damaged after an I/O error, so the answer is "too many requests", after which they try again."""
+
+    v2, v3 = V2Code.ETOOMANYREQUESTS, V3Status.ETOOMANYREQUESTS
 
 
 class DirectoryFault(StorageFault):

@@ -233,15 +233,16 @@ class LedgerChecker:
         for bookie in sorted(bookies):
             try:
                 await self._force(bookie, report.ledger_id)
-                lacks = await self._lacks(report, bookie)
+                lacks = await self.lacks(report, bookie)
             except PodkeeperError as error:
                 return f"{bookie} does not say that its copies are durable: {error}"
             if lacks is not None:
                 return f"{bookie} has entry {lacks} no more: it restarted before its copies were durable"
         return None
 
-    async def _lacks(self, report: LedgerReport, bookie: str) -> int | None:
-        """Return the first entry that the bookie should have by the report, and says that it has not."""
+    async def lacks(self, report: LedgerReport, bookie: str) -> int | None:
+        """Return the first entry that the bookie should have by the report, and says that it has not. Raises what it
+        answers if it gives no list."""
         held = [each.fragment.entries_of(at) for each in report.fragments for at in each.fragment.positions(bookie)]
         held = [entries for entries in held if len(entries)]
         if not held:

@@ -12,9 +12,12 @@ With its word, and that of bookies which never got them, a ledger could be close
   end. What was seen counts for the last segment that was looked at and for no other: if the writer exchanged a bookie
   meanwhile, nothing is fenced;
 - a bookie is not believed about any other entry if it denies confirmed entries, or returns them damaged; if the look
-  did not see it; or if the ledger's mark says, or may say, that it lost entries: they may have been filled in since;
-- nor is one that the mark names because it was away, and that has nothing of the last segment now, or cannot tell. If
-  it does not answer, and the others alone cannot tell the end, nothing is closed before it answers or has gone;
+  did not see it in some segment; or if the ledger's mark says, or may say, that it lost entries: they may have been
+  filled in since;
+- nor is one that the mark names because it was away, and that has nothing of the last segment now, or has a gap there,
+  or cannot tell. (Its writer sends it the entries in order, so what it got after its loss has a gap in front of it.)
+- if one that the mark names does not answer, and the others alone cannot tell the end, nothing is closed before it
+  answers or has gone;
 - who is not believed is named by the mark first. The recovery may give it entries, and fail; these would look like its
   own the next time. (One that only the look did not see, and that no mark names, is asked again then like any other.)
 
@@ -30,6 +33,7 @@ Source: docs/internals/auto-recovery.md, sections 5 and 6.3.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -59,6 +63,8 @@ MAX_LOOKS: Final = 5
 """Looks at a ledger whose mark grows at each of them."""
 _UNSEEN: Final = frozenset({ReplicaVerdict.LOST, ReplicaVerdict.UNREACHABLE, ReplicaVerdict.UNTOLD})
 """Verdicts on bookies that say nothing of their copies."""
+_SILENT: Final = frozenset({ReplicaVerdict.LOST, ReplicaVerdict.UNREACHABLE})
+"""Verdicts on bookies that said nothing at all. They may have everything."""
 _CANNOT_TELL: Final = (EntryAnswer, StorageFault, LedgerStateUnknown)
 """Answers of bookies that cannot read their last entry, or do not know what they hold."""
 
@@ -83,15 +89,16 @@ async def close_checked(
         ) from report.lac_error
     access = access_to(report.metadata.value, password, DigestType.CRC32C)
     ensemble, named = report.fragments[-1].fragment.ensemble, {each.bookie for each in doubts}
-    # Who was not seen may be back, without its entries.
-    lost, unseen = denying(report) | distrusted(doubts), _with_verdicts(report.fragments[-1:], _UNSEEN)
+    # Who was not seen may be back, without its entries. Those of an earlier segment may be all that would show it.
+    lost, unseen = denying(report) | distrusted(doubts), _with_verdicts(report.fragments, _UNSEEN)
     unproven = (named - lost) & _with_verdicts(report.fragments[-1:], {ReplicaVerdict.EMPTY})
     words = await last_words(client, ledger_id, unproven)
-    have_some = {bookie: _has_some(report, word, access) for bookie, word in words.items()}
+    have_some = {bookie: await _has_some(checker, report, bookie, word, access) for bookie, word in words.items()}
     lost |= {bookie for bookie, has_some in have_some.items() if has_some is False}
     untold = {bookie for bookie, has_some in have_some.items() if has_some is None}
     doubted = lost | untold | unseen
     silent = {bookie for bookie in untold if not isinstance(words[bookie], _CANNOT_TELL)}
+    silent |= named.intersection(ensemble) & _with_verdicts(report.fragments, _SILENT) - lost
     silent -= await unregistered(client, silent)
     trusted = [position for position, bookie in enumerate(ensemble) if bookie not in doubted]
     if silent and not is_covered(report.fragments[-1].fragment.quorums, trusted):
@@ -175,16 +182,25 @@ async def _look(client: Client, checker: LedgerChecker, ledger_id: int) -> tuple
     raise RecoveryFailed(f"ledger {ledger_id} is not closed, because its mark grew at each look: try again")
 
 
-def _has_some(report: LedgerReport, word: EntryAnswer | PodkeeperError, access: LedgerAccess) -> bool | None:
-    """Return whether a bookie with this last entry has any of the last segment, confirmed or not; None if that is
-    unknown."""
+async def _has_some(
+    checker: LedgerChecker, report: LedgerReport, bookie: str, word: EntryAnswer | PodkeeperError, access: LedgerAccess
+) -> bool | None:
+    """Return whether a bookie with this last entry has any of the last segment, confirmed or not, and no gap as far as
+    it tells; None if that is unknown."""
     if isinstance(word, PodkeeperError):
         return False if isinstance(word, NotThere) else None
     try:
         last = LastEntry.of(access.digest, report.ledger_id, word.entry)
     except DigestMismatch:
         return None
-    return last.entry_id >= report.fragments[-1].fragment.first_entry
+    fragment = report.fragments[-1].fragment
+    if last.entry_id < fragment.first_entry:
+        return False
+    held = FragmentReport(replace(fragment, last_entry=last.entry_id), ())
+    try:
+        return await checker.lacks(replace(report, fragments=(held,)), bookie) is None
+    except PodkeeperError:  # it gives no list
+        return True
 
 
 def _with_verdicts(fragments: Iterable[FragmentReport], verdicts: Collection[ReplicaVerdict]) -> frozenset[str]:

@@ -11,7 +11,8 @@ the bookie has every entry up to the last one that any bookie of the segment has
 - A bookie whose last entry is damaged has it, and tells by its list which one that is.
 - Behind an entry that was never acknowledged nothing was. That is known if so many others of its write set deny it that
   too few are left for an acknowledgement. As in a recovery, bookies that lost entries do not count
-  (`findings.distrusted`).
+  (`findings.distrusted`), nor does one that a mark names because it was away, and that has nothing of the last segment
+  now, or has an entry behind this one, which its writer sent to it later.
 - Of an entry that no bookie gives, and that may have been acknowledged, nothing is known. Then the look ends there.
 
 Limit: nothing is fenced here, so a denial holds for the moment. A writer may have got the bookie's acknowledgement of
@@ -82,7 +83,7 @@ async def find_tail(
     ends = await asyncio.gather(*(_last_entry(reads, each, last.ledger_id, access) for each in last.ensemble))
     most = max((end.entry_id for end in ends if end.entry_id is not None), default=lac)
     look = Look.at(reads.context, replace(last, last_entry=most), access)
-    search = _Search(reads, look, max(lac + 1, last.first_entry), doubts)
+    search = _Search(reads, look, max(lac + 1, last.first_entry), doubts, [end.entry_id for end in ends])
     for bookie, end in zip(last.ensemble, ends, strict=True):
         if end.entry_id is None:
             search.unknown = f"{bookie} does not tell its last entry, which others may have lost: {end.error}"
@@ -116,10 +117,13 @@ class _Search:
     """A search from entry `start` on. `end`: the last entry that matters, as far as is known; `unknown`: what is not
     known of it, and of those behind it; `lacking`: the first entry that each position lacks."""
 
-    def __init__(self, reads: ReplicaReads, look: Look, start: int, doubts: Collection[Finding]) -> None:
+    def __init__(
+        self, reads: ReplicaReads, look: Look, start: int, doubts: Collection[Finding], ends: Sequence[int | None]
+    ) -> None:
         self._reads = reads
         self._look = look
         self._start = start
+        self._ends = ends
         self._distrusted = distrusted(doubts)
         self._named = {
             bookie: entries_to_read([each for each in doubts if each.bookie == bookie])
@@ -188,7 +192,14 @@ class _Search:
         elif None in said.values():
             self.lacking.setdefault(position, entry_id)
             return True
-        elif sum(ensemble[at] not in self._distrusted for at in denials) > quorums.write - quorums.ack:
+        elif sum(self._is_believed(at, entry_id) for at in denials) > quorums.write - quorums.ack:
             unknown = None
         self.end, self.unknown = entry_id - 1, unknown
         return False
+
+    def _is_believed(self, position: int, entry_id: int) -> bool:
+        """Return whether it counts that the bookie of a position denies an entry."""
+        bookie, end = self._look.fragment.ensemble[position], self._ends[position]
+        if bookie not in self._named:
+            return True
+        return bookie not in self._distrusted and end is not None and self._look.fragment.first_entry <= end < entry_id

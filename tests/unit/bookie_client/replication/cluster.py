@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 from bookie_client import Client, ClientOptions
+from bookie_client.replication.check import LedgerChecker, LedgerReport
 from bookie_client.replication.copying import CopyAdds
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import NotThere, StorageFault
+from bookie_protocol.metadata_service.findings import Finding, Reason
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import EmbeddedUnderTest
@@ -125,6 +128,20 @@ class ReplicationCluster:
         return set(ledger.entries) if ledger else set()
 
 
+class LookThen(LedgerChecker):
+    """Something happens behind the first look."""
+
+    def __init__(self, client: Client, happens: Callable[[LedgerReport], Awaitable[None]]) -> None:
+        super().__init__(client)
+        self._happens = [happens]
+
+    async def check(self, ledger_id: int, *, findings: Collection[Finding] = ()) -> LedgerReport:
+        report = await super().check(ledger_id, findings=findings)
+        while self._happens:
+            await self._happens.pop()(report)
+        return report
+
+
 class CountingThrottle(ReplicationThrottle):
     """Lets everything pass, and knows the requests that were to be read by, as they were put right."""
 
@@ -167,6 +184,12 @@ async def stored(client: Client, bookie: str, ledger_id: int, entry_id: int) -> 
                 await asyncio.sleep(0.005)
             else:
                 return
+
+
+async def marked(models: ReplicationCluster, ledger_id: int, bookie: str, reason: Reason | None) -> None:
+    """Mark a ledger with such a finding about a bookie, if any."""
+    if reason:
+        await models.service.under_replication.mark(ledger_id, ctime_ms=1, findings=[Finding(bookie, reason)])
 
 
 async def emptied_in_two_segments(models: ReplicationCluster, client: Client) -> tuple[int, str, str]:

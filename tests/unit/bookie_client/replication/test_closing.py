@@ -30,7 +30,9 @@ from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWo
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import (
     PASSWORD,
+    LookThen,
     emptied_in_two_segments,
+    marked,
     noted_pauses,
     payload,
     stored,
@@ -39,20 +41,6 @@ from tests.unit.bookie_client.replication.cluster import (
 
 async def worker(client, ledger_id):
     await close_checked(client, LedgerChecker(client), ledger_id)
-
-
-class LookThen(LedgerChecker):
-    """Something happens behind the first look."""
-
-    def __init__(self, client, happens):
-        super().__init__(client)
-        self._happens = [happens]
-
-    async def check(self, *given, **options):
-        report = await super().check(*given, **options)
-        while self._happens:
-            await self._happens.pop()(report)
-        return report
 
 
 async def drain(client, ledger_id):
@@ -137,12 +125,6 @@ async def half_acknowledged(models, client):
         await stored(client, bookie, ledger.ledger_id, 10)
     del models.model(ensemble[2]).ledgers[ledger.ledger_id].entries[10]
     return ledger.ledger_id, ensemble
-
-
-async def marked(models, ledger_id, bookie, reason):
-    if reason:
-        findings = [Finding(bookie, reason)]
-        await models.service.under_replication.mark(ledger_id, ctime_ms=1, findings=findings)
 
 
 @pytest.fixture

@@ -348,6 +348,40 @@ class TestEntriesThatNoBookieHas:
             doubts = [Finding(ensemble[1], Reason.ABSENT), Finding(ensemble[2], Reason.ABSENT)]
             assert await checker.tail(report, doubts) == Tail()
 
+    async def test_they_keep_no_mark_if_all_bookies_were_away_and_have_what_is_in_front_of_them(
+        self, models, monkeypatch
+    ):
+        noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
+        await models.add(*"abcd")
+        async with models.client() as client:
+            missing = {10: "23", 11: "3", 13: "2", 14: "23", 15: "3"}
+            ledger_id, ensemble = await self.in_flight(models, client, missing)
+            report, checker = await LedgerChecker(client).check(ledger_id), LedgerChecker(client)
+            assert await checker.tail(report, [Finding(each, Reason.ABSENT) for each in ensemble]) == Tail()
+
+    @pytest.mark.parametrize("later", [(), (3,)])
+    async def test_who_was_away_and_lacks_what_its_writer_sent_before_says_nothing_of_them(
+        self, models, monkeypatch, later
+    ):
+        """Three bookies acknowledged each entry. Two lost their disks; one of these may have got the last entry again.
+        The third one is away."""
+        noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
+        await models.add(*"abcd")
+        async with models.client() as client:
+            ledger = await client.create(ensemble=4, write_quorum=3, ack_quorum=3, password=PASSWORD)
+            await ledger.append_many(payload(i) for i in range(4))
+            first, second, third, _ = ledger.metadata.last_ensemble
+            for bookie, left in ((first, ()), (second, later)):
+                entries = models.model(bookie).ledgers[ledger.ledger_id].entries
+                for entry_id in entries.keys() - {*left}:
+                    del entries[entry_id]
+                finding = Finding(bookie, Reason.ABSENT)
+                await models.service.under_replication.mark(ledger.ledger_id, ctime_ms=1, findings=[finding])
+            await models.lose(client, third)
+            assert not await settled(models, client, ledger.ledger_id)
+            with pytest.raises(RecoveryFailed):
+                await close_checked(client, LedgerChecker(client), ledger.ledger_id)
+
     async def test_they_keep_the_mark_if_all_that_had_them_may_have_lost_them(self, models, monkeypatch):
         """What is behind them may be acknowledged, and is not cut off unseen; what is in front of them is filled in."""
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")

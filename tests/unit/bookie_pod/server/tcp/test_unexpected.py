@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from bookie_protocol.errors import StorageFault, V2Code, V3Status
+from bookie_client.connection.request import error_for
+from bookie_protocol.entry import LAST_ENTRY
+from bookie_protocol.errors import ResourcesShort, StorageFault, TooManyRequests, V2Code, V3Status
 from bookie_protocol.wire import v3
 from bookie_protocol.wire.v3 import pb
 from tests.support.frames import (
@@ -15,9 +17,11 @@ from tests.support.frames import (
     v2_add,
     v2_code,
     v2_fence,
+    v2_read,
     v3_fence,
     v3_force,
     v3_list,
+    v3_read,
     v3_read_lac,
     v3_status,
     v3_write_lac,
@@ -65,6 +69,27 @@ async def test_what_a_failed_journal_does_not_take_is_an_io_error(rig: ServerRig
     await rig.settle(lambda: transport.frames)
     assert [v3_status(each) for each in transport.frames] == [V3Status.EIO]
     assert rig.context.specials_in_progress == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "status"), [(v2_read(LEDGER, LAST_ENTRY), v2_code), (v3_read(LEDGER, LAST_ENTRY), v3_status)]
+)
+async def test_a_machine_that_is_short_of_something_asks_for_patience(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, frame: bytes, status: Callable[[bytes], int]
+) -> None:
+    """Whoever gets an I/O error takes the copy for damaged, and has it replaced."""
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(LEDGER, 0)))
+    await answers(rig, transport, 1)
+
+    def short(*_: object) -> None:
+        raise ResourcesShort("too many open files")
+
+    monkeypatch.setattr(rig.storage, "last_entry_id", short)
+    reader, told = rig.connect()
+    reader.data_received(frame)
+    await rig.settle(lambda: told.frames)
+    assert error_for(status(told.frames[0])) is TooManyRequests
 
 
 @pytest.mark.parametrize("frame", [v3_list(LEDGER), v3_read_lac(LEDGER), bookie_info()], ids=["list", "LAC", "info"])
