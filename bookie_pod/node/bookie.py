@@ -215,7 +215,10 @@ class Bookie:
             self._undo.push_async_callback(telemetry.stop)
             self._server.context.tracer, self.registry.has_exemplars = telemetry.tracer, True
         self._server.clients.handlers.questions = metadata_questions(
-            self._server.context.operations.ledgers, newest_older, self._metadata.ledgers
+            self._server.context.operations.ledgers,
+            newest_older,
+            self._metadata.ledgers,
+            lambda: self.upkeep.check_service(),
         )
         await self._make_upkeep(own.cookie.instance_id)
         self._start_disks()

@@ -106,6 +106,11 @@ class LoopGcMetadata:
 
     async def _check(self) -> None:
         session = self._sessions_ended
+        await self.check_service()
+        self._checked_in = session
+
+    async def check_service(self) -> None:
+        """See `check_instance`. On the loop."""
         found = await self._service.cluster.instance_id(timeout=self._timeout)
         if found != self._instance_id:
             raise MetadataDamaged(
@@ -113,7 +118,6 @@ class LoopGcMetadata:
                 f" {self._instance_id or '(none)'}: nothing is collected; check metadataServiceUri"
             )
         await self._check_history()
-        self._checked_in = session
 
     def _check_session(self) -> None:
         if (position := self._service.session.went_back_to) is not None:  # a restored store may know the session

@@ -9,7 +9,7 @@ Threads: event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.admin.client import ClusterClient
@@ -48,8 +48,11 @@ class Upkeep:
         integrity: Integrity,
         elsewhere: CopiesElsewhere,
         witness: MetadataWitness,
+        check_service: Callable[[], Awaitable[None]],
     ) -> None:
         self.witness = witness
+        self.check_service: Final = check_service
+        """Raises `MetadataError` unless the metadata service is that of this bookie's cluster, and was not put back."""
         self._elsewhere = elsewhere
         self.collection = collection
         self.integrity = integrity
@@ -121,7 +124,7 @@ async def make_upkeep(
             writable=writable,
         )
     )
-    return Upkeep(collection, integrity, elsewhere, witness)
+    return Upkeep(collection, integrity, elsewhere, witness, blocking.check_service)
 
 
 def under_pressure(journals: Sequence[Journal], lanes: Sequence[ReadLanes]) -> Callable[[], bool]:

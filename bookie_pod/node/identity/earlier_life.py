@@ -24,7 +24,7 @@ Threads: the files: any one at a time; `metadata_questions` on the event loop.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import google_crc32c
@@ -106,8 +106,11 @@ class EarlierLife:
         return int(_ID.unpack(newest)[0])
 
 
-def metadata_questions(ledgers: Ledgers, newest: int, store: LedgerStore) -> MetadataQuestions:
-    """Return the questions of the server. `newest` as above."""
+def metadata_questions(
+    ledgers: Ledgers, newest: int, store: LedgerStore, check: Callable[[], Awaitable[None]]
+) -> MetadataQuestions:
+    """Return the questions of the server. `newest` as above; `check` raises `MetadataError` unless the word of the
+    service is enough to delete a ledger."""
 
     async def look(ledger_id: int) -> LedgerMetadata | None:
         try:
@@ -115,4 +118,4 @@ def metadata_questions(ledgers: Ledgers, newest: int, store: LedgerStore) -> Met
         except MetadataNotFound:
             return None
 
-    return MetadataQuestions(ledgers, newest, look)
+    return MetadataQuestions(ledgers, newest, look, check)

@@ -118,10 +118,18 @@ class _Question:
     task: asyncio.Task[None] | None = None
 
 
-class MetadataQuestions:
-    """`newest`: the highest id of a ledger that there was when this bookie was new; -1: none."""
+async def _nothing() -> None:
+    """Check nothing."""
 
-    def __init__(self, ledgers: Ledgers, newest: int, look: Look) -> None:
+
+class MetadataQuestions:
+    """`newest`: the highest id of a ledger that there was when this bookie was new; -1: none. `check` raises
+    MetadataError unless the word of the service is enough to delete a ledger."""
+
+    def __init__(
+        self, ledgers: Ledgers, newest: int, look: Look, check: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
+        self._check = check
         self._ledgers = ledgers
         self._newest = newest
         self._look = look
@@ -175,18 +183,21 @@ class MetadataQuestions:
             question.is_stale = question.is_touched = False
             stored = self._ledgers.life_of(ledger_id)
             metadata = await self._look(ledger_id)
+            alive = metadata if _is_alive(metadata, life) else None
+            is_dead = alive is not None and stored not in (NO_LIFE, life) and len(alive.ensembles) == 1
+            if is_dead:
+                await self._check()
             if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
                 continue
-            is_alive = _is_alive(metadata, life)
-            if not (is_alive and question.is_touched and self._has_another(ledger_id, stored, life)):
+            if not (alive is not None and question.is_touched and self._has_another(ledger_id, stored, life)):
                 break
         if metadata is None:
             return _Answer.OVER
         # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
         if life and metadata.creation_token and life_of(metadata.creation_token) != life:
             return _Answer.OVER
-        if is_alive:
-            if stored not in (NO_LIFE, life) and len(metadata.ensembles) == 1:
+        if alive is not None:
+            if is_dead:
                 _log.info("ledger deleted: the id has another ledger now", ledger=ledger_id)
                 self._ledgers.storage.delete_ledger(ledger_id)
             return _Answer.ALIVE

@@ -19,12 +19,13 @@ from bookie_protocol.errors import V2Code, V3Status
 from bookie_protocol.keys import NO_LIFE, life_of, master_key
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
 from tests.support.bookie_process import free_port
-from tests.support.frames import entry, v2_add, v2_code, v3_read, v3_status
+from tests.support.frames import entry, v2_add, v2_code, v3_add, v3_read, v3_status
 from tests.support.live_bookie import started_bookie
 from tests.support.memory_files import MemoryFiles
 from tests.support.memory_metadata import MemoryLedgers
 from tests.support.served_bookie import RawClient
-from tests.support.server_rig import ServerRig
+from tests.support.server_rig import ServerRig, answers
+from tests.support.simulation.process import no_check
 from tests.support.until import until
 
 ENGINES = ["DbLedgerStorage", "SortedLedgerStorage", "InterleavedLedgerStorage"]
@@ -190,7 +191,13 @@ async def test_first_entry_is_taken_for_no_other_life_and_of_an_older_ledger_if_
     metadata = LedgerMetadata(7, 1, 1, 1, {0: ("b1",)}, creation_token=token)
     store.make(replace(metadata, state=state) if state is not LedgerState.CLOSED else metadata.closed(0, 1))
     rig = ServerRig()
-    questions = metadata_questions(rig.ledgers, newest, store)
-    assert await questions._ask(7, life) is (is_this and (newest < 7 or state is LedgerState.OPEN))
-    assert not await questions._ask(8, life)
+    rig.handlers.questions = metadata_questions(rig.ledgers, newest, store, no_check)
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(7, 0), life=life))
+    goes_on = is_this and (newest < 7 or state is LedgerState.OPEN)
+    (added,) = await answers(rig, transport, 1)
+    assert v3_status(added) == (V3Status.EOK if goes_on else V3Status.EFENCED)
+    conn.data_received(v3_add(entry(8, 0), life=life_of(5)))
+    (_, missing) = await answers(rig, transport, 2)
+    assert v3_status(missing) == V3Status.EFENCED
     rig.close()

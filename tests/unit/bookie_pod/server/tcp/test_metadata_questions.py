@@ -13,7 +13,7 @@ from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
 from bookie_pod.storage.index.ledger_data import MAX_KEY_BYTES
 from bookie_pod.storage.journal.format import RecordKind
-from bookie_protocol.errors import MetadataUnavailable, V2Code, V3Status
+from bookie_protocol.errors import MetadataUnavailable, MetadataWentBack, V2Code, V3Status
 from bookie_protocol.keys import NO_LIFE, creation_token_of, life_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.wire.v2 import Flag
@@ -456,6 +456,18 @@ async def test_ledger_that_is_not_surely_dead_stays_and_the_next_writer_replaces
         metadata.closed.add(YOUNGER)
     else:
         metadata.ensembles = {0: ("b2",), 1: ("b1",)}
+    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
+    assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
+
+
+async def test_ledger_stays_on_the_word_of_a_service_that_was_put_back(rig: ServerRig, metadata: Metadata) -> None:
+    await keep_former(rig, metadata)
+
+    async def check() -> None:
+        raise MetadataWentBack("it lacks the mark of this bookie")
+
+    rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, metadata.look, check)
     (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
     assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
     assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
