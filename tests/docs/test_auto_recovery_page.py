@@ -1,4 +1,4 @@
-"""docs/auto-recovery.md: every command parses, every key, metric, phase and path that it names exists."""
+"""docs/auto-recovery.md: every key, metric, phase and path that it names exists."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from bookie_pod.config.model import all_keys
 from bookie_pod.metrics.autorecovery import AuditorInstruments, ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.errors import BookieUnavailable
-from tests.support.command_lines import resolve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "auto-recovery.md").read_text()
 LINES = [line.split("#")[0].strip() for line in PAGE.splitlines() if line.startswith("    ")]
 COMMANDS = [line for line in LINES if line.startswith("bookie ")]
 CALLS = [line for line in LINES if line.startswith("curl ")]
-INLINE = re.findall(r"`(bookie [a-z][^`\n]*)`", PAGE)
 KEY = (
     r"`((?:auditor|lostBookie|repaired|autoRecovery|replication[A-Z]|openLedger|lockRelease|ensemble)[A-Za-z]+)"
     r"(?:=\w+)?`"
@@ -37,13 +35,6 @@ def test_there_is_nothing_else_in_the_examples() -> None:
     assert len(METRICS) > 7
     assert len(PATHS) > 2
     assert sorted(COMMANDS + CALLS) == sorted(LINES)
-
-
-@pytest.mark.parametrize("line", [*COMMANDS, *INLINE])
-def test_commands_exist(line: str) -> None:
-    command, words = resolve(line)
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert {word for word in words if word.startswith("--")} <= options
 
 
 @pytest.mark.parametrize("line", CALLS)

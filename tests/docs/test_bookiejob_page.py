@@ -22,7 +22,6 @@ from pyspark_bookie.jobs.framework.arguments import parse
 from pyspark_bookie.jobs.framework.registry import find_job, job_names
 from tests.docs.examples import blocks
 from tests.support.chart_files import ROOT
-from tests.support.markdown_links import broken_links
 from tests.support.operator_clusters import cluster
 from tests.support.operator_jobs import job
 
@@ -70,10 +69,6 @@ def test_arguments_in_the_page_are_those_of_the_jobs() -> None:
 def test_every_reason_has_its_remedy(reason: str) -> None:
     rows = re.findall(r"^\| (`[^|]+) \|", _TEXT, re.MULTILINE)
     assert reason in {word for row in rows for word in re.findall(r"`(\w+)`", row)}
-
-
-def test_links_lead_somewhere() -> None:
-    assert broken_links(PAGE) == []
 
 
 def test_kinds_are_the_jobs_that_there_are() -> None:

@@ -17,7 +17,6 @@ from bookie_operator.main import main
 from bookie_operator.planner.view import REASONS
 from tests.docs.examples import blocks
 from tests.support.chart_files import ROOT
-from tests.support.markdown_links import broken_links
 
 PAGE = ROOT / "docs" / "operator.md"
 TABLE = ROOT / "docs" / "operator-reasons.md"
@@ -83,11 +82,6 @@ def test_resources_in_the_page_are_valid():
         kinds.append(resource.get("kind"))
     assert kinds.count("BookieCluster") == 1
     assert kinds.count("BookieTask") == 2
-
-
-@pytest.mark.parametrize("page", [PAGE, GITOPS], ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path):
-    assert broken_links(page) == []
 
 
 def test_scripts_in_the_gitops_page_are_those_that_are_tested():

@@ -12,7 +12,6 @@ from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.source.options import SourceOptions, StreamingOptions
 from tests.docs.examples import blocks
 from tests.support.chart_files import ROOT
-from tests.support.markdown_links import broken_links
 from tests.support.option_tables import wrong_defaults
 
 PAGE = ROOT / "docs" / "spark-streaming.md"
@@ -42,7 +41,3 @@ def test_the_tables_tell_the_defaults():
     given = {"metadataServiceUri": URI, "stream": "s"}
     assert wrong_defaults(source, StreamingOptions, given) == []
     assert wrong_defaults(sink, SinkOptions, given) == []
-
-
-def test_links_lead_somewhere():
-    assert not broken_links(PAGE)
