@@ -25,7 +25,7 @@ import structlog
 
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.journal.format import crc32c
-from bookie_protocol.errors import NoWritableDirectory, StorageFault
+from bookie_protocol.errors import NoWritableDirectory
 
 _MARK = struct.Struct(">qq")
 _CHECK = struct.Struct(">4sI")
@@ -140,6 +140,6 @@ class MarkFiles:
                 _log.error("cannot write the mark file", path=path, error=str(error))
                 errors.append(error)
         if len(errors) == len(writable):
-            raise StorageFault(f"cannot write {self._name} in any ledger directory: {errors[0]}") from errors[0]
+            raise storage_fault(f"cannot write {self._name} in any ledger directory", errors[0]) from errors[0]
         self._written = mark
         return True

@@ -268,6 +268,19 @@ def test_what_a_full_disk_takes_not_waits_in_memory_as_far_as_that_reaches(
     assert len(list(storage.entry_ids(2))) == 60
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_start_goes_on_without_a_mark_that_the_machine_does_not_take(
+    bookie: MemoryBookie, storage: DbLedgerStorage, number: int
+) -> None:
+    journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)))
+    bookie.faults.fail("create", "write", "overwrite", path="lastMark", errno=number)
+    assert replay(bookie, storage).unflushed is not None
+    assert marks(bookie) == [LogMark(), LogMark()]
+    bookie.faults.clear()
+    assert replay(bookie, storage).unflushed is None
+    assert list(storage.entry_ids(2)) == [0]
+
+
 def test_no_mark_is_past_what_a_power_failure_may_take_back(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
     """A process that was killed left its last group unsynced, and the machine lives a little longer."""
     path = journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)))
