@@ -18,7 +18,8 @@ Invariants
 - `DiskMonitor.check` is the only writer of the states; listeners hear every state at every check.
 - A directory that is gone, or cannot be read and written (a file system that was mounted again read-only), raises
   `StorageFault`: the bookie stops. With `on_failed_directory` a ledger directory is handed to that function instead,
-  once and for good, as long as another one is left. No state of it is reported any more.
+  once and for good, as long as another one is left. No state of it is reported any more. A look for which the machine
+  lacks memory says nothing of the directory: what was seen before holds.
 - Journal directories are watched, and warned of; what a full or failed one means the journal itself finds out first.
   While a ledger directory has failed, a full one counts as a full ledger directory: the journal is not trimmed then.
 - The engine reports a ledger directory whose writes fail (`give_up`): a check of the directory cannot find that out.
@@ -46,7 +47,7 @@ import structlog
 from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage, Files, storage_fault
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -111,6 +112,8 @@ class DiskMonitor:
         """A directory gets a state and is given up in turn. `report` only notes, so no thread waits for long."""
         self.failed: dict[str, StorageFault] = {}
         """Ledger directories whose disk failed while others go on."""
+        self._seen: dict[str, DiskUsage] = {}
+        """The usage of each directory at the last look for which the machine lacked nothing."""
         self._report = report
         self._on_verdict = on_verdict
         self._on_failure = on_failure
@@ -268,9 +271,13 @@ class DiskMonitor:
                     f"directory {directory} cannot be read and written; mount it writable, check its permissions, and"
                     " restart the bookie"
                 )
-            return self._files.usage(directory)
+            self._seen[directory] = self._files.usage(directory)
         except OSError as error:
-            raise storage_fault(f"directory {directory} cannot be used", error) from error
+            fault = storage_fault(f"directory {directory} cannot be used", error)
+            if not isinstance(fault, ResourcesShort) or directory not in self._seen:
+                raise fault from error
+            _log.warning("a directory could not be looked at, what was seen before holds", reason=str(fault))
+        return self._seen[directory]
 
     def _total(self, usages: dict[str, DiskUsage]) -> float:
         by_device = {usage.device: usage for usage in usages.values()}

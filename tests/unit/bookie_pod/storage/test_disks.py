@@ -29,7 +29,7 @@ from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index_rebuild.swap import remove_tree
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 from tests.support.memory_files import MemoryFiles
 
 TOTAL = 1_000_000
@@ -344,6 +344,19 @@ class TestJournalDisks:
         disks.lose("/j")
         with pytest.raises(StorageFault, match="/j is gone"):
             monitor.check()
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN])
+def test_a_look_for_which_the_machine_lacks_something_is_no_failed_disk(number: int) -> None:
+    """What was seen before holds until the next look. At the first look there is nothing of the kind."""
+    disks = Disks("/a", "/b")
+    disks.check(a=0.95)
+    disks.files.faults.fail("is_dir", path="/a", errno=number)
+    assert disks.check(b=0.85) == (F, A)
+    assert disks.verdicts[-1].writable == 1
+    disks.restart()
+    with pytest.raises(ResourcesShort):
+        disks.monitor.check()
 
 
 FOLDER, OTHER = "/a/current", "/b/current"
