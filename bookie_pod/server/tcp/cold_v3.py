@@ -168,26 +168,39 @@ class _Reply(WireReply):
         self._wire = wire
         self._request = request
 
-    def _send(self, response: pb.Response) -> None:
-        self._wire.send(encode_frame(response))
-
 
 class _TimedReply(_Reply):
     """A reply that is observed when it is sent, by the name of its operation."""
 
     __slots__ = ("_since",)
     kind: ClassVar[str]
+    asked: ClassVar[str] = ""
+    """The field of the request that names the ledger; empty: none does."""
+    told: ClassVar[str]
+    """The field of the answer."""
 
     def __init__(self, wire: Wire, request: pb.Request) -> None:
         super().__init__(wire, request)
         self._since = time.perf_counter()
         wire.request_began()
 
-    def _send(self, response: pb.Response) -> None:
+    def error(self, error: BaseException) -> None:
+        self._answer(status_of(error, self._wire))
+
+    def _answer(self, status: V3Status, **found: object) -> None:
+        """Answer with what was found; what is None is absent."""
+        response = new_response(self._request, status)
+        inner = getattr(response, self.told)
+        inner.status = status_code(status)
+        if self.asked:
+            inner.ledgerId = getattr(self._request, self.asked).ledgerId
+        for name, value in found.items():
+            if value is not None:
+                setattr(inner, name, value)
         elapsed_ms = (time.perf_counter() - self._since) * 1000
         self._wire.context.metrics.read_done(self.kind, elapsed_ms, response.status == pb.EOK)
         self._wire.request_ended()
-        super()._send(response)
+        self._wire.send(encode_frame(response))
 
 
 class _AddReply(_Reply):
@@ -282,105 +295,52 @@ class _WriteLacReply(_TimedReply):
     """WRITE_LAC."""
 
     __slots__ = ()
-    kind = "write_lac"
+    kind, asked, told = "write_lac", "writeLacRequest", "writeLacResponse"
 
     def lac_written(self) -> None:
         self._answer(V3Status.EOK)
-
-    def error(self, error: BaseException) -> None:
-        self._answer(status_of(error, self._wire))
-
-    def _answer(self, status: V3Status) -> None:
-        response = new_response(self._request, status)
-        response.writeLacResponse.status = status_code(status)
-        response.writeLacResponse.ledgerId = self._request.writeLacRequest.ledgerId
-        self._send(response)
 
 
 class _ReadLacReply(_TimedReply):
     """READ_LAC. A status other than EOK may come with a packet or an entry."""
 
     __slots__ = ()
-    kind = "read_lac"
+    kind, asked, told = "read_lac", "readLacRequest", "readLacResponse"
 
     def lac_read(self, status: BaseException | None, packet: bytes | None, last_entry: bytes | None) -> None:
         code = V3Status.EOK if status is None else status_of(status)
-        response = new_response(self._request, code)
-        inner = response.readLacResponse
-        inner.status = status_code(code)
-        inner.ledgerId = self._request.readLacRequest.ledgerId
-        if packet is not None:
-            inner.lacBody = packet
-        if last_entry is not None:
-            inner.lastEntryBody = last_entry
-        self._send(response)
-
-    def error(self, error: BaseException) -> None:
-        self.lac_read(error, None, None)
+        self._answer(code, lacBody=packet, lastEntryBody=last_entry)
 
 
 class _ForceReply(_TimedReply):
     """FORCE_LEDGER."""
 
     __slots__ = ()
-    kind = "force"
+    kind, asked, told = "force", "forceLedgerRequest", "forceLedgerResponse"
 
     def forced(self) -> None:
         self._answer(V3Status.EOK)
-
-    def error(self, error: BaseException) -> None:
-        self._answer(status_of(error))
-
-    def _answer(self, status: V3Status) -> None:
-        response = new_response(self._request, status)
-        response.forceLedgerResponse.status = status_code(status)
-        response.forceLedgerResponse.ledgerId = self._request.forceLedgerRequest.ledgerId
-        self._send(response)
 
 
 class _BookieInfoReply(_TimedReply):
     """GET_BOOKIE_INFO; what was not asked for is absent."""
 
     __slots__ = ()
-    kind = "bookie_info"
+    kind, told = "bookie_info", "getBookieInfoResponse"
 
     def bookie_info(self, total: int | None, free: int | None) -> None:
-        self._answer(V3Status.EOK, total, free)
-
-    def error(self, error: BaseException) -> None:
-        self._answer(status_of(error), None, None)
-
-    def _answer(self, status: V3Status, total: int | None, free: int | None) -> None:
-        response = new_response(self._request, status)
-        inner = response.getBookieInfoResponse
-        inner.status = status_code(status)
-        if total is not None:
-            inner.totalDiskCapacity = total
-        if free is not None:
-            inner.freeDiskSpace = free
-        self._send(response)
+        self._answer(V3Status.EOK, totalDiskCapacity=total, freeDiskSpace=free)
 
 
 class _EntryListReply(_TimedReply):
     """GET_LIST_OF_ENTRIES_OF_LEDGER."""
 
     __slots__ = ()
-    kind = "entry_list"
+    kind, asked = "entry_list", "getListOfEntriesOfLedgerRequest"
+    told = "getListOfEntriesOfLedgerResponse"
 
     def entry_list(self, availability: bytes) -> None:
-        self._answer(V3Status.EOK, availability)
-
-    def error(self, error: BaseException) -> None:
-        self._answer(status_of(error), None)
-
-    def _answer(self, status: V3Status, availability: bytes | None) -> None:
-        response = new_response(self._request, status)
-        inner = response.getListOfEntriesOfLedgerResponse
-        inner.status = status_code(status)
-        inner.ledgerId = self._request.getListOfEntriesOfLedgerRequest.ledgerId
-        if availability is not None:
-            inner.availabilityOfEntriesOfLedger = availability
-        self._send(response)
+        self._answer(V3Status.EOK, availabilityOfEntriesOfLedger=availability)
 
 
 def _kind(request: pb.Request) -> str:
