@@ -54,7 +54,7 @@ class ClusterLedgers:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._ledgers = client.metadata.ledgers
-        self._weighed = Weighed()
+        self._weighed = {may_change: Weighed() for may_change in (False, True)}
         self._listings = 0
 
     @asynccontextmanager
@@ -104,9 +104,9 @@ class ClusterLedgers:
                 yield ledger_id, stored.value
         window.seen(heaviest)
 
-    async def made(self, metadata: LedgerMetadata, make: Callable[[LedgerMetadata], T]) -> T:
+    async def made(self, metadata: LedgerMetadata, make: Callable[[LedgerMetadata], T], caller: Caller) -> T:
         """Return `make(metadata)`, which the event loop does not wait for if the ledger is heavy."""
-        return await self._weighed.make(metadata, make)
+        return await self._weighed[caller.may_change].make(metadata, make)
 
     async def delete(self, ledger_id: int) -> None:
         await self._ledgers.delete(ledger_id)
@@ -168,9 +168,9 @@ async def _metadata(context: OfCluster, call: Call) -> Reply:
     ledger_id = asked.ledger_id
     ledgers = context.admin.ledgers
     found = await ledgers.metadata(ledger_id)
-    return Json(
-        {str(ledger_id): await ledgers.made(found, lambda each: ledger_view(_for(call.caller, each), asked.most))}
-    )
+    caller = call.caller
+    shown = await ledgers.made(found, lambda each: ledger_view(_for(caller, each), asked.most), caller)
+    return Json({str(ledger_id): shown})
 
 
 def _for(caller: Caller, metadata: LedgerMetadata) -> LedgerMetadata:
@@ -203,7 +203,7 @@ async def _listed(
 
     async with ledgers.listing(caller):
         async for ledger_id, found in ledgers.metadata_of(_page(ledgers.ids(), page)):
-            shown = found if isinstance(found, str) else await ledgers.made(found, make)
+            shown = found if isinstance(found, str) else await ledgers.made(found, make, caller)
             yield str(ledger_id), shown
 
 

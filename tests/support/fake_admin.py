@@ -290,7 +290,7 @@ class FakeLedger:
             except MetadataDamaged as error:
                 yield ledger_id, f"(damaged) {error}"
 
-    async def made(self, metadata: LedgerMetadata, make: Callable[[LedgerMetadata], T]) -> T:
+    async def made(self, metadata: LedgerMetadata, make: Callable[[LedgerMetadata], T], caller: Caller) -> T:
         return make(metadata)
 
     async def delete(self, ledger_id: int) -> None:

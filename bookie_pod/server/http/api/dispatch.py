@@ -110,7 +110,8 @@ class Dispatcher:
         self._guarded = guarded
         self._calls: dict[str, int] = {}
         """Places that are taken, by their kind."""
-        self._renderer = Renderer()
+        self._renderers = {may_change: Renderer() for may_change in (False, True)}
+        """The texts for callers who may change something do not wait for large ones for viewers."""
         self._faults = FewLines(_log)
 
     def add_to(self, app: web.Application, resources: Iterable[Resource]) -> None:
@@ -217,13 +218,14 @@ class Dispatcher:
     async def _serve(
         self, resource: Resource, operation: Operation, request: web.Request, caller: Caller
     ) -> web.StreamResponse:
+        renderer = self._renderers[caller.may_change]
         try:
             async with asyncio.timeout(operation.timeout_s):
                 reply = await self._reply(resource, operation, request, caller)
                 if not isinstance(reply, JsonMembers):
-                    return await self._whole(resource, reply)
+                    return await self._whole(resource, reply, renderer)
                 first = await _first(reply)
-            return await self._stream(request, first, reply)
+            return await self._stream(request, first, reply, renderer)
         except TimeoutError:
             return _failure(resource, 504, f"no result within {operation.timeout_s:g} s")
         except PodkeeperError as error:
@@ -249,17 +251,15 @@ class Dispatcher:
         call = Call(request.method, query, body, caller, request.get(_TOKEN), accept)
         return await operation.handler(self._context, call)
 
-    async def _whole(self, resource: Resource, reply: Text | Json) -> web.Response:
+    async def _whole(self, resource: Resource, reply: Text | Json, renderer: Renderer) -> web.Response:
         if isinstance(reply, Json):
-            return web.Response(
-                text=await self._renderer.text(reply.value, spaced=reply.spaced), content_type=JSON_TYPE
-            )
+            return web.Response(text=await renderer.text(reply.value, spaced=reply.spaced), content_type=JSON_TYPE)
         if resource.group in _WITH_ROLE and reply.status >= 400:
             return _failure(resource, reply.status, reply.body)
         return _text(reply)
 
     async def _stream(
-        self, request: web.Request, first: tuple[str, Any] | None, reply: JsonMembers
+        self, request: web.Request, first: tuple[str, Any] | None, reply: JsonMembers, renderer: Renderer
     ) -> web.StreamResponse:
         """Send an object member by member. A fault in the middle ends the connection: the text is no JSON then."""
         if first is None:
@@ -270,7 +270,7 @@ class Dispatcher:
             async with (
                 asyncio.timeout(STREAM_S),
                 aclosing(reply.members),
-                aclosing(self._pieces(first, reply)) as pieces,
+                aclosing(_pieces(first, reply, renderer)) as pieces,
             ):
                 async for piece in pieces:
                     await response.write(piece)
@@ -282,22 +282,6 @@ class Dispatcher:
             if request.transport is not None:
                 request.transport.abort()
         return response
-
-    async def _pieces(self, first: tuple[str, Any], reply: JsonMembers) -> AsyncGenerator[bytes, None]:
-        pending = ["{\n" + await self._member(*first)]
-        nbytes, slices = 0, Slices()
-        async for name, value in reply.members:
-            text = ",\n" + await self._member(name, value)
-            pending.append(text)
-            await slices.took(1)
-            nbytes += len(text)
-            if nbytes >= _PIECE_BYTES:
-                yield "".join(pending).encode()
-                pending, nbytes = [], 0
-        yield ("".join(pending) + "\n}").encode()
-
-    async def _member(self, name: str, value: Any) -> str:
-        return f"{INDENT}{quoted(name)} : {await self._renderer.text(value, indent=INDENT)}"
 
 
 @web.middleware
@@ -369,3 +353,21 @@ async def _first(reply: JsonMembers) -> tuple[str, Any] | None:
     except BaseException:
         await reply.members.aclose()
         raise
+
+
+async def _pieces(first: tuple[str, Any], reply: JsonMembers, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+    pending = ["{\n" + await _member(renderer, *first)]
+    nbytes, slices = 0, Slices()
+    async for name, value in reply.members:
+        text = ",\n" + await _member(renderer, name, value)
+        pending.append(text)
+        await slices.took(1)
+        nbytes += len(text)
+        if nbytes >= _PIECE_BYTES:
+            yield "".join(pending).encode()
+            pending, nbytes = [], 0
+    yield ("".join(pending) + "\n}").encode()
+
+
+async def _member(renderer: Renderer, name: str, value: Any) -> str:
+    return f"{INDENT}{quoted(name)} : {await renderer.text(value, indent=INDENT)}"

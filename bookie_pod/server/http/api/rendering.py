@@ -30,7 +30,7 @@ _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n"
 
 
 class Renderer:
-    """The texts of the answers of one server."""
+    """The texts of the answers to one kind of callers of a server."""
 
     def __init__(self) -> None:
         self._aside = Aside()

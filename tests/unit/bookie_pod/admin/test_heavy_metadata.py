@@ -103,7 +103,7 @@ async def test_heavy_ledgers_are_read_one_at_a_time(metadata: MemoryMetadata, re
 async def test_what_is_made_of_a_heavy_ledger_is_made_on_a_thread(metadata: MemoryMetadata) -> None:
     ledgers = ClusterLedgers(SimpleNamespace(metadata=metadata))  # type: ignore[arg-type]
     for fragments, is_here in ((1, True), (HEAVY, False)):
-        thread = await ledgers.made(with_fragments(5, fragments), lambda _: threading.get_ident())
+        thread = await ledgers.made(with_fragments(5, fragments), lambda _: threading.get_ident(), NOBODY)
         assert (thread == threading.get_ident()) is is_here
 
 

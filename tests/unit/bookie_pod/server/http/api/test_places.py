@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.roles import Caller
-from bookie_pod.server.http.api import dispatch
+from bookie_pod.server.http.api import dispatch, rendering
 from bookie_pod.server.http.start import start_http
+from bookie_protocol.admin_api.bodies import plain
 from bookie_protocol.admin_api.cluster import KNOWN, KnownBookie
 from bookie_protocol.admin_api.decommission import LONG_PROOF
 from tests.support.fake_admin import FakeAdmin
@@ -72,6 +74,29 @@ async def test_a_body_that_does_not_come_ends_its_request(server: Server, monkey
     monkeypatch.setattr(dispatch, "BODY_S", 0.05)
     async with server.slow_body(VIEWER) as reader:
         assert (await reader.readline()).split()[1] == b"408"
+
+
+async def test_large_answers_to_viewers_keep_nobody_waiting_who_may_change_something(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+
+    def slowly(value: object) -> object:
+        if isinstance(value, list):
+            loop.call_soon_threadsafe(begun.set)
+            go.wait()
+        return plain(value)
+
+    monkeypatch.setattr(rendering, "SMALL", 0)
+    monkeypatch.setattr(rendering, "plain", slowly)
+    viewer = asyncio.create_task(server((KNOWN.path, "GET", None), VIEWER))
+    await begun.wait()
+    try:
+        async with asyncio.timeout(10):
+            assert (await server(LOOK, OPERATOR)).status == 200
+    finally:
+        go.set()
+    assert (await viewer).status == 200
 
 
 async def test_places_are_kept_for_those_who_may_change_something(
