@@ -139,7 +139,7 @@ def test_limbo_that_ended_with_the_refill_would_cut_it_off(
     async def work(cluster: Cluster) -> None:
         async def forgetful() -> None:
             await cluster.lose_and_refill()
-            cluster.second.process._ledgers.leave_limbo(cluster.ledger_id)
+            cluster.second.process.clients.context.operations.ledgers.leave_limbo(cluster.ledger_id)
 
         await cluster.late_entry(forgetful)
         assert (await close(cluster.healer, cluster.ledger_id)).last_entry_id == LATE - 1
