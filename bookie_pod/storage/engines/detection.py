@@ -146,10 +146,10 @@ def _missing(stores: StoreFactory, index_directory: str) -> list[str]:
     return [kind.value for kind in StoreKind if not stores.exists(f"{index_directory}/{kind.value}")]
 
 
-def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> None:
-    """Refuse an empty index over entry logs with entries; stamp it if it is new."""
+def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> bool:
+    """Refuse an empty index over entry logs with entries; stamp it if it is new, and return whether it was."""
     if store.was_written():
-        return
+        return False
     try:
         log = find_log_with_entries(files, ledger_directory)
     except OSError as error:
@@ -162,6 +162,7 @@ def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> 
     batch = store.batch()
     batch.delete(_STAMP_KEY)
     batch.commit()
+    return True
 
 
 def _find_index_file(files: Files, directory: str) -> str | None:

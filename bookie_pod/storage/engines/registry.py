@@ -12,6 +12,7 @@ Source: docs/internals/on-disk-formats.md, sections 1, 8.1 and 14; docs/internal
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -43,7 +44,7 @@ from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
-from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.errors import InvalidConfiguration, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -174,6 +175,7 @@ def _open_directory(
 ) -> SingleDirectoryStorage:
     db, count = config.db_storage, len(parts.ledger_folders)
     opened: list[OrderedStore | EntryLogger] = []
+    is_new = True
     try:
         parts.files.makedirs(index_directory)
         parts.files.makedirs(ledger_directory)
@@ -181,7 +183,7 @@ def _open_directory(
         for kind in StoreKind:
             databases[kind] = store = stores.open(f"{index_directory}/{kind.value}", kind)
             opened.append(store)
-            check_not_lost(parts.files, store, ledger_directory)
+            is_new &= check_not_lost(parts.files, store, ledger_directory)
         seal = IndexSeal(parts.files, ledger_directory)
         if not seal.check(databases):
             _log.info("the index is not sealed yet: what it may have lost before is not known", index=index_directory)
@@ -189,7 +191,7 @@ def _open_directory(
         logs = parts.logger(parts.files, parts.ledger_dirs(ledger_directory), config)
         opened.append(logs)
         _log.info("ledger directory opened", directory=ledger_directory, index=index_directory, ledgers=len(ledgers))
-        return SingleDirectoryStorage(
+        directory = SingleDirectoryStorage(
             logs,
             LocationIndex(databases[StoreKind.LOCATIONS], db.max_operations_per_write_batch),
             ledgers,
@@ -201,6 +203,11 @@ def _open_directory(
             read_ahead_bytes=db.read_ahead_batch_bytes,
             metrics=parts.metrics(ledger_directory, index_directory),
         )
+        if is_new:
+            with suppress(StorageFault):  # then the first checkpoint seals it
+                directory.prove_index(0)
+                directory.seal()
+        return directory
     except BaseException:
         for part in opened:
             part.close()

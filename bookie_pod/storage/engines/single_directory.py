@@ -93,8 +93,7 @@ class SingleDirectoryStorage(ListenedStorage):
             FirstLogs(logs.first_log_of_new_ledgers, lambda: logs.newest_log_id, logs.later_processes_begin_at)
         )
         self._seal = seal
-        self.is_index_complete = seal.is_complete
-        """The index had surely lost nothing when it was opened."""
+        ledgers.on_limbo = lambda ledger_id: seal.withdraw()
         self.read_cache = ReadCache(read_cache_bytes)
         self.flush_wanted = False
         """A flush was asked for and has not swapped yet. Event loop."""
@@ -125,6 +124,20 @@ class SingleDirectoryStorage(ListenedStorage):
         self._halves: tuple[WriteCacheHalf, WriteCacheHalf | None] = (self._active, None)
         self._frozen: FrozenWork | None = None
         self._flush_lock = threading.Lock()
+
+    @property
+    def is_index_complete(self) -> bool:
+        """Return whether the index surely names every entry that was durable here. Any thread."""
+        return self._seal.is_complete
+
+    @property
+    def index_withdrawals(self) -> int:
+        """See `IndexSeal.withdrawals`."""
+        return self._seal.withdrawals
+
+    def may_lack_rows(self) -> None:
+        """Take the index for incomplete: an entry was found that has no row. Any thread."""
+        self._seal.withdraw()
 
     # --- event loop -----------------------------------------------------------------------------------------
 
@@ -402,18 +415,28 @@ class SingleDirectoryStorage(ListenedStorage):
             if self._frozen is not None:
                 self._write(self._frozen)
 
+    def prove_index(self, withdrawals: int) -> None:
+        """The index surely names every entry that was durable here: see `IndexSeal.prove`. Durable with the next
+        seal."""
+        self._seal.prove(withdrawals)
+
     def flush_and_seal(self) -> None:
         """Flush, and renew the seal, so that a later loss of the indexes' present rows is noticed. Called before a mark
         moves.
         """
         self.flush()
         self.logs.secure_next_process()
+        self.seal()
+
+    def seal(self) -> None:
+        """Renew the seal, see `flush_and_seal`."""
         with self._flush_lock:
             self._seal.renew({StoreKind.LOCATIONS: self.locations, StoreKind.LEDGERS: self.ledgers})
 
     def _write(self, frozen: FrozenWork) -> None:
         begin = time.perf_counter()
         try:
+            self._seal.tell_withdrawn()
             frozen.write(self.logs, self.locations, self.ledgers, self._metrics)
         except BaseException as error:
             self._metrics.flush_failed()

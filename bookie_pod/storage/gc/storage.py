@@ -125,6 +125,17 @@ class CollectedStorage(ABC):
         self.logs.make_durable(split_location(location)[0])
         return self.move([EntryMove(ledger_id, entry_id, row, location)]) == 1
 
+    @abstractmethod
+    def may_lack_rows(self, ledger_id: int) -> None:
+        """Take the rows of the ledger for incomplete: an entry of it was found that has none."""
+
+    def deny_nothing(self, ledger_id: int) -> None:
+        """Put the ledger in limbo: an entry of it was found that has no row, and gets none now. Durable with the next
+        `flush`."""
+        record = self.record(ledger_id)
+        if record is not None and not record.limbo:
+            self._owner.put_in_limbo([ledger_id])
+
     def was_durable(self, ledger_id: int, entry_id: int) -> bool:
         """Return whether something proves that the entry was durable here. Asked where the index may run ahead."""
         return False
@@ -183,6 +194,9 @@ class CollectedDirectory(CollectedStorage):
     def move(self, moves: Sequence[EntryMove]) -> int:
         return self._directory.locations.move(moves)
 
+    def may_lack_rows(self, ledger_id: int) -> None:
+        self._directory.may_lack_rows()
+
     def settle(self) -> None:
         self._directory.locations.settle()
 
@@ -227,6 +241,9 @@ class CollectedEngine(CollectedStorage):
         moved = sum(self._storage.cache.move(*each) for each in moves)
         self._storage.flush()
         return moved
+
+    def may_lack_rows(self, ledger_id: int) -> None:
+        self._storage.cache.may_lack_rows(ledger_id)
 
     def was_durable(self, ledger_id: int, entry_id: int) -> bool:
         return self._storage.cache.was_durable(ledger_id, entry_id)

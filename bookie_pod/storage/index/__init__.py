@@ -15,5 +15,7 @@ start is refused, and rebuilding is the remedy. The reference opens it and denie
 Interleaved) it writes down the lengths, and which slots hold locations, in `index-files-seal` (`ledger_cache.seal`): a
 ledger whose file is shorter at the next start, or not there, is in limbo until it is healed, and an entry whose slot
 was emptied (zeroed, say) is not denied until it is put again: the reader gets an error for damage, and compaction and
-the scrubber restore the rows.
+the scrubber restore the rows. Both files also tell of what it is proved that no row is missing, and for as long as it
+is (`is_complete`): only a rebuild asks for that, which takes what a complete index does not name for the remains of a
+power cut. That a seal is there proves nothing of the kind: an index that lacks rows is sealed as any other.
 """

@@ -294,6 +294,8 @@ class LedgerRecords:
         self._shared = Shared[tuple[LedgerRecord, int | None]]()
         self._first_logs: FirstLogs | None = None
         self._dirty: set[int] = set()
+        self.on_limbo: Callable[[int], None] = lambda ledger_id: None
+        """Called when a ledger gets into limbo: its rows may lack entries."""
         self._lives: WeakValueDictionary[int, Life] = WeakValueDictionary()
         self._lives_lock = threading.Lock()
 
@@ -349,6 +351,8 @@ class LedgerRecords:
             record = replace(record, first_log=first_log)
         self._ledgers[ledger_id] = self._share(record)
         self._dirty.add(ledger_id)
+        if record.limbo and (known is None or not known.limbo):
+            self.on_limbo(ledger_id)
 
     def _new_first_log(self, ledger_id: int, record: LedgerRecord) -> int:
         if self._first_logs is None or record.first_log is not None:

@@ -1,8 +1,11 @@
 """The seal that shows whether the databases of a ledger directory are complete: `index-seal` in that directory.
 
-    8 bytes    "PKSEAL01"
+    8 bytes    "PKSEAL02"
     16 bytes   for each database: first 8 bytes of the SHA-256 of its identity, and the number of its last seal, i64
+    8 bytes    1: `locations` is complete, see below; 0: that is not known. i64
     4 bytes    CRC32C of all that is before it
+
+An older release wrote "PKSEAL01" and nothing of completeness, which is not known then. It takes this file for damaged.
 
 A crash leaves a torn end of RocksDB's write-ahead log, so RocksDB drops an end that it cannot read without a word. If
 the log was damaged, or cut, rows that had been synced go with it: entries would be denied, and fences forgotten, while
@@ -13,12 +16,16 @@ so itself (`OrderedStore.has_all_tables`).
 
 Invariants
 - The row is durable before the file; so a crash leaves a row that is as new as the file, or newer.
+- `locations` is complete if it surely names every entry that was durable here, but for those in journals behind the
+  mark: it was never without its seal since the directory was new, or a rebuild has read all logs without a fault. It
+  is not known any more once a ledger gets into limbo, or an entry without a row was found, whatever comes later. That
+  is durable before a record of a ledger is written.
 - A database of another identity is another one (rebuilt, by our tools or those of Apache BookKeeper), and is accepted;
   so is one without a file, of an older release, and a file that is damaged, which is logged.
 - The row has the key of a negative ledger id: Apache BookKeeper skips such rows of `ledgers`, and asks `locations` only
   for entries of ledgers that it knows. It does not change them, nor the file, when it uses the directory for a while.
 
-Threads: `check` at the start; `renew` by one thread at a time.
+Threads: `check` at the start; `withdraw` and `prove` any; everything else one at a time.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import struct
+import threading
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -41,9 +49,11 @@ _log = structlog.get_logger(__name__)
 NAME: Final = "index-seal"
 SEAL_KEY: Final = struct.pack(">qq", -0xEEFE, 0)
 _NUMBER: Final = struct.Struct(">q")
-_MAGIC: Final = b"PKSEAL01"
+_MAGIC: Final = b"PKSEAL02"
+_OLDER_MAGIC: Final = b"PKSEAL01"
 _ROW: Final = struct.Struct(">8sq")
 _ROWS_END: Final = len(_MAGIC) + _ROW.size * len(StoreKind)
+_COMPLETE: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -77,8 +87,13 @@ class IndexSeal:
         self._files = files
         self._path = f"{folder}/{NAME}"
         self._number = 0
+        self._told = False
+        """The file says that `locations` is complete."""
         self.is_complete = False
-        """The databases had surely lost nothing when they were checked: they were sealed, or were never written to."""
+        """`locations` is complete, as far as that is known."""
+        self.withdrawals = 0
+        """Grows whenever it turns out that `locations` may lack rows."""
+        self._proving = threading.Lock()
 
     def check(self, stores: Mapping[StoreKind, OrderedStore]) -> bool:
         """Return whether all of them are sealed.
@@ -101,14 +116,14 @@ class IndexSeal:
                     f" `bookie disk rebuild-{kind.value}`, or empty the bookie's directories"
                     " and let it fetch its entries from others"
                 )
-        self.is_complete = sealed or not any(store.was_written() for store in stores.values())
+        self.is_complete = sealed and self._told
         return sealed
 
-    def has_end(self, kind: StoreKind, store: OrderedStore) -> bool:
-        """Return whether this database has surely lost nothing; it need not be readable. One that was never written to
-        may have been made in the place of one that was lost."""
+    def proves_complete(self, store: OrderedStore) -> bool:
+        """Return whether this is the `locations` database, and complete; it need not be readable. One that was never
+        written to may have been made in the place of one that was lost."""
         try:
-            return self.check({kind: store})
+            return self.check({StoreKind.LOCATIONS: store}) and self._told
         except ResourcesShort:
             raise  # a lack of resources proves nothing
         except StorageFault:
@@ -116,7 +131,7 @@ class IndexSeal:
 
     def renew(self, indexes: Mapping[StoreKind, Sealed]) -> None:
         """Seal the present contents as complete. Raises `NoWritableDirectory` on a full disk, and `StorageFault`."""
-        if not any(index.unsealed for index in indexes.values()):
+        if not any(index.unsealed for index in indexes.values()) and self._told == self.is_complete:
             return
         self._number += 1  # also if it fails: a number means one state of the databases
         try:
@@ -126,12 +141,32 @@ class IndexSeal:
                 index.unsealed = True
             raise
 
+    def withdraw(self) -> None:
+        """`locations` may lack rows. Durable with the next `tell_withdrawn` or `renew`. Any thread."""
+        with self._proving:
+            self.withdrawals += 1
+            self.is_complete = False
+
+    def prove(self, withdrawals: int) -> None:
+        """`locations` was found to be complete by a look that began when `withdrawals` was this."""
+        with self._proving:
+            self.is_complete |= self.withdrawals == withdrawals
+
+    def tell_withdrawn(self) -> None:
+        """Records of ledgers are about to be written: from now on the file does not say that `locations` is complete if
+        it is not. Raises as `renew` does."""
+        if self._told and not self.is_complete:
+            rows = self._read()
+            if rows:
+                self._write_rows(rows)
+
     def seal_new(self, kind: StoreKind, store: OrderedStore) -> Callable[[], None]:
         """Seal a complete database that is to take the place of the one of this kind, where the other one has a seal.
 
         Return the function that notes it in the file, to be called once the database is in its place. Both raise as
         `renew` does."""
         rows = self._read()
+        self.is_complete = self._told
         if not rows:
             return lambda: None
         self._number = max(self._number, *(number for _, number in rows.values())) + 1
@@ -143,26 +178,32 @@ class IndexSeal:
         self._write_rows({kind: (_identity(stores[kind]), self._number) for kind in StoreKind})
 
     def _write_rows(self, rows: Mapping[StoreKind, tuple[bytes, int]]) -> None:
-        data = _MAGIC + b"".join(_ROW.pack(*rows[kind]) for kind in StoreKind)
+        complete = self.is_complete
+        data = _MAGIC + b"".join(_ROW.pack(*rows[kind]) for kind in StoreKind) + _COMPLETE.pack(complete)
         try:
             self._files.write_bytes_atomic(self._path, data + _CRC.pack(google_crc32c.value(data)))
         except OSError as error:
             if error.errno in _FULL:
                 raise NoWritableDirectory(f"cannot write {self._path}: {error.strerror}") from error
             raise storage_fault(f"cannot write {self._path}", error) from error
+        self._told = complete
 
     def _read(self) -> dict[StoreKind, tuple[bytes, int]]:
         try:
             data = self._files.read_bytes(self._path)
         except FileNotFoundError:
+            self._told = False
             return {}
         except OSError as error:
             raise storage_fault(f"cannot read {self._path}", error) from error
-        rows, crc = data[:_ROWS_END], data[_ROWS_END:]
-        if not rows.startswith(_MAGIC) or crc != _CRC.pack(google_crc32c.value(rows)):
+        end = _ROWS_END if data.startswith(_OLDER_MAGIC) else _ROWS_END + _COMPLETE.size
+        content, crc = data[:end], data[end:]
+        if not content.startswith((_MAGIC, _OLDER_MAGIC)) or crc != _CRC.pack(google_crc32c.value(content)):
             _log.warning("the seal of the index is damaged: it is unknown whether its end is there", path=self._path)
+            self._told = False
             return {}
-        return dict(zip(StoreKind, _ROW.iter_unpack(rows[len(_MAGIC) :]), strict=True))
+        self._told = content[_ROWS_END:] == _COMPLETE.pack(1)
+        return dict(zip(StoreKind, _ROW.iter_unpack(content[len(_MAGIC) : _ROWS_END]), strict=True))
 
 
 def _lost(store: OrderedStore, found: int, number: int) -> str:

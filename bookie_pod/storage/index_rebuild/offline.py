@@ -176,7 +176,7 @@ class OfflineLocations(OfflineRebuild):
             store = self._old(StoreKind.LOCATIONS)
             lost_end = store is not None and self._lost_end(files, logs.folders[0], store)
             self._seal = IndexSeal(files, logs.folders[0])
-            self._was_complete = store is not None and self._seal.has_end(StoreKind.LOCATIONS, store)
+            self._was_complete = store is not None and self._seal.proves_complete(store)
             self._had_old = store is not None
             self._target = self._new()
             index = LocationIndex(self._target)

@@ -404,7 +404,10 @@ class DirectoryRebuild:
             if request.ledgers:
                 self._rebuild_ledgers(deleted, pace, pay_question)
             if request.locations:
+                withdrawals = self._directory.index_withdrawals
                 self._rebuild_locations(deleted, pace, accept_damage=request.accept_damage)
+                if not self.state.damages and not self.state.unreadable:
+                    self._directory.prove_index(withdrawals)  # every log was read to its end
             self._seal()
         finally:
             self._hold.release()

@@ -66,7 +66,7 @@ class LedgerCache:
         self.max_entry_id = max_entry_id(files, dirs.all(), self._page_bytes)
         """The highest entry id that has a slot on these disks."""
         self._seal = IndexFilesSeal(files, dirs.all(), self._page_bytes)
-        self.records = IndexRecords(files, self._directories, self._seal.check)
+        self.records = IndexRecords(files, self._directories, self._seal.check, self._seal.withdraw)
         self._directories.unsettled = set(self._seal.unsealed)
         self.handles = IndexHandles(
             files, self._directories, index.open_file_limit, index.file_info_max_idle_seconds, self._metrics
@@ -319,9 +319,16 @@ class LedgerCache:
 
     def end_replay(self) -> None:
         """Note that the replay of the journals is over."""
-        for ledger_id in self.records.end_replay(self._seal.never_durable):
+        unsealed = self._seal.never_durable
+        for ledger_id in self.records.end_replay(unsealed):
             _log.info("an index file that a crash left without a header goes", ledger_id=ledger_id)
             self.delete(ledger_id)
+        # Those that name no log may be of another program, which knows no seal.
+        self._seal.prove(ledger_id for ledger_id in unsealed if self.records.first_log(ledger_id))
+
+    def may_lack_rows(self, ledger_id: int) -> None:
+        """Take the ledger for incomplete: an entry of it was found that has no row. Any thread."""
+        self._seal.withdraw(ledger_id)
 
     def delete(self, ledger_id: int) -> int:
         """Forget a ledger; see `LedgerRecords`. Memory only; event loop."""

@@ -100,6 +100,7 @@ class IndexFlusher:
             try:
                 if any(taken.values()):
                     self._sync_logs()
+                self._seal.tell_withdrawn(self._directories.in_use())
                 for ledger_id, pages in taken.items():
                     if pages or ledger_id in headers:
                         self._flush_ledger(ledger_id, pages, ledger_id in headers)
@@ -187,7 +188,7 @@ class IndexFlusher:
                 self._directories.disown(ledger_id, directory)
             else:
                 self._directories.created(ledger_id, directory)
-                self._seal.note(ledger_id, _end(pages), held)
+                self._seal.note(ledger_id, _end(pages), held, is_new=True)
 
     def _write(self, file: File, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
         record = self._records.get(ledger_id)

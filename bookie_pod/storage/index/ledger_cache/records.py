@@ -47,12 +47,14 @@ class IndexRecords(LedgerRecords):
         files: Files,
         directories: IndexDirectories,
         incomplete: Callable[[Mapping[int, int], Collection[int]], Collection[int]] = lambda lengths, headless: (),
+        on_limbo: Callable[[int], None] = lambda ledger_id: None,
     ) -> None:
         """Read all headers. `StorageFault` if one cannot be read, or is of a newer release.
 
         `incomplete` tells from the lengths of all files, and from which have no header, which ledgers have lost
-        something."""
+        something. `on_limbo` is called for each ledger that is in limbo, now or later."""
         super().__init__()
+        self.on_limbo = on_limbo
         self.version_0: set[int] = set()
         """Ledgers whose files have the old version, which they keep."""
         self._headless: set[int] = set()
@@ -91,6 +93,8 @@ class IndexRecords(LedgerRecords):
             _log.error("damaged header of an index file: its ledger is in limbo", path=path, error=str(error))
             record = LedgerRecord(b"", fenced=True, limbo=True, first_log=0)  # the fence is unknown too
         self._loaded(ledger_id, record)
+        if record.limbo:
+            self.on_limbo(ledger_id)
 
     def put(self, ledger_id: int, record: LedgerRecord) -> None:
         """See `LedgerRecords`."""

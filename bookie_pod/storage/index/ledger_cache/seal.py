@@ -17,6 +17,12 @@
     m bytes    a bit for each slot of the page, the lowest of the first byte first, without the zeros at the end:
                whether it has held a location
 
+    A row that says that a ledger is complete: every entry that was durable here has its row in the index file, or had
+    one that the rows above tell of, or is in a journal behind the mark. An older release takes nothing from it:
+    8 bytes    -1 - ledger id, i64
+    8 bytes    -2, i64
+    4 bytes    0, u32
+
 What lies behind the end of an index file reads as absent, a ledger without a file as unknown, and so does a slot that
 is zero: a file that was cut, lost, or zeroed in the middle would deny entries that were acknowledged. So every
 checkpoint writes down how long each file is, and which slots of each of its pages hold locations: of the ledgers that
@@ -27,6 +33,12 @@ again.
 Invariants
 - What is noted was durable before, and it is noted before a mark moves. So no crash leaves less: a slot that has held a
   location is never emptied while its ledger lives.
+- A ledger is complete only if that was proved: its file was made by this release, or no checkpoint covers it, so that
+  the journals have all of it. Of any other one it is not known: of a file that another program has made, of one that
+  an older release has sealed, and of one whose page size has changed. It is not known any more once the ledger is in
+  limbo, or an entry without a row was found, whatever comes later. That is withdrawn by a whole new file, since a row
+  could be lost with the end of this one, and before a header is written that tells no more of a limbo.
+- A seal beside which another one is damaged may not be the newest: no ledger is complete then.
 - A file without a row is accepted: of tools, of Apache BookKeeper, which does not know the seal. So is a ledger that
   was deleted meanwhile: garbage collection deletes it again. So is a page of a file that was never written by this
   bookie, and every page after a change of `pageSize`, until it is written.
@@ -66,6 +78,7 @@ _BLOCK: Final = struct.Struct(">II")
 _ROW: Final = struct.Struct(">qqI")
 _PAGE: Final = struct.Struct(">qI")
 _DELETED: Final = -1
+_COMPLETE: Final = -2
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LAST_NUMBER: Final = 1 << 62
 """Seals are not that many: it is damage, and would be none behind it."""
@@ -84,6 +97,8 @@ class IndexFilesSeal:
         self._page_bytes = page_bytes
         self._number = 0
         self._is_whole = False
+        self._is_newest = True
+        """Every seal that was found could be understood."""
         self._lengths: dict[int, int] = {}
         self._held: dict[int, HeldPages] = {}
         self._shared_bits = Shared[bytes]()
@@ -94,6 +109,13 @@ class IndexFilesSeal:
         """The former lengths of files that are shorter now, or gone, until the limbo of their ledgers is durable."""
         self._changed: dict[int, set[int]] = {}
         """Ledgers of which something is to be written, and which of their pages."""
+        self._complete: set[int] = set()
+        self._proved: set[int] = set()
+        """The complete ledgers of which the file does not say so yet."""
+        self._doubtful: set[int] = set()
+        """Ledgers that this process does not take for complete, whatever is proved of their files."""
+        self._withdrawing = False
+        """The file says of a ledger that it is complete, and it is not any more."""
         self._forgotten: set[int] = set()
         """Ledgers that were deleted, of which nothing says so yet."""
         self._telling: set[int] = set()
@@ -108,6 +130,8 @@ class IndexFilesSeal:
         """The length of the file before anything was added."""
         for folder in folders:
             self._read(f"{folder}/{NAME}")
+        if not self._is_newest:
+            self._is_whole, self._complete = False, set()
 
     def check(self, found: Mapping[int, int], headless: Collection[int] = ()) -> list[int]:
         """The ledgers whose files have been cut or lost since, or their headers; `found` are the lengths of all files,
@@ -122,6 +146,9 @@ class IndexFilesSeal:
         }
         self._changed = {ledger_id: set() for ledger_id, length in found.items() if sealed.get(ledger_id) != length}
         self.unsealed = set(found).difference(sealed)
+        self._complete = {ledger_id for ledger_id in self._lengths if ledger_id in self._complete}  # no ids twice
+        for ledger_id in self._owed:
+            self.withdraw(ledger_id)
         return list(self._owed)
 
     @property
@@ -132,9 +159,14 @@ class IndexFilesSeal:
 
     # --- what is noted --------------------------------------------------------------------------------------
 
-    def note(self, ledger_id: int, length: int, pages: Iterable[tuple[int, bytes]] = ()) -> None:
-        """The file is durably so long at least, and these slots of these pages of it hold locations (`held`)."""
+    def note(
+        self, ledger_id: int, length: int, pages: Iterable[tuple[int, bytes]] = (), *, is_new: bool = False
+    ) -> None:
+        """The file is durably so long at least, and these slots of these pages of it hold locations (`held`). `is_new`:
+        it was made just now."""
         with self._lock:
+            if is_new:
+                self._prove(ledger_id)
             if self._lengths.get(ledger_id, -1) < length:
                 self._lengths[ledger_id] = length
                 self._changed.setdefault(ledger_id, set())
@@ -149,6 +181,25 @@ class IndexFilesSeal:
                 self._held[ledger_id] = self._shared(before.replaced(new))
                 self._changed.setdefault(ledger_id, set()).update(page for page, _ in new)
 
+    def prove(self, ledger_ids: Iterable[int]) -> None:
+        """Take these ledgers for complete: the journals have whatever their files lack."""
+        with self._lock:
+            for ledger_id in ledger_ids:
+                self._prove(ledger_id)
+
+    def _prove(self, ledger_id: int) -> None:
+        if ledger_id not in self._complete and ledger_id not in self._doubtful:
+            self._complete.add(ledger_id)
+            self._proved.add(ledger_id)
+
+    def withdraw(self, ledger_id: int) -> None:
+        """Note that the ledger may lack rows. Durable with the next header that is written, or the next `renew`."""
+        with self._lock:
+            self._doubtful.add(ledger_id)
+            if ledger_id in self._complete:
+                self._complete.discard(ledger_id)
+                self._withdrawing = True
+
     def _shared(self, pages: HeldPages) -> HeldPages:
         return self._shared_pages(pages) if len(pages.slots) == 1 else pages
 
@@ -158,6 +209,8 @@ class IndexFilesSeal:
             self._held.pop(ledger_id, None)
             known = (self._lengths.pop(ledger_id, None), self._owed.pop(ledger_id, None))
             self._changed.pop(ledger_id, None)
+            for marked in (self._complete, self._proved, self._doubtful):
+                marked.discard(ledger_id)
             if known != (None, None):
                 self._forgotten.add(ledger_id)
 
@@ -186,10 +239,12 @@ class IndexFilesSeal:
         return joined(self.held(ledger_id, page), found) != found
 
     def is_complete(self, ledger_id: int, file: File) -> bool:
-        """Return whether the ledger's file surely has all that was sealed. Raises `OSError`."""
+        """Return whether every entry that was durable here surely has its row in this file of the ledger, or is in a
+        journal. Raises `OSError`."""
         length = self._lengths.get(ledger_id)
         return (
-            length is not None
+            ledger_id in self._complete
+            and length is not None
             and file.size() >= length
             and not any(self.has_lost(ledger_id, page, file) for page in self.pages(ledger_id))
         )
@@ -204,6 +259,12 @@ class IndexFilesSeal:
         if not told:
             self._write_down(folders, flushed=False)
 
+    def tell_withdrawn(self, folders: Sequence[str]) -> None:
+        """A header is about to be written: from now on no seal takes a ledger for complete that is not. Raises as
+        `renew`."""
+        if self._withdrawing:
+            self._write_down(folders, flushed=False)
+
     def renew(self, folders: Sequence[str]) -> None:
         """Write down what was noted, to one of these folders; durable on return. The headers of all ledgers that were
         in limbo since the start are durable. `NoWritableDirectory` on full disks, `StorageFault`."""
@@ -214,18 +275,22 @@ class IndexFilesSeal:
             with self._lock:
                 changed, self._changed = self._changed, {}
                 self._telling, self._forgotten = self._forgotten, set()
+                proved, self._proved = self._proved, set()
+                withdrawing, self._withdrawing = self._withdrawing, False
                 owed = dict(self._owed)
                 if flushed:  # of these what earlier rows say holds no more
                     self._telling.update(owed)
                     changed |= {each: set(self.pages(each)) for each in owed if each in self._lengths}
             try:
-                if changed or self._telling:
-                    self._bring(folders, {} if flushed else owed, changed)
+                if changed or proved or withdrawing or self._telling:
+                    self._bring(folders, {} if flushed else owed, changed, proved, whole=withdrawing)
             except BaseException:
                 with self._lock:
                     for ledger_id, pages in changed.items():
                         self._changed.setdefault(ledger_id, set()).update(pages)
                     self._forgotten |= self._telling
+                    self._proved |= proved & self._complete
+                    self._withdrawing |= withdrawing
                 raise
             else:
                 if flushed:
@@ -235,25 +300,36 @@ class IndexFilesSeal:
                 with self._lock:
                     self._telling = set()
 
-    def _bring(self, folders: Sequence[str], owed: Mapping[int, int], changed: Mapping[int, Collection[int]]) -> None:
-        """`owed`: lengths that stand for those of these ledgers. `changed`: ledgers, and which of their pages."""
+    def _bring(
+        self,
+        folders: Sequence[str],
+        owed: Mapping[int, int],
+        changed: Mapping[int, Collection[int]],
+        proved: Iterable[int],
+        *,
+        whole: bool,
+    ) -> None:
+        """`owed`: lengths that stand for those of these ledgers. `changed`: ledgers, and which of their pages.
+
+        `proved`: ledgers that are complete since. `whole`: nothing is added to the file, a new one is written."""
         file = self._file
-        if file is not None and self._folder in folders:
+        if file is not None and self._folder in folders and not whole:
             grown = file.position - self._whole
             if grown <= max(self._whole, _LEAST_GROWTH):
                 try:
                     gone = (_ROW.pack(ledger_id, _DELETED, 0) for ledger_id in self._telling)
-                    for block in _blocks(chain(gone, self._rows_of(changed.items(), owed))):
+                    rows = chain(gone, self._rows_of(changed.items(), owed), self._complete_rows(proved))
+                    for block in _blocks(rows):
                         file.write(block)
                     file.datasync()
                     return
                 except OSError as error:
                     _log.warning("the seal of the index files cannot be added to", path=file.path, reason=str(error))
         self.close()
-        whole = ((ledger_id, None) for ledger_id in [*self._lengths, *owed])
-        rows = b"".join(_blocks(self._rows_of(whole, owed)))
-        self._folder = self._write_whole(folders, rows)
-        self._whole = _HEAD.size + len(rows)
+        ledgers = ((ledger_id, None) for ledger_id in [*self._lengths, *owed])
+        data = b"".join(_blocks(chain(self._rows_of(ledgers, owed), self._complete_rows(list(self._complete)))))
+        self._folder = self._write_whole(folders, data)
+        self._whole = _HEAD.size + len(data)
         with suppress(OSError):  # then the next write makes a whole new file
             self._file = self._files.open(f"{self._folder}/{NAME}", writable=True)
 
@@ -271,6 +347,10 @@ class IndexFilesSeal:
                     known = [(page, bits) for page in sorted(pages) if (bits := held.get(page))]
                 parts = [_PAGE.pack(page, len(bits)) + bits for page, bits in known]
                 yield b"".join((_ROW.pack(ledger_id, length, len(parts)), *parts))
+
+    def _complete_rows(self, ledger_ids: Iterable[int]) -> Iterator[bytes]:
+        """Yield the row that says that a ledger is complete, of each of these that still is."""
+        return (_ROW.pack(-1 - each, _COMPLETE, 0) for each in ledger_ids if each in self._complete)
 
     def _write_whole(self, folders: Sequence[str], rows: bytes) -> str:
         """The folder that it is in. A try that failed may have left its file."""
@@ -312,6 +392,7 @@ class IndexFilesSeal:
             if number > self._number:
                 self._take(data, number, page_bytes, path)
         except (ValueError, IndexError, struct.error, zlib.error) as error:
+            self._is_newest = False
             _log.warning(
                 "the seal of the index files is damaged: it is unknown whether they are complete",
                 path=path,
@@ -327,6 +408,7 @@ class IndexFilesSeal:
         lengths: dict[int, int] = {}
         held: dict[int, HeldPages] = {}
         more: dict[int, dict[int, bytes]] = {}
+        complete: set[int] = set()
         at = _HEAD.size
         while at < len(data):
             if len(data) - at < _BLOCK.size:
@@ -340,6 +422,10 @@ class IndexFilesSeal:
                 if nbytes == _DELETED:
                     for known in (lengths, held, more):
                         known.pop(ledger_id, None)
+                    complete.discard(ledger_id)
+                    continue
+                if nbytes == _COMPLETE:
+                    complete.add(-1 - ledger_id)
                     continue
                 lengths[ledger_id] = nbytes
                 slots = [(page, self._shared_bits(bits)) for page, bits in pages]
@@ -354,6 +440,7 @@ class IndexFilesSeal:
         if at < len(data):
             _log.warning("the end of the seal of the index files is not whole, and left out", path=path, at=at)
         self._number, self._lengths, self._held, self._is_whole = number, lengths, held, at == len(data)
+        self._complete = complete if page_bytes == self._page_bytes else set()
 
 
 def _blocks(rows: Iterator[bytes]) -> Iterator[bytes]:

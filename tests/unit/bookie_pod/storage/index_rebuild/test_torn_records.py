@@ -14,7 +14,6 @@ from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.index.index_file import slot_offset
 from bookie_pod.storage.index.seal import NAME as SEAL
 from bookie_pod.storage.index.seal import IndexSeal
-from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import NotThere, StorageFault
@@ -170,7 +169,7 @@ def test_an_index_whose_seal_cannot_be_read_may_have_lost_anything() -> None:
         def get(self, key: bytes) -> bytes:
             raise StorageFault("block checksum mismatch")
 
-    assert not IndexSeal(files, folder).has_end(StoreKind.LOCATIONS, Unreadable())  # type: ignore[arg-type]
+    assert not IndexSeal(files, folder).proves_complete(Unreadable())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["sorted", "interleaved"])
@@ -324,7 +323,7 @@ def _with_remains(kind: str) -> RebuildRig:
 
 
 @pytest.mark.parametrize("engine", ["sorted", "interleaved"])
-@pytest.mark.parametrize("case", ["nothing names it", "no seal", "a row leads there"])
+@pytest.mark.parametrize("case", ["nothing names it", "no seal", "a row leads there", "was in limbo", "lacked a row"])
 def test_zeros_in_a_log_that_nothing_proves_are_no_damage_if_the_old_file_names_nothing_there(
     engine: str, case: str
 ) -> None:
@@ -332,6 +331,7 @@ def test_zeros_in_a_log_that_nothing_proves_are_no_damage_if_the_old_file_names_
     files, folder = rig.bookie.files, rig.bookie.directories[0]
     log_id = split_location(rig.parts.location_of(LEDGER, 0))[0] + 1
     old = FileIndex(files, [folder]).path(LEDGER)
+    _hurt(rig, case)
     rig.storage.close()
     first, second = (len(each).to_bytes(4, "big") + each for each in (signed(LEDGER, 6), signed(LEDGER, 7)))
     data = encode_header() + first + bytes(300)
@@ -347,3 +347,15 @@ def test_zeros_in_a_log_that_nothing_proves_are_no_damage_if_the_old_file_names_
     assert record is not None
     assert record.limbo is (case != "nothing names it")
     rig.storage.close()
+
+
+def _hurt(rig: GcRig, case: str) -> None:
+    """The ledger is in limbo no more, but its rows were not proved to be complete since."""
+    record = rig.storage.ledger(LEDGER)
+    assert record is not None
+    if case == "was in limbo":
+        rig.storage.set_ledger(LEDGER, replace(record, limbo=True))
+        rig.storage.set_ledger(LEDGER, record)
+    elif case == "lacked a row":
+        rig.parts.may_lack_rows(LEDGER)
+    rig.storage.flush()
