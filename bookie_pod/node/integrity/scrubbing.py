@@ -65,7 +65,7 @@ def make_scrubber(
     metadata: GcMetadata,
     registry: Registry,
     under_pressure: Callable[[], bool],
-    after_pass: Callable[[ScrubMetrics], AfterPass | None],
+    after_pass: Callable[[ScrubMetrics], AfterPass],
 ) -> Scrubber:
     """The scrubber, not started. `collectors` in the order of the storage's parts."""
     stopped = threading.Event()

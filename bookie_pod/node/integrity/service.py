@@ -173,12 +173,16 @@ class Integrity:
         """True if the configuration asks for the check; a bookie that lost everything checks all the same."""
         parts.registry.scope("bookie").gauge("LEDGERS_IN_LIMBO", lambda: float(self.data_check.state.in_limbo))
 
-    def _after_pass(self, instruments: ScrubMetrics) -> AfterPass | None:
+    def _after_pass(self, instruments: ScrubMetrics) -> AfterPass:
         parts = self._parts
-        if not parts.config.integrity.local_scrub_repair:
-            return None
         repair = ScrubRepair(self.replicas, self._copies, parts.storage.flush, instruments)
-        return parts.tasks.on_loop(lambda found: parts.tasks.assist("scrub repair", lambda: repair.run(found)))
+
+        def on_loop(found: Found) -> None:
+            self.data_check.request()
+            if parts.config.integrity.local_scrub_repair:
+                parts.tasks.assist("scrub repair", lambda: repair.run(found))
+
+        return parts.tasks.on_loop(on_loop)
 
     async def replicas(self) -> Replicas:
         """The copies on other bookies; connected when they are needed first. Raises MetadataUnavailable."""

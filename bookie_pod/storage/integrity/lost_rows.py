@@ -6,6 +6,10 @@ copy counts, but for one that a power cut has torn from an older one. While an e
 keeps all of its copies.
 
 Invariants
+- The ledger of an entry that may have been durable and gets no row now is in limbo: no caller takes "no such entry" for
+  the last word. It leaves limbo once it was compared with other bookies.
+- An index that lacked the row of an entry in a log that was surely synced is not known to be complete any more,
+  whatever becomes of that entry. In any other log it may have been an add that was never acknowledged.
 - Garbage collection and this module judge an entry without a row by one rule (`was_synced`). A row that is put back
   would count as a proof for what lies before it, so an entry that was never synced is remembered first (`unsynced`).
   Where that is unknown, nothing behind in its log gets a row in this pass.
@@ -83,6 +87,8 @@ class LostRows:
         self._waiting: dict[tuple[int, int], int] = {}
         """The place of the best copy so far, by ledger and entry."""
         self._left_out = 0
+        self._kept_back = False
+        """A ledger was put in limbo."""
         self.untold = False
         """It is unknown whether an earlier entry of this log, which has no row, was synced."""
 
@@ -92,18 +98,24 @@ class LostRows:
     def take(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> bool:
         """Take note of a copy, whose ledger lives. Return whether it has the row now. Raises `StorageFault`."""
         if self.untold:
-            return False
+            return self._keep_back(ledger_id)
         synced = self._was_synced(location, ledger_id, entry_id, entry)
         if synced is None:
-            return False
+            return self._keep_back(ledger_id)
         if not synced:
             self._unsynced(location)
             return False
         if not self._is_vouched_for(ledger_id, entry_id, entry):
             self._wait(location, ledger_id, entry_id, entry)
-            return False
+            return self._keep_back(ledger_id)
         self._waiting.pop((ledger_id, entry_id), None)
         return self._restore(location, ledger_id, entry_id)
+
+    def _keep_back(self, ledger_id: int) -> bool:
+        self._storage.may_lack_rows(ledger_id)
+        self._storage.deny_nothing(ledger_id)
+        self._kept_back = True
+        return False
 
     def take_over(self, location: int, row: int, ledger_id: int, entry_id: int, entry: bytes) -> None:
         """Let this copy have the row of its entry if it is sound, and the one to which the row leads is damaged. Raises
@@ -127,7 +139,10 @@ class LostRows:
             return None
 
     def finish(self, *, all_seen: bool) -> None:
-        """Give the rows to the copies that wait, if this pass has seen all logs. Raises `StorageFault`."""
+        """Give the rows to the copies that wait, if this pass has seen all logs. Limbo is durable on return. Raises
+        `StorageFault`."""
+        if self._kept_back:
+            self._storage.flush()
         if self._left_out:
             error = StorageFault(
                 f"more than {MAX_WAITING} entries without a row: rebuild the index with `bookie index rebuild`"
@@ -183,7 +198,7 @@ class LostRows:
         except StorageFault as error:
             detail = f"the index does not take the row of entry {entry_id} of ledger {ledger_id}: {error}"
             self._report(Damage(DamageKind.INDEX, detail, ledger_id=ledger_id, entry_id=entry_id, location=location))
-            return False
+            return self._keep_back(ledger_id)
         self._counts.restored += 1
         _log.warning(
             "an entry in an entry log had no row in the index, or one that led to a damaged copy; now it has one",
@@ -192,4 +207,6 @@ class LostRows:
             location=location,
             before=row,
         )
+        if not row and self._storage.logs.is_proved_synced(split_location(location)[0]):
+            self._storage.may_lack_rows(ledger_id)
         return True

@@ -83,7 +83,7 @@ async def test_whatever_upkeep_reads_and_writes_asks_for_it(tmp_path: Path, monk
 async def test_ledgers_in_limbo_are_compared_when_a_rebuild_has_ended(tmp_path: Path) -> None:
     async with live_bookie(tmp_path) as bookie:
         integrity = bookie.upkeep.integrity
-        await until(lambda: integrity.data_check._requested._waiters)  # type: ignore[attr-defined]
+        await until(lambda: integrity.data_check._requested._waiters)
         record = integrity._parts.storage.set_master_key(7, b"")
         integrity._parts.storage.set_ledger(7, replace(record, limbo=True))
         assert integrity.rebuilder.request(RebuildRequest())

@@ -23,7 +23,7 @@ from bookie_pod.storage.integrity.journal_scrub import check_journal
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.journal.format import HEADER_LENGTH
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
+from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, NotThere, StorageFault
 from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, small_options
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import Checkpoints, MemTableBookie
@@ -317,12 +317,12 @@ def torn_log(rig: ScrubRig) -> None:
     rig.open()
 
 
-def assert_only_the_torn_one_is_denied(rig: ScrubRig) -> None:
+def assert_only_the_torn_one_is_denied(rig: ScrubRig, answer: type[Exception] = NotThere) -> None:
     for _ in range(2):
         assert rig.run() == []
         for entry_id in (ENTRIES, ENTRIES + 2):
             assert rig.storage.read(3, entry_id) == signed(3, entry_id)
-        with pytest.raises(NotThere):
+        with pytest.raises(answer):
             rig.storage.read(3, ENTRIES + 1)
         rig.restart()
 
@@ -357,12 +357,15 @@ def test_nothing_gets_a_row_behind_an_entry_of_which_nobody_can_tell(stop_after:
         rig.run()
         assert rig.scrub.state().errors
     for entry_id in (ENTRIES + 1, ENTRIES + 2):
-        with pytest.raises(NotThere):
+        with pytest.raises(LedgerStateUnknown if rig.storage.doubts else NotThere):
             rig.storage.read(3, entry_id)
     rig.digests.default, rig.stop_after = DigestType.CRC32C, None
     rig.restart()
+    record = rig.storage.ledger(3)
+    assert record is not None
+    assert record.limbo or stop_after, "behind a whole pass, until it is compared"
     assert rig.run() == []
-    assert_only_the_torn_one_is_denied(rig)
+    assert_only_the_torn_one_is_denied(rig, LedgerStateUnknown if record.limbo else NotThere)
     rig.storage.close()
 
 
