@@ -474,6 +474,8 @@ class StorageWorld:
         self._checkpoints = SyncThread(self._storage, [self._journal], replayed.marks, bookie.writable, handlers)  # type: ignore[list-item]
         if isinstance(self._storage, MemTableStorage):
             self._storage._background.request = lambda *, hurry=False: None  # type: ignore[method-assign]
+            if self._storage._flusher is not None:
+                self._storage._flusher = _AtOnce()
         self._storage.start(self._checkpoints)
         fenced = FencedAndDeleted(fenced_files(bookie.files, list(bookie.directories)), now_ms=lambda: self._now)
         self._storage.on_ledger_deleted(self._deleted)
@@ -722,7 +724,7 @@ class StorageWorld:
 
 
 class _AtOnce(Executor):
-    """Directories are flushed one behind the other, so that one seed is one history."""
+    """Directories, and ledgers with a log each, are flushed one behind the other, so that one seed is one history."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
