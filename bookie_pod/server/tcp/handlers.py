@@ -100,7 +100,7 @@ class RequestHandlers:
         except PodkeeperError as error:
             refuse(error)
             return
-        asker = Asker(wire, len(request.entry), lambda: go_on(wire, request, reply), over, refuse)
+        asker = Asker(wire, len(request.entry), request.entry_id, lambda: go_on(wire, request, reply), over, refuse)
         questions.when_open(request.ledger_id, life, asker)
 
     def _check_before_question(self, ledger_id: int, key: bytes, *, high_priority: bool) -> None:
@@ -198,6 +198,7 @@ class RequestHandlers:
         asker = Asker(
             wire,
             len(packet),
+            None,
             lambda: self._write_lac(wire, ledger_id, key, life, packet, reply),
             lambda: reply.error(refused_as(NoSuchLedger, ledger_id)),
             reply.error,

@@ -27,7 +27,9 @@ Invariants
   began; otherwise the bookie asks again.
 - A stored ledger of another life is dead if the metadata, asked for after it was stored, name the life in question, and
   the ledger is open and has its first ensemble: then no client has fenced it or copied entries of it. A fence or copy
-  that came since the question began may be its own, as neither names a life: then the bookie asks again.
+  that came since the question began may be its own, as neither names a life: then the bookie asks again. The writer's
+  first request has to be the first entry that goes to a bookie, too: Apache's bookie, and earlier releases, may have
+  taken entries of this life here before, and left the stored life as it was.
 - Of a ledger that is here with this life, and of one that is here or younger than the bookie if it is named by its id
   alone, nothing is asked.
 - Bounds: `MOST_AT_ONCE` questions are under way. A connection reads nothing more while `MOST_OF_ONE` of its requests,
@@ -99,6 +101,8 @@ class Asker:
     wire: Wire
     nbytes: int
     """The size of what waits."""
+    entry_id: int | None
+    """None: it is not an add."""
     go_on: Callable[[], None]
     over: Callable[[], None]
     refuse: Callable[[PodkeeperError], None]
@@ -184,7 +188,7 @@ class MetadataQuestions:
             stored = self._ledgers.life_of(ledger_id)
             metadata = await self._look(ledger_id)
             alive = metadata if _is_alive(metadata, life) else None
-            is_dead = alive is not None and stored not in (NO_LIFE, life) and len(alive.ensembles) == 1
+            is_dead = alive is not None and stored not in (NO_LIFE, life) and _begins(alive, question.askers[0])
             if is_dead:
                 await self._check()
             if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
@@ -299,6 +303,12 @@ def _is_alive(metadata: LedgerMetadata | None, life: bytes) -> bool:
     if metadata is None or not life or not metadata.creation_token:
         return False
     return life_of(metadata.creation_token) == life and metadata.state is LedgerState.OPEN
+
+
+def _begins(metadata: LedgerMetadata, first: Asker) -> bool:
+    """Return whether the first request that asked is the first that a bookie gets of the ledger. Each bookie of an
+    ensemble gets one of as many entries as the ensemble has bookies."""
+    return len(metadata.ensembles) == 1 and first.entry_id is not None and first.entry_id < metadata.ensemble_size
 
 
 def refused_as(kind: type[LedgerFenced] | type[NoSuchLedger], ledger_id: int) -> PodkeeperError:

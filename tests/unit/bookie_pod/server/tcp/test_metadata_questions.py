@@ -461,6 +461,16 @@ async def test_ledger_that_is_not_surely_dead_stays_and_the_next_writer_replaces
     assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
 
 
+async def test_ledger_stays_if_its_next_life_may_have_written_here_before(rig: ServerRig, metadata: Metadata) -> None:
+    """Apache's bookie, and earlier releases, take the entries of any life, and leave the stored life as it is."""
+    await keep_former(rig, metadata)
+    stored = rig.storage.active_entries(YOUNGER)
+    stored.update({each: entry(YOUNGER, each, b"now") for each in range(3)})
+    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 3, b"now"), life=NOW))
+    assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
+
+
 async def test_ledger_stays_on_the_word_of_a_service_that_was_put_back(rig: ServerRig, metadata: Metadata) -> None:
     await keep_former(rig, metadata)
 
