@@ -246,6 +246,9 @@ class LedgerOperations:
         """Check a writer whose ledger is fenced, or has another life, as far as this bookie knows."""
         # A fence of another ledger is no word on this one: the writer replaces this bookie, and looks at the metadata.
         if state.fenced and (not life or state.life in (NO_LIFE, life)):
+            if life and state.life == NO_LIFE and self.ledgers.alive == state.ledger_id:
+                # It is open, so the fence is that of a former ledger of its id.
+                raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is fenced here")
             raise LedgerFenced(f"ledger {state.ledger_id} is fenced")
         self._take_life(state, life, LedgerFenced)
 

@@ -225,19 +225,22 @@ class MetadataQuestions:
         for asker in question.askers:
             wires[asker.wire] = None
             self._leave(asker)
-            if asker.wire.closed:
-                asker.refuse(BookieUnavailable("the connection that asked is closed"))
-                continue
             try:
-                self._serve(question, asker, answer)
+                if asker.wire.closed:
+                    asker.refuse(BookieUnavailable("the connection that asked is closed"))
+                else:
+                    self._serve(question, asker, answer)
             except Exception as defect:
                 asker.wire.broke(defect)
         self._ledgers.alive = None
         for wire in wires:
-            if not wire.closed:
-                wire.submit_lanes()
-            if wire.asked_requests <= MOST_OF_ONE // 2 and wire.asked_bytes <= BYTES_OF_ONE // 2:
-                wire.unstall(Stall.LEDGER_ASKED)
+            try:
+                if not wire.closed:
+                    wire.submit_lanes()
+                if wire.asked_requests <= MOST_OF_ONE // 2 and wire.asked_bytes <= BYTES_OF_ONE // 2:
+                    wire.unstall(Stall.LEDGER_ASKED)
+            except Exception as defect:
+                wire.broke(defect)
 
     def _serve(self, question: _Question, asker: Asker, answer: _Answer) -> None:
         if answer in (_Answer.GOES_ON, _Answer.ALIVE):

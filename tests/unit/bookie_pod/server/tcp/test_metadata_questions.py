@@ -526,6 +526,19 @@ async def test_fence_of_a_former_ledger_that_was_collected_is_not_the_next_ones(
     assert v3_status(late) == V3Status.EFENCED
 
 
+async def test_fence_of_a_former_ledger_that_this_bookie_held_nothing_of_ends_no_writer(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    """It has a copy, which names no life."""
+    await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
+    await ask(rig, v3_fence(YOUNGER))
+    metadata.open.add(YOUNGER)
+    metadata.life = NOW
+    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
+    assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0]
+
+
 async def test_fence_of_the_next_ledger_that_comes_while_the_bookie_asks_counts(
     rig: ServerRig, metadata: Metadata
 ) -> None:
