@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
+from bookie_operator.crds.cluster_status import BackupStatus, Condition, Operation, OperationType
 from bookie_operator.crds.job_spec import BookieJobStatus, Run, RunOutcome
 from bookie_operator.metrics import OperatorMetrics
 from bookie_pod.node.standalone.cluster import StandaloneCluster
@@ -19,6 +19,8 @@ from tests.support.chart_files import FROM_PROMETHEUS, Query, metrics, queries
 from tests.support.http_answers import ask
 from tests.support.small_bookie import SMALL_BOOKIE
 from website.pages.metrics import groups
+
+A_TIME = "2026-01-01T00:00:00Z"
 
 
 def names(text: str) -> set[str]:
@@ -54,6 +56,7 @@ def operator_metrics() -> set[str]:
     made.decided("storage", "events", "Wait", "Soak")
     made.operation("storage", "events", operation, 1.0, 2.0)
     made.told("storage", "events", [Condition(type="Ready", status="True", reason="AllBookiesReady")])
+    made.backup("storage", "events", BackupStatus(last_successful_time=A_TIME, next_schedule_time=A_TIME))
     run = Run(job="audit-1", uid="1", outcome=RunOutcome.FAILED)
     made.jobs.told("storage", "nightly", "audit", BookieJobStatus(last_outcome="Failed", history=[run]), [run])
     return names(made.render().decode())
