@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -92,6 +91,8 @@ def backup(uri: str, file: str, keep: int | None, config: str | None, timeout: f
     """
 
     async def work() -> int:
+        import asyncio
+
         from bookie_protocol.metadata_service.moving.backup_file import BackupFile
         from bookie_protocol.metadata_service.moving.backup_folder import BackupFolder
         from bookie_protocol.metadata_service.moving.moves import back_up
