@@ -244,7 +244,7 @@ class LedgerOperations:
 
     def _let_writer_in(self, state: LedgerState, life: bytes) -> None:
         """Check a writer whose ledger is fenced, or has another life, as far as this bookie knows."""
-        # A fence of another ledger is no word on this one: the writer replaces this bookie, and looks at the metadata.
+        # The fence of another ledger does not count: the writer replaces this bookie, and looks at the metadata.
         if state.fenced and (not life or state.life in (NO_LIFE, life)):
             if life and state.life == NO_LIFE and self.ledgers.alive == state.ledger_id:
                 # It is open, so the fence is that of a former ledger of its id.

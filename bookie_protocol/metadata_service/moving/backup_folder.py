@@ -3,7 +3,9 @@
     metadata-6f0b1c2d-1111-4222-8333-944445555666-20260301T020000Z      cluster and time, in UTC
 
 Invariants
-- A file goes only once a newer backup of the same cluster was read back, and that one never goes with it.
+- A file goes only once a newer backup of the same cluster was read back, and only if it was there when that one began:
+  runs that overlap do not remove each other's.
+- Files with a later time than the new backup go first: the clock was wrong when they were written.
 - Whatever has another name is left alone: backups of other clusters, and files of people.
 
 Threads: any, one at a time.
@@ -33,12 +35,14 @@ class BackupFolder:
     def __init__(self, path: str, instance_id: str) -> None:
         self._path = path
         self._prefix = f"metadata-{instance_id.replace('/', '_')}-"
+        self._before: frozenset[str] = frozenset()
 
     def new_path(self, now: float) -> str:
         """Return where a backup of this time (seconds since 1970) goes, and remove what killed processes left.
 
         Raises InvalidConfiguration: there is no such folder.
         """
+        self._before = frozenset(self._names(_AS_TIME))
         for name in self._names(_PART):
             path = os.path.join(self._path, name)
             with suppress(OSError):
@@ -51,7 +55,9 @@ class BackupFolder:
 
         The clock may have been put back, so `new` stays whatever its name is.
         """
-        others = sorted(set(self._names(_AS_TIME)) - {os.path.basename(new)})
+        last = os.path.basename(new)
+        there = self._before.intersection(self._names(_AS_TIME)) - {last}
+        others = sorted(there, key=lambda name: (name <= last, name))
         gone = [os.path.join(self._path, name) for name in others[: max(0, len(others) - number + 1)]]
         for path in gone:
             try:
@@ -64,7 +70,8 @@ class BackupFolder:
 
     def _names(self, pattern: str) -> Iterator[str]:
         try:
-            found = os.listdir(self._path)
+            with os.scandir(self._path) as entries:
+                found = [each.name for each in entries if each.is_file(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InvalidConfiguration(f"{self._path} is not a folder: --keep needs one") from error
         except OSError as error:

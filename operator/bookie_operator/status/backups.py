@@ -53,7 +53,7 @@ def health(world: World, told: BackupStatus) -> tuple[bool | None, str, str]:
     if world.backup is None:
         return None, "BackupUnknown", "the operator may not read CronJobs: give its Role the rights of this release"
     good, bad = (read_time(each) if each else 0.0 for each in (told.last_successful_time, told.last_failure_time))
-    if bad > good:
+    if bad and bad >= good:
         answer, reason, words = False, "BackupFailed", told.last_failure_message
     elif good:
         ledgers = "" if told.last_ledgers is None else f" with {told.last_ledgers} ledgers"
