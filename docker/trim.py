@@ -4,8 +4,8 @@
   extension modules, stubs, programs of others; and, without Spark, where nobody's jobs run, parts of numpy beyond
   arrays.
 - Large libraries in Python alone become one zip archive with byte code; most of them are the operator's. The Kubernetes
-  client (a thousand generated modules, most of it documentation) and pygments stand there without documentation and
-  sources.
+  client (a thousand generated modules, most of it documentation), OpenTelemetry and pygments stand there without
+  documentation and sources.
 - Extension modules lose their debugging symbols, where `strip` is at hand.
 - Everything left is compiled, because a read-only root file system keeps no byte code.
 """
@@ -35,10 +35,11 @@ WITH_TESTS: Final = ("numpy", "google", "kazoo", "aiohttp", "pyarrow", "websocke
 SOURCES: Final = (".pyx", ".pxd", ".pxi", ".c", ".h", ".cpp", ".hpp", ".a", ".pyi")
 PROGRAMS: Final = ("bookie", "kubectl-", "python")
 ZIPPED: Final = (
-    *("attr", "attrs", "click", "idna", "kazoo", "kopf", "markdown_it", "oauthlib", "prometheus_client", "pydantic"),
-    *("requests", "requests_oauthlib", "rich", "structlog", "tzdata", "urllib3", "websocket"),
+    *("attr", "attrs", "click", "dateutil", "idna", "kazoo", "kopf", "markdown_it", "oauthlib"),
+    *("prometheus_client", "pycparser", "pydantic", "requests", "requests_oauthlib", "rich", "structlog", "tzdata"),
+    *("urllib3", "websocket"),
 )
-ZIPPED_WITHOUT_SOURCES: Final = ("kubernetes", "pygments")
+ZIPPED_WITHOUT_SOURCES: Final = ("kubernetes", "opentelemetry", "pygments")
 ARCHIVE: Final = "libraries.zip"
 # The files of an image do not change, so nothing is compared at an import.
 MODE: Final = py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -55,7 +56,8 @@ def trim(packages: Path) -> None:
         for folder in list((packages / package).rglob("tests")):
             shutil.rmtree(folder)
     for file in list(packages.rglob("*")):
-        if file.suffix in SOURCES and file.is_file():
+        # Lists of installed files serve only those who take a library away again.
+        if (file.suffix in SOURCES or file.match("*.dist-info/RECORD")) and file.is_file():
             file.unlink()
 
 
@@ -91,8 +93,9 @@ def _into_archive(packages: Path, name: str, into: zipfile.ZipFile, *, optimize:
     # Byte code stands beside its source, and is not compared with it: that is how archives are imported.
     if not compileall.compile_dir(root, quiet=1, legacy=True, invalidation_mode=MODE, ddir=name, optimize=optimize):
         raise SystemExit(f"{root}: does not compile")
-    for file in sorted(root.rglob("*")):
-        if file.is_file() and file.parent.name != "__pycache__" and not (optimize and file.suffix == ".py"):
+    # A folder without `__init__.py` is a package too, if the archive names it.
+    for file in sorted((root, *root.rglob("*"))):
+        if "__pycache__" not in file.parts and not (optimize and file.suffix == ".py"):
             into.write(file, file.relative_to(packages))
     shutil.rmtree(root)
 
