@@ -222,8 +222,9 @@ def _last_in_sequence(store: NodeStore, prefix: str) -> str | None:
             return None
         if not NodeRecord.decode(raw).is_implied:
             return above + slash + found.decode()
+        budget.look()
         try:
-            budget.spend(found)
+            budget.check(found)
         except Unfinished:
             raise BadRequest(f"the sequence {prefix!r} has more than {ROWS} keys that only lead to others") from None
     return None
@@ -262,7 +263,7 @@ def gets(
             return answers, left.rest
         start = None
         nbytes += len(answer.value)
-        if nbytes > PAGE_BYTES:
+        if nbytes > PAGE_BYTES or budget.is_spent:
             break
     return answers, None
 
@@ -354,9 +355,10 @@ def _candidates(
 
     def entries(start: bytes, *, backwards: bool = False) -> Iterator[tuple[str, str]]:
         for row, value in store.rows(prefix, start, backwards=backwards):
+            budget.look()
             yield decode_index_value(value)
             at = row[len(prefix) :]
-            budget.spend(at if backwards else at + b"\0")
+            budget.check(at if backwards else at + b"\0")
 
     # A search that turned back goes on below the key that is asked for.
     if kind in (oxia.EQUAL, oxia.FLOOR, oxia.CEILING) and (begin is None or begin > own):
@@ -381,10 +383,11 @@ def indexed(
         at = row[len(prefix) :]
         if limit is not None and at >= limit:
             return
+        budget.look()
         key, _ = decode_index_value(value)
         if (record := _real(store, key)) is not None:
             yield at + b"\0", key, record
-        budget.spend(at + b"\0")
+        budget.check(at + b"\0")
 
 
 def response(store: NodeStore, key: str, record: NodeRecord, *, include_value: bool) -> oxia.GetResponse:

@@ -6,7 +6,8 @@ lies between the bounds is looked at.
 
 Invariant: a scan looks at as many rows as its `Budget` has, whether they are records or lead to some, and then ends
 with the place where another one goes on (`Unfinished`). That is beyond the place where it began, so the last one
-comes to the end. A row that is looked at may take some look-ups more, but no more than its key has bytes.
+comes to the end. Every look into the store counts; a few for each level of the key come before the first place where
+a scan can end.
 
 Threads: one thread at a time (`commits.StoreThread`).
 """
@@ -14,7 +15,6 @@ Threads: one thread at a time (`commits.StoreThread`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, pairwise
 from typing import Final, cast
 
 from bookie_protocol.metadata_service.embedded.oxia_keys import MAX_DEPTH, SLASH, Place, key_at, place
@@ -29,7 +29,6 @@ Rest = Place | Resumed | bytes
 """The beginning of the rest of a scan: a place among the keys, or a row of an index."""
 Found = tuple[str, NodeRecord]
 """A record, and its key."""
-_NOTHING: Final = NodeRecord.implied()
 
 
 class Unfinished(Exception):
@@ -46,10 +45,17 @@ class Budget:
     def __init__(self, rows: int | None = None) -> None:
         self._left = ROWS if rows is None else rows
 
-    def spend(self, rest: Rest) -> None:
-        """Count a row that has been dealt with. Raises `Unfinished` if it was the last."""
+    @property
+    def is_spent(self) -> bool:
+        return self._left <= 0
+
+    def look(self) -> None:
+        """Count a look into the store."""
         self._left -= 1
-        if self._left <= 0:
+
+    def check(self, rest: Rest) -> None:
+        """Raise `Unfinished` if the budget is spent: a scan calls it where it can go on later."""
+        if self.is_spent:
             raise Unfinished(rest)
 
 
@@ -101,7 +107,7 @@ class _Level:
                 if high is not None and name >= high:
                     return
                 yield key_at(above + name), record
-                self._spend(above + name + b"\0")
+                self._check(above + name + b"\0")
             return
         for name in self._parents(above, low, high):
             coded = name + SLASH
@@ -115,14 +121,14 @@ class _Level:
         if depth == self._depth:
             for name, record in self._rows(above, SLASH if high is None else high, backwards=True):
                 yield key_at(above + name), record
-                self._spend(above + name)
+                self._check(above + name)
             return
         own, slash, below = (high or b"").partition(SLASH)
         if slash:  # most are found there
             yield from self.descending(above + own + SLASH, depth + 1, below)
         for name in self._parents_backwards(above, None if high is None else own, with_longer=bool(slash)):
             yield from self.descending(above + name + SLASH, depth + 1, None)
-            self._spend(above + name + SLASH)
+            self._check(above + name + SLASH)
 
     def _parents(self, above: bytes, low: bytes, high: bytes | None) -> Iterator[bytes]:
         """Yield the names of nodes that may have children between the bounds, in the order of these children."""
@@ -130,73 +136,85 @@ class _Level:
         if slash and high is not None and high.startswith(own + SLASH):
             yield own  # whether it is there or not
             return
-        # A name's children come behind those of longer names that begin with it: it waits until these are over.
-        waiting = self._prefixes(above, own, with_own=bool(slash))
-        for name, record in self._rows(above, own + SLASH if slash else own):
+        # A name's children come behind those of longer names that begin with it: it waits until these are over. So do
+        # `own` and the names that it begins with, which are before the rows that are read: they are looked for then.
+        waiting: list[bytes] = []
+        for name, record in self._rows(above, own + (SLASH if slash else b"\0")):
             while waiting and not name.startswith(waiting[-1]):
                 yield waiting.pop()
+            if not name.startswith(own):
+                common = _shared(own, name)
+                yield from self._prefixes(above, own, len(common))
+                own = common
             if high is not None and name > high:
                 break
             if record.children:
                 waiting.append(name)
-            self._spend(above + name + b"\0")
+            self._check(above + name + b"\0")
         yield from reversed(waiting)
+        yield from self._prefixes(above, own, -1)
+
+    def _prefixes(self, above: bytes, own: bytes, met: int) -> Iterator[bytes]:
+        """Yield the names of parents that are prefixes of `own` and have more than `met` bytes, the longest first."""
+        while (last := next(self._rows(above, own + b"\0", backwards=True), None)) is not None:
+            name, record = last
+            common = _shared(own, name)
+            if len(common) <= met:
+                return
+            if name == common:
+                if record.children:
+                    yield name
+                if not name:
+                    return
+                common = name[:-1]
+            own = common  # no prefix lies between this and the name that was found
+            if len(own) <= met:
+                return
+            self._check(above + own + SLASH)
 
     def _parents_backwards(self, above: bytes, end: bytes | None, *, with_longer: bool) -> Iterator[bytes]:
         """Yield the names of nodes that have children, the last children first: those whose children lie before those
         of `end`, or all. `with_longer`: also those of longer names, which begin with `end`."""
         start = SLASH if end is None else end + SLASH if with_longer else end
         before = end
-        rows = self._rows(above, start, backwards=True)
-        for (name, record), (following, _) in pairwise(chain(rows, [(b"", _NOTHING)])):
+        for name, record in self._rows(above, start, backwards=True):
             # The children of a name come after those of its longer names, so here before them: when the first of these
             # is met. A name that `before` begins with was met then.
             met = -1 if before is None else len(_shared(before, name))
-            for length in range(met + 1, min(len(name) - 1, len(_shared(name, following))) + 1):
-                if self._has_children(above, name[:length]):
-                    yield name[:length]
-            if len(name) > met:
-                if record.children:
-                    yield name
-                else:
-                    self._spend(above + name + SLASH)
+            yield from self._prefixes_backwards(above, name, met)
+            if record.children and len(name) > met:
+                yield name
+            self._check(above + name)
             before = name
 
-    def _has_children(self, above: bytes, name: bytes) -> bool:
-        raw = self._store.row(self._prefix(above) + name)
-        return raw is not None and NodeRecord.decode(raw).children > 0
-
-    def _prefixes(self, above: bytes, own: bytes, *, with_own: bool) -> list[bytes]:
-        """Return the names of parents that are prefixes of `own`, the shortest first."""
-        found = []
-        limit = own + b"\0" if with_own else own
-        while (last := next(self._rows(above, limit, backwards=True), None)) is not None:
-            name, record = last
-            if not own.startswith(name):  # nor with a name between this one and the common prefix
-                limit = _shared(name, own) + b"\0"
-                continue
-            if record.children:
-                found.append(name)
-            limit = name
-        return found[::-1]
+    def _prefixes_backwards(self, above: bytes, own: bytes, met: int) -> Iterator[bytes]:
+        """Yield the names of parents that `own`, the name of a row, begins with and that have more than `met` bytes,
+        the shortest first, and not `own` itself."""
+        while met + 1 < len(own):
+            name, record = next(self._rows(above, own[: met + 1]))
+            if name == own:
+                return
+            met = len(_shared(own, name))  # no prefix lies between: it would have been found
+            if met == len(name) and record.children:
+                yield name
+            self._check(above + own[:met] + SLASH)
 
     def _rows(self, above: bytes, start: bytes, *, backwards: bool = False) -> Iterator[tuple[bytes, NodeRecord]]:
         prefix = self._prefix(above)
+        self._budget.look()
         for row, raw in self._store.rows(prefix, start, backwards=backwards):
+            self._budget.look()
             yield row[len(prefix) :], NodeRecord.decode(raw)
 
     def _prefix(self, above: bytes) -> bytes:
         return children_rows(path_of(key_at(above[:-1])) if above else None)
 
-    def _spend(self, rest: bytes) -> None:
-        self._budget.spend((self._depth, rest))
+    def _check(self, rest: bytes) -> None:
+        self._budget.check((self._depth, rest))
 
 
 def _shared(one: bytes, other: bytes) -> bytes:
     """Return the longest prefix that both have."""
-    length = 0
-    for here, there in zip(one, other, strict=False):
-        if here != there:
-            break
-        length += 1
-    return one[:length]
+    length = min(len(one), len(other))
+    differing = int.from_bytes(one[:length]) ^ int.from_bytes(other[:length])  # long keys are compared as numbers
+    return one[: length - (differing.bit_length() + 7) // 8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -118,31 +119,45 @@ def test_paths_and_rows_of_keys_differ() -> None:
 
 
 def runs(store: NodeStore, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[Any]:
-    """The results of a call that is repeated with what it returned last as its start, until that is None. No run reads
-    many more rows than its budget has."""
-    rows, results, start = store.rows, [], None
-    read = 0
-
-    def counted(*arguments: Any, **options: Any) -> Iterator[tuple[bytes, bytes]]:
-        nonlocal read
-        for each in rows(*arguments, **options):
-            read += 1
-            yield each
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "rows", counted)
+    """The results of a call that is repeated with what it returned last as its start, until that is None. No run looks
+    into the store much more often than its budget says."""
+    results, start = [], None
+    with counted(store, monkeypatch) as looks:
         while True:
-            read = 0
+            looks.clear()
             result, start = call(start)
             results.append(result)
-            assert read <= 3 * oxia_scan.ROWS
+            assert len(looks) <= 3 * oxia_scan.ROWS
             if start is None:
                 return results
 
 
+@contextmanager
+def counted(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[None]]:
+    """A list with one item for each look into the store: for each iterator, each row that it yields, and each row that
+    is read by itself."""
+    rows, row = store.rows, store.row
+    looks: list[None] = []
+
+    def counted_rows(*arguments: Any, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        looks.append(None)
+        for each in rows(*arguments, **options):
+            looks.append(None)
+            yield each
+
+    def counted_row(key: bytes) -> bytes | None:
+        looks.append(None)
+        return row(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "rows", counted_rows)
+        patch.setattr(store, "row", counted_row)
+        yield looks
+
+
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oxia_scan, "ROWS", 20)
+    monkeypatch.setattr(oxia_scan, "ROWS", 40)
 
 
 @pytest.mark.usefixtures("few")
@@ -171,6 +186,56 @@ def test_no_run_of_comparisons_looks_at_many_rows(
 
     runs(store, monkeypatch, several)
     assert given == [answer] * 5
+
+
+FORK = "x" * 1_000
+TREES = {
+    "long names that two and two share": [f"/{number:02d}{FORK}{end}/y/z/w" for number in range(50) for end in "ab"],
+    "a long name that each shares a bit more of": [f"/{'x' * length}w/y/z/w" for length in range(1_000)],
+    "names that all begin the next one": [f"/{'x' * length}/y/z/w" for length in range(1, 1_000)],
+}
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("kind", [oxia.LOWER, oxia.HIGHER])
+@pytest.mark.parametrize("key", ["/z/z/0", f"/{FORK}/z/0", f"/{FORK}/z", "/0/0/0"])
+def test_no_comparison_pays_for_what_long_names_share(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch, tree: str, kind: Any, key: str
+) -> None:
+    """Neither in one run, nor in all of them together."""
+    put(store, "0", *TREES[tree])
+    asked = [oxia.GetRequest(key=key, comparison_type=kind)]
+    total = 0
+
+    def get(start: Any) -> Any:
+        nonlocal total
+        with counted(store, monkeypatch) as looks:
+            found = records.gets(store, asked, start)
+        total += len(looks)
+        return found
+
+    (answer,) = (each for found in runs(store, monkeypatch, get) for each in found)
+    assert total <= 20 * len(TREES[tree])
+    ordered = sorted(["0", *TREES[tree]], key=keys.encoded)
+    lower = [each for each in ordered if keys.encoded(each) < keys.encoded(key)]
+    higher = [each for each in ordered if keys.encoded(each) > keys.encoded(key)]
+    assert answer.key == (lower[-1:] or [""] if kind == oxia.LOWER else higher[:1] or [""])[0]
+
+
+@pytest.mark.parametrize("kind", [oxia.FLOOR, oxia.LOWER, oxia.CEILING, oxia.HIGHER])
+def test_all_comparisons_of_a_run_have_one_budget(store: NodeStore, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """Each of these finds its answer beside its key, deep in the tree."""
+    monkeypatch.setattr(oxia_scan, "ROWS", 400)
+    deep = "/" + "/".join("abcdefgh" * 7)
+    put(store, f"{deep}/0", f"{deep}/9")
+    asked = [oxia.GetRequest(key=f"{deep}/5", comparison_type=kind)] * records.GETS_AT_ONCE
+    with counted(store, monkeypatch) as looks:
+        answers, rest = records.gets(store, asked, None)
+    assert answers
+    assert {each.key for each in answers} == {f"{deep}/{0 if kind in (oxia.FLOOR, oxia.LOWER) else 9}"}
+    assert rest is None
+    assert len(looks) <= 3 * oxia_scan.ROWS
 
 
 @pytest.mark.usefixtures("few")
