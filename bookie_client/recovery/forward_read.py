@@ -54,6 +54,8 @@ class RecoveryParts:
     master_key: bytes = field(repr=False)
     distrusted: frozenset[str] = frozenset()
     """Bookies that lost entries of the ledger, or may have: what they deny counts as unknown."""
+    shunned: frozenset[str] = frozenset()
+    """Bookies that nothing is stored on."""
     hears_all: bool = False
     """An entry counts as not found only when its whole write set has answered, or failed, because any copy wins."""
     quorums: Quorums = field(init=False)

@@ -35,7 +35,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 from bookie_client.access import LedgerAccess
@@ -44,7 +44,7 @@ from bookie_client.metadata_update import read_same, update_metadata
 from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, least_lac, vote_failure
 from bookie_client.reading.reader import EntryReader
 from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts, read_forward
-from bookie_client.writing.add_state import AddState
+from bookie_client.writing.add_state import AddState, Outcome
 from bookie_client.writing.ensemble_change import find_spares, replace_bookies, with_new_ensemble
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_protocol.entry import LAST_ENTRY
@@ -250,10 +250,16 @@ class _Rewrites(AddState):
             max_ensemble_changes=options.max_ensemble_changes,
         )
         self._start = start
+        self._shunned = parts.shunned
+        if parts.shunned:
+            self.leave_out(parts.shunned)
 
     def piggy_back(self) -> int:
         self.piggy_backed = self._start
         return self._start
+
+    def restored(self, position: int, bookie: str) -> Outcome:
+        return Outcome() if bookie in self._shunned else super().restored(position, bookie)
 
 
 class Rewriter:
@@ -313,6 +319,7 @@ class Rewriter:
     async def _change(self, failed: Mapping[int, str]) -> Ensemble:
         context, quorums = self._parts.context, self._parts.quorums
         spares = await find_spares(context, quorums, self._ensemble, failed)
+        spares = replace(spares, writable=spares.writable - self._parts.shunned)
         ensemble = replace_bookies(self._ensemble, failed, quorums, spares, context.placement, context.random).ensemble
         if ensemble != self._ensemble:
             # Nothing is confirmed while a change runs, also of several rounds, so the key is well defined.
@@ -326,14 +333,16 @@ async def recover_ledger(
     access: LedgerAccess,
     distrusted: frozenset[str] = frozenset(),
     *,
+    shunned: frozenset[str] = frozenset(),
     hears_all: bool = False,
 ) -> Stored:
     """Close a ledger; returns its final metadata, which may be another client's work.
 
     `distrusted`: bookies that lost entries of this ledger, or may have. They are fenced like the others, but an entry
-    that they deny may exist all the same, so the ledger is not closed below it on their word. `hears_all`: every bookie
-    is heard, or waited for within its time-outs, before an entry counts as not there; and the ledger is not fenced if
-    its last segment is not the one in `stored`, for which `distrusted` was made. Readers need neither.
+    that they deny may exist all the same, so the ledger is not closed below it on their word. `shunned`: bookies on
+    which nothing is stored, as if they had failed. `hears_all`: every bookie is heard, or waited for within its
+    time-outs, before an entry counts as not there; and the ledger is not fenced if its last segment is not the one in
+    `stored`, for which `distrusted` was made. Readers need none of these.
 
     Raises `RecoveryFailed` when too few bookies answer (the ledger stays IN_RECOVERY; try again once they are
     back), `Unauthorized`, `LedgerDeleted` (deleted meanwhile), `MetadataReplaced` (deleted, and a different ledger now
@@ -346,7 +355,7 @@ async def recover_ledger(
         if marked.value.is_closed:
             return marked
         _log.info("recovery", ledger=ledger_id, ensemble=marked.value.last_ensemble)
-        parts = RecoveryParts(context, marked.value, access.digest, access.master_key, distrusted, hears_all)
+        parts = RecoveryParts(context, marked.value, access.digest, access.master_key, distrusted, shunned, hears_all)
         end = await find_end(parts)
         closed = await _close(context, marked, end)
     except MetadataNotFound as error:

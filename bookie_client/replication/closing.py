@@ -17,9 +17,10 @@ With its word, and that of bookies which never got them, a ledger could be close
 - nor is one that the mark names because it was away, and that has nothing of the last segment now, or has a gap there,
   or cannot tell. (Its writer sends it the entries in order, so what it got after its loss has a gap in front of it.)
 - if one that the mark names does not answer, and the others alone cannot tell the end, nothing is closed before it
-  answers or has gone;
-- who is not believed is named by the mark first. The recovery may give it entries, and fail; these would look like its
-  own the next time. (One that only the look did not see, and that no mark names, is asked again then like any other.)
+  answers or has gone. If they can, the recovery stores nothing on it;
+- any other bookie that is not believed is named by the mark first. The recovery may give it entries, and fail; these
+  would look like its own the next time. (One that only the look did not see, and that no mark names, is asked again
+  then like any other.)
 
 Then the recovery fails rather than cuts off, and the ledger stays IN_RECOVERY until a bookie that has the entries is
 back. Replication workers, decommissions, `recover`, the data integrity check and the Spark jobs close ledgers in this
@@ -54,6 +55,7 @@ from bookie_protocol.errors import (
     PodkeeperError,
     RecoveryFailed,
     StorageFault,
+    Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
@@ -75,8 +77,9 @@ async def close_checked(
     """Look at a ledger, close it, and return its final metadata. `password`: None: what the ledger recorded.
 
     Raises as `recover_ledger`; after `RecoveryFailed` it can be tried again, and the error names the way out if bookies
-    that lost entries are part of the reason. `MetadataVersionConflict`: its writer exchanged a bookie behind the look,
-    and was not fenced. `MetadataError`: its mark cannot be read, or added to.
+    that lost entries, or do not tell, are part of the reason. `Unauthorized`: the ledger recorded no digest, and its
+    last entries fail the caller's. `MetadataVersionConflict`: its writer exchanged a bookie behind the look, and was
+    not fenced. `MetadataError`: its mark cannot be read, or added to.
     """
     doubts, report = await _look(client, checker, ledger_id)
     now = await client.metadata(ledger_id)  # the look may have taken long, and another client may have closed it
@@ -97,6 +100,8 @@ async def close_checked(
     lost |= {bookie for bookie, has_some in have_some.items() if has_some is False}
     untold = {bookie for bookie, has_some in have_some.items() if has_some is None}
     doubted = lost | untold | unseen
+    if report.metadata.value.digest_type is None and any(isinstance(words[each], EntryAnswer) for each in untold):
+        await _check_digest(client, ledger_id, ensemble, access)
     silent = {bookie for bookie in untold if not isinstance(words[bookie], _CANNOT_TELL)}
     silent |= named.intersection(ensemble) & _with_verdicts(report.fragments, _SILENT) - lost
     silent -= await unregistered(client, silent)
@@ -104,15 +109,19 @@ async def close_checked(
     if silent and not is_covered(report.fragments[-1].fragment.quorums, trusted):
         # A mark would stay until all other bookies have said what they have: one time-out is not a reason for it.
         raise RecoveryFailed(
-            f"ledger {ledger_id} is not closed, because {', '.join(sorted(silent))} may have entries of its end:"
-            " try again when they answer"
+            f"ledger {ledger_id} is not closed, because {', '.join(sorted(silent))} may have entries of its end, and"
+            " do not tell: try again when they answer, or if they never will, close it behind the last entry that is"
+            f" left by `bookie ledger recover {ledger_id}`"
         )
     # The recovery stores entries on them, which would vouch for them at the next attempt.
-    unmarked = (lost | untold | (unseen & named)).intersection(ensemble) - distrusted(doubts)
+    unmarked = (lost | untold | (unseen & named)).intersection(ensemble) - distrusted(doubts) - silent
     if unmarked:
         await _mark(client, ledger_id, dict.fromkeys(unmarked, Reason.MISSING))
     try:
-        return (await recover_ledger(client.context, report.metadata, access, doubted, hears_all=True)).value
+        closed = await recover_ledger(
+            client.context, report.metadata, access, doubted, shunned=frozenset(silent), hears_all=True
+        )
+        return closed.value
     except RecoveryFailed as error:
         names = ", ".join(sorted(lost.intersection(ensemble)))
         if not names:
@@ -189,9 +198,8 @@ async def _has_some(
     it tells; None if that is unknown."""
     if isinstance(word, PodkeeperError):
         return False if isinstance(word, NotThere) else None
-    try:
-        last = LastEntry.of(access.digest, report.ledger_id, word.entry)
-    except DigestMismatch:
+    last = _verified(report.ledger_id, word, access)
+    if last is None:
         return None
     fragment = report.fragments[-1].fragment
     if last.entry_id < fragment.first_entry:
@@ -201,6 +209,24 @@ async def _has_some(
         return await checker.lacks(replace(report, fragments=(held,)), bookie) is None
     except PodkeeperError:  # it gives no list
         return True
+
+
+def _verified(ledger_id: int, word: EntryAnswer, access: LedgerAccess) -> LastEntry | None:
+    try:
+        return LastEntry.of(access.digest, ledger_id, word.entry)
+    except DigestMismatch:
+        return None
+
+
+async def _check_digest(client: Client, ledger_id: int, ensemble: Collection[str], access: LedgerAccess) -> None:
+    """Raise `Unauthorized` if no bookie's last entry matches the digest that the caller gave."""
+    words = await last_words(client, ledger_id, ensemble)
+    answers = [word for word in words.values() if isinstance(word, EntryAnswer)]
+    if not any(_verified(ledger_id, word, access) for word in answers):
+        raise Unauthorized(
+            f"ledger {ledger_id} recorded neither its password nor its digest type, and its entries do not match the"
+            " ones that were given"
+        )
 
 
 def _with_verdicts(fragments: Iterable[FragmentReport], verdicts: Collection[ReplicaVerdict]) -> frozenset[str]:

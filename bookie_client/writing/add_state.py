@@ -26,7 +26,7 @@ Source: docs/internals/client-protocol.md, sections 6, 7, 8 and 9.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -144,6 +144,10 @@ class AddState:
     def pending(self) -> int:
         """Adds that are neither delivered nor failed."""
         return len(self._pending)
+
+    def leave_out(self, bookies: Collection[str]) -> None:
+        """Send nothing to these bookies, as if they had failed. To be called before the first add."""
+        self._ensemble.leave_out(bookies)
 
     # --- the application ------------------------------------------------------------------------------------
 

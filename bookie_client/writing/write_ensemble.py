@@ -17,7 +17,7 @@ Source: docs/internals/client-protocol.md, section 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
@@ -73,6 +73,11 @@ class WriteEnsemble:
     def failed_positions(self, add: PendingAdd) -> Positions:
         """Return the positions at which an add failed, with their bookies."""
         return {p: add.ensemble[p] for p in self._quorums.write_set(add.entry_id) if add.failed >> p & 1}
+
+    def leave_out(self, bookies: Collection[str]) -> None:
+        """Treat these bookies as if they had failed: the first add replaces them, and is not sent to them."""
+        self.degraded = {position: each for position, each in enumerate(self.bookies) if each in bookies}
+        self.late = dict(self.degraded)
 
     # --- what failed ----------------------------------------------------------------------------------------
 

@@ -78,7 +78,10 @@ class ClientMover:
         """Raises `BookieUnavailable` if some of the silent bookies are registered: they may still have everything."""
         silent = sorted(frozenset(silent) - await unregistered(self._client, silent))
         if silent:
-            raise BookieUnavailable(f"{', '.join(silent)} may have what is missing, and cannot tell just now: {error}")
+            raise BookieUnavailable(
+                f"{', '.join(silent)} may have what is missing, and cannot tell just now. If one never will, stop it:"
+                f" then what it may have counts as lost ({error})"
+            )
 
 
 class _Deltas:

@@ -192,6 +192,18 @@ async def marked(models: ReplicationCluster, ledger_id: int, bookie: str, reason
         await models.service.under_replication.mark(ledger_id, ctime_ms=1, findings=[Finding(bookie, reason)])
 
 
+async def half_acknowledged(models: ReplicationCluster, client: Client) -> tuple[int, tuple[str, ...]]:
+    """An open ledger whose last entry, 10, was acknowledged by the first two bookies and did not reach the third."""
+    ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+    for i in range(11):
+        await ledger.append(payload(i))
+    ensemble = (await client.metadata(ledger.ledger_id)).last_ensemble
+    for bookie in ensemble:
+        await stored(client, bookie, ledger.ledger_id, 10)
+    del models.model(ensemble[2]).ledgers[ledger.ledger_id].entries[10]
+    return ledger.ledger_id, ensemble
+
+
 async def emptied_in_two_segments(models: ReplicationCluster, client: Client) -> tuple[int, str, str]:
     """An open ledger and two of its bookies, of which the second lost its disk. Only what it denies of the first
     segment shows that: of the last one no entry is confirmed. It acknowledged the only one, 10, with the first bookie

@@ -32,6 +32,7 @@ from tests.unit.bookie_client.replication.cluster import (
     PASSWORD,
     LookThen,
     emptied_in_two_segments,
+    half_acknowledged,
     marked,
     noted_pauses,
     payload,
@@ -113,18 +114,6 @@ async def test_the_look_compares_the_list_of_a_bookie_that_the_mark_names(models
 
 
 MARKS = pytest.mark.parametrize("mark", [None, Reason.ABSENT, Reason.UNTOLD])
-
-
-async def half_acknowledged(models, client):
-    """An open ledger whose last entry, 10, was acknowledged by the first two bookies and did not reach the third."""
-    ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
-    for i in range(11):
-        await ledger.append(payload(i))
-    ensemble = (await client.metadata(ledger.ledger_id)).last_ensemble
-    for bookie in ensemble:
-        await stored(client, bookie, ledger.ledger_id, 10)
-    del models.model(ensemble[2]).ledgers[ledger.ledger_id].entries[10]
-    return ledger.ledger_id, ensemble
 
 
 @pytest.fixture

@@ -14,7 +14,13 @@ from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
 from bookie_pod.autorecovery.decommission import moving
 from bookie_pod.autorecovery.decommission.moving import ClientMover
-from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, PodkeeperError, TooManyRequests
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    LedgerStateUnknown,
+    PodkeeperError,
+    RecoveryFailed,
+    TooManyRequests,
+)
 from tests.support.auditor_rig import ledger
 from tests.unit.bookie_client.replication.cluster import PASSWORD, ReplicationCluster, payload
 
@@ -136,6 +142,23 @@ async def test_an_end_that_bookies_may_tell_later_is_no_lasting_reason(
                 models.bookies[bookie].silent = answer is None
                 models.model(bookie).fail_reads = answer
             with pytest.raises(BookieUnavailable):
+                await ClientMover(client).recover(open_ledger.ledger_id)
+
+
+async def test_stopping_bookies_that_never_tell_ends_the_wait(tmp_path: Path) -> None:
+    """As the message of the wait says. The drain gives the ledger up then, if its loss was accepted."""
+    async with ReplicationCluster(tmp_path, model=True) as models:
+        await models.add(*"abcd")
+        async with models.client(read_timeout=0.3) as client:
+            open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+            await open_ledger.append(payload(0))
+            leaving, second, _ = open_ledger.metadata.last_ensemble
+            await models.lose(client, leaving)
+            models.model(second).fail_reads = LedgerStateUnknown
+            with pytest.raises(BookieUnavailable, match="stop"):
+                await ClientMover(client).recover(open_ledger.ledger_id)
+            await models.lose(client, second)
+            with pytest.raises(RecoveryFailed):
                 await ClientMover(client).recover(open_ledger.ledger_id)
 
 
