@@ -28,6 +28,7 @@ from bookie_pod.server.http.api.table import Answer, Operation, Resource, should
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.disks import disk_space, fullest_share
 from bookie_pod.storage.entry_log.names import parse_log_name
+from bookie_pod.storage.files import storage_fault
 from bookie_pod.storage.index.index_file import SUFFIX as INDEX_SUFFIX
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.journal.directory import SUFFIX as JOURNAL_SUFFIX
@@ -47,7 +48,6 @@ from bookie_protocol.errors import (
     InvalidCookie,
     MetadataUnavailable,
     Refused,
-    StorageFault,
 )
 from bookie_protocol.metadata_service.embedded.processes import this_boot
 
@@ -110,13 +110,13 @@ class ThisBookie:
             ids = sorted(f"{this_boot()}/{one:x}" for one in numbers)
             return BookieSpace(free, total, fullest, file_systems=ids)
         except OSError as error:
-            raise StorageFault(f"cannot read the space of {error.filename}: {error.strerror or error}") from error
+            raise storage_fault("cannot read the space of the disks", error) from error
 
     def space(self) -> BookieSpace:
         try:
             return replace_members(self.disk_space(), entry_log_bytes=self._entry_log_bytes())
         except OSError as error:
-            raise StorageFault(f"cannot read the space of {error.filename}: {error.strerror or error}") from error
+            raise storage_fault("cannot read the space of the disks", error) from error
 
     def _entry_log_bytes(self) -> int:
         files, found = self._bookie.files, 0
@@ -143,7 +143,7 @@ class ThisBookie:
                 index=[name for folder in self._index_folders for name in self._index_files(folder)],
             )
         except OSError as error:
-            raise StorageFault(f"cannot list {error.filename}: {error.strerror or error}") from error
+            raise storage_fault("cannot list the files", error) from error
 
     def _index_files(self, folder: str) -> list[str]:
         files = self._bookie.files

@@ -46,7 +46,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.config.sections.journal import CURRENT_FOLDER
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import (
     UNREADABLE,
     InvalidConfiguration,
@@ -322,7 +322,7 @@ class MetadataWitness:
         try:
             self._files.write_bytes_atomic(self._path, seen.encode())
         except OSError as error:
-            raise StorageFault(f"cannot write {self._path}: {error}") from error
+            raise storage_fault(f"cannot write {self._path}", error) from error
 
     def _read(self) -> Seen:
         try:
@@ -330,7 +330,7 @@ class MetadataWitness:
         except FileNotFoundError:
             return Seen(self._bookie_id)
         except OSError as error:
-            raise StorageFault(f"cannot read {self._path}: {error}") from error
+            raise storage_fault(f"cannot read {self._path}", error) from error
         except UNREADABLE as error:
             return Seen(
                 self._bookie_id,

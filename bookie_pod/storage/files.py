@@ -60,6 +60,13 @@ def storage_fault(what: str, error: OSError) -> StorageFault:
     return kind(f"{what}: {error}")
 
 
+def refuse_if_short(what: str, error: Exception) -> None:
+    """Raise `ResourcesShort` if the machine is at fault for an error that the caller would take for the loss of a file:
+    such a file is written over later, with nothing in it."""
+    if isinstance(error, OSError) and isinstance(fault := storage_fault(what, error), ResourcesShort):
+        raise fault from error
+
+
 def directory_fault(what: str, error: OSError, directory: str) -> StorageFault:
     """Return `storage_fault` for a write below one of the directories; `DirectoryFault` if that disk is at fault."""
     fault = storage_fault(what, error)

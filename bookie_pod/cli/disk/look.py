@@ -11,7 +11,7 @@ from bookie_pod.cli.disk import PAYLOAD, disk, number, payload_text, print_json
 from bookie_pod.cli.disk.place import Place, need_journals, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON_LINES
-from bookie_protocol.errors import BadRequest, InvalidCookie, NotThere, StorageFault
+from bookie_protocol.errors import BadRequest, InvalidCookie, NotThere
 
 _KINDS = ("journal", "entry log", "compaction", "index", "backup", "cookie", "mark", "state", "temporary", "other")
 
@@ -157,13 +157,14 @@ def _id_of(path: str) -> int:
 
 
 def _read(place: Place, path: str, journal_id: int, start: int, only: int | None, payload: str, as_json: bool) -> bool:
+    from bookie_pod.storage.files import storage_fault
     from bookie_pod.storage.journal.reader import FileWindow, records_between
     from bookie_pod.storage.journal.survey import survey_journal
 
     try:
         file = place.files.open(path)
     except OSError as error:
-        raise StorageFault(f"cannot open journal {path}: {error.strerror or error}") from error
+        raise storage_fault(f"cannot open journal {path}", error) from error
     try:
         survey = survey_journal(file, journal_id, start)
         if not as_json:

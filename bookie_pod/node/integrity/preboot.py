@@ -32,12 +32,12 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.journal.directory import SUFFIX
 from bookie_pod.storage.journal.marks import mark_file_name
-from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, StorageFault
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.keys import is_unknown_key, master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerStore
@@ -166,4 +166,4 @@ def forget_marks(files: Files, journal_folders: Sequence[str], ledger_folders: S
                     files.sync_directory(ledger_folder)
                     _log.warning("the mark of a journal that is gone is forgotten", path=path)
         except OSError as error:
-            raise StorageFault(f"cannot forget the mark of journal {folder}: {error}") from error
+            raise storage_fault(f"cannot forget the mark of journal {folder}", error) from error

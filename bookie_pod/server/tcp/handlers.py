@@ -24,6 +24,7 @@ from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
 from bookie_pod.server.tcp.wire import Wire
+from bookie_pod.storage.files import storage_fault
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
     BadRequest,
@@ -302,7 +303,8 @@ class RequestHandlers:
     def bookie_info(self, *, total: bool, free: bool, reply: Reply) -> None:
         def answer(space: Any, error: BaseException | None) -> None:
             if error is not None:
-                reply.error(StorageFault(f"disk space of the ledger directories: {error}"))
+                what = "disk space of the ledger directories"
+                reply.error(storage_fault(what, error) if isinstance(error, OSError) else error)
             else:
                 reply.bookie_info(space[0] if total else None, space[1] if free else None)
 

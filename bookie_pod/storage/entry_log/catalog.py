@@ -65,7 +65,7 @@ class LogCatalog:
             names = self._files.listdir(directory)
             text = self._last_id_text(directory) if LAST_ID_FILE in names else None
         except OSError as error:
-            raise StorageFault(f"cannot list the entry logs in {directory}: {error}") from error
+            raise storage_fault(f"cannot list the entry logs in {directory}", error) from error
         for name in names:
             if (log_id := parse_log_name(name)) is not None:
                 self._add_found(log_id, directory)

@@ -33,7 +33,7 @@ from bookie_pod.storage.entry_log.names import (
     parse_compaction,
 )
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ class CompactionLog:
             try:
                 count = writer.append(ledger_id, entries, done, HARD_LOG_SIZE, locations)
             except OSError as error:
-                raise StorageFault(f"cannot write compaction log {self._compacting}: {error}") from error
+                raise storage_fault(f"cannot write compaction log {self._compacting}", error) from error
             if count == 0:
                 raise StorageFault(f"compaction log {self._compacting} would exceed {HARD_LOG_SIZE} bytes")
             done += count
@@ -94,7 +94,7 @@ class CompactionLog:
             self._files.sync_directory(self._directory)
             writer.close()
         except OSError as error:
-            raise StorageFault(f"cannot complete compaction log {self._compacting}: {error}") from error
+            raise storage_fault(f"cannot complete compaction log {self._compacting}", error) from error
         self._writer = None
 
     def make_available(self) -> None:
@@ -103,7 +103,7 @@ class CompactionLog:
             self._link(self._compacted, self._final)
             self._files.sync_directory(self._directory)
         except OSError as error:
-            raise StorageFault(f"cannot make compaction log {self._final} available: {error}") from error
+            raise storage_fault(f"cannot make compaction log {self._final} available", error) from error
         self._catalog.add_flushed(self.log_id, self._directory)
 
     def finish(self) -> None:
@@ -112,7 +112,7 @@ class CompactionLog:
             self._remove(self._compacted)
             self._files.sync_directory(self._directory)
         except OSError as error:
-            raise StorageFault(f"cannot remove {self._compacted}: {error}") from error
+            raise storage_fault(f"cannot remove {self._compacted}", error) from error
 
     def abort(self) -> None:
         """Remove the incomplete file. One that cannot be removed now is removed at recovery."""
@@ -156,7 +156,7 @@ class Compactions:
         try:
             file = self._files.create(path)
         except OSError as error:
-            raise StorageFault(f"cannot create compaction log {path}: {error}") from error
+            raise storage_fault(f"cannot create compaction log {path}", error) from error
         writer = LogWriter(log_id, directory, file, self._buffer_bytes)
         return CompactionLog(self._files, self._catalog, directory, log_id, source_id, writer)
 
@@ -167,7 +167,7 @@ class Compactions:
             try:
                 names = self._files.listdir(directory)
             except OSError as error:
-                raise StorageFault(f"cannot list {directory}: {error}") from error
+                raise storage_fault(f"cannot list {directory}", error) from error
             for name in names:
                 pair = parse_compaction(name)
                 if pair is not None:

@@ -290,7 +290,7 @@ class EntryLogger(LogAppender):
             return False
         except OSError as error:
             self._catalog.add_flushed(log_id, posixpath.dirname(path))
-            raise StorageFault(f"cannot delete entry log {path}: {error}") from error
+            raise storage_fault(f"cannot delete entry log {path}", error) from error
         self.stats.logs_deleted += 1
         return True
 

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from bookie_pod.storage.files import Files
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.files import Files, refuse_if_short, storage_fault
 
 CHUNK: Final = 32_768
 """Ids that are held as Python objects, or looked up at once."""
@@ -98,13 +97,14 @@ class RowsFile:
     def read(self) -> tuple[Array, Array]:
         """Return the first and second integer of every row, in the order of the file.
 
-        Both are empty if the file is missing, or damaged, which is logged.
+        Both are empty if the file is missing, or damaged, which is logged. Raises `ResourcesShort`.
         """
         try:
             data = self._files.read_bytes(self._path)
         except FileNotFoundError:
             return empty(), empty()
         except OSError as error:
+            refuse_if_short(f"cannot read {self._path}", error)
             return self._nothing(str(error))
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         rows = body[len(self._magic) :]
@@ -127,4 +127,4 @@ class RowsFile:
         try:
             self._files.write_bytes_atomic(self._path, body + _CRC.pack(google_crc32c.value(body)))
         except OSError as error:
-            raise StorageFault(f"cannot write {self._path}: {error}") from error
+            raise storage_fault(f"cannot write {self._path}", error) from error

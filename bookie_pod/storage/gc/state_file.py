@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import structlog
 
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, refuse_if_short, storage_fault
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.schedule import GcTimes
-from bookie_protocol.errors import UNREADABLE, StorageFault
+from bookie_protocol.errors import UNREADABLE
 
 _log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class GcStateFile:
         return DeletedLedgers(self._files, self._folder)
 
     def read(self, now_ms: int) -> GcMemory:
-        """Return the stored state, with `now_ms` for unknown times."""
+        """Return the stored state, with `now_ms` for unknown times. Raises `ResourcesShort`."""
         fresh = GcMemory(GcTimes.beginning(now_ms))
         try:
             stored = json.loads(self._files.read_bytes(self._path))
@@ -67,6 +67,7 @@ class GcStateFile:
         except FileNotFoundError:
             return fresh
         except (OSError, *UNREADABLE) as error:
+            refuse_if_short(f"cannot read {self._path}", error)
             _log.warning(
                 "state of garbage collection unknown, its timers begin now", path=self._path, reason=repr(error)
             )
@@ -89,7 +90,7 @@ class GcStateFile:
         try:
             self._files.write_bytes_atomic(self._path, content.encode())
         except OSError as error:
-            raise StorageFault(f"cannot write {self._path}: {error}") from error
+            raise storage_fault(f"cannot write {self._path}", error) from error
         memory.stored = True
 
 

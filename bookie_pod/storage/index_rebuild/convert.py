@@ -29,7 +29,7 @@ from bookie_pod.storage.engines.memtable_storage import StorageFlags
 from bookie_pod.storage.entry_log.copies import NoCopy, ReadLogs, look_at
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.scan import LedgersMap, ScanOutcome
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import (
     CURRENT_VERSION,
     HEADER_BYTES,
@@ -171,7 +171,7 @@ class Conversion(ABC):
         try:
             return next(self._work, None) is not None
         except OSError as error:
-            raise StorageFault(f"cannot convert {self._folder}: {error}") from error
+            raise storage_fault(f"cannot convert {self._folder}", error) from error
 
     def run(self) -> ConversionReport:
         """Do everything up to `commit`."""

@@ -390,7 +390,7 @@ class IndexFilesRebuild:
             for path in self._built.values():
                 self._replace(path, backup_suffix)
         except OSError as error:
-            raise StorageFault(f"cannot put an index file in its place: {error}; repeat the command") from error
+            raise storage_fault("cannot put an index file in its place (repeat the command)", error) from error
 
     def _replace(self, path: str, backup_suffix: str) -> None:
         target = path.removesuffix(BUILDING)

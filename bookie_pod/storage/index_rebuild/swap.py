@@ -217,9 +217,8 @@ def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Se
         files.unlink(f"{index_folder}/{SWAP_FILE}")
         files.sync_directory(index_folder)
     except OSError as error:
-        raise StorageFault(
-            f"cannot put the new index of {index_folder} in its place: {error}; the same command finishes it later"
-        ) from error
+        what = f"cannot put the new index of {index_folder} in its place (the same command finishes it later)"
+        raise storage_fault(what, error) from error
 
 
 def open_new(files: Files, stores: ToolStores, index_folder: str, kind: StoreKind) -> OrderedStore:
@@ -229,7 +228,7 @@ def open_new(files: Files, stores: ToolStores, index_folder: str, kind: StoreKin
     try:
         files.makedirs(f"{index_folder}/{BUILD_FOLDER}")
     except OSError as error:
-        raise StorageFault(f"cannot make {path}: {error}") from error
+        raise storage_fault(f"cannot make {path}", error) from error
     store = stores.open(path, kind)
     try:
         batch = store.batch()
@@ -249,7 +248,7 @@ def remove_build_folder(files: Files, stores: ToolStores, index_folder: str) -> 
             stores.remove(f"{folder}/{kind.value}")
         stores.remove(folder)
     except OSError as error:
-        raise StorageFault(f"cannot remove {folder}: {error}") from error
+        raise storage_fault(f"cannot remove {folder}", error) from error
 
 
 class NewDatabase:
@@ -278,9 +277,12 @@ class NewDatabase:
             moves = [(name, backup), (f"{BUILD_FOLDER}/{name}", name)]
             swap(self._files, self._stores, self._folder, f"{PURPOSE} {name}", moves)
         except (StorageFault, OSError) as error:
+            what = f"cannot put the new index of {self._folder} in its place"
+            fault = storage_fault(what, error) if isinstance(error, OSError) else error
             if interrupted(self._files, self._folder) is not None:
-                raise StorageFault(f"{error}; the next start of the bookie finishes it") from error
-            self.failure = StorageFault(str(error))
+                _log.error("the next start of the bookie finishes the swap of an index", index=self._folder)
+                raise fault from error
+            self.failure = fault
         else:
             self.backup = f"{self._folder}/{backup}"
         return self._open(path)

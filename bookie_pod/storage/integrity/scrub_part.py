@@ -37,7 +37,7 @@ from typing import Any, Final
 import structlog
 
 from bookie_pod.metrics.scrub import ScrubMetrics
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, refuse_if_short, storage_fault
 from bookie_pod.storage.gc.throttle import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister, from_json, to_json
@@ -99,12 +99,13 @@ class ScrubStateFile:
         self.path = posixpath.join(folder, STATE_FILE)
 
     def read(self) -> ScrubMemory:
-        """Return the stored state; an empty memory if there is none, or none that makes sense."""
+        """Return the stored state; an empty memory if there is none, or none that makes sense. `ResourcesShort`."""
         try:
             return _decode(json.loads(self._files.read_bytes(self.path)))
         except FileNotFoundError:
             return ScrubMemory()
         except (OSError, *UNREADABLE) as error:
+            refuse_if_short(f"cannot read {self.path}", error)
             _log.warning(
                 "state of the scrubber unknown, it starts from the beginning", path=self.path, reason=repr(error)
             )
@@ -115,7 +116,7 @@ class ScrubStateFile:
         try:
             self._files.write_bytes_atomic(self.path, json.dumps(_encode(memory)).encode())
         except OSError as error:
-            raise StorageFault(f"cannot write {self.path}: {error}") from error
+            raise storage_fault(f"cannot write {self.path}", error) from error
 
 
 def _encode(memory: ScrubMemory) -> dict[str, Any]:

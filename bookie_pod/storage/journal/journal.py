@@ -26,7 +26,7 @@ import structlog
 from bookie_pod.config.sections.journal import JournalConfig
 from bookie_pod.metrics.journal import FlushReason, JournalMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.journal.batch_queue import BatchQueue, Deliver, JournalBatch
 from bookie_pod.storage.journal.directory import journal_path, list_journals, remove_journals_below
 from bookie_pod.storage.journal.format import FIRST_VERSION_WITH_EXPLICIT_LAC, NO_FILE, without_explicit_lacs
@@ -188,7 +188,7 @@ class Journal:
                 _log.warning("the journal disk was full: old journals were deleted", directory=self.directory)
                 self._file = self._supply.first(after)
         except OSError as error:
-            raise StorageFault(f"cannot start journal {self.index} in {self.directory}: {error}") from error
+            raise storage_fault(f"cannot start journal {self.index} in {self.directory}", error) from error
         self._sync.last_mark = LogMark(self._file.journal_id, self._file.position)
         self._writer_thread.start()
         self._sync_thread.start()

@@ -31,7 +31,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import (
     MAX_ENTRY_ID,
     MOVING_SUFFIX,
@@ -105,7 +105,7 @@ class IndexDirectories:
                     elif name.endswith(SUFFIX):
                         self._found(self._parse(folder, name), directory)
         except OSError as error:
-            raise StorageFault(f"cannot list index directory {directory}: {error}") from error
+            raise storage_fault(f"cannot list index directory {directory}", error) from error
 
     @staticmethod
     def _parse(folder: str, name: str) -> int:
@@ -141,7 +141,7 @@ class IndexDirectories:
                     self._where[ledger_id] = directories[0]
                     self._files.sync_directory(posixpath.dirname(first))
             except OSError as error:
-                raise StorageFault(f"cannot finish the move to {first}: {error}") from error
+                raise storage_fault(f"cannot finish the move to {first}", error) from error
 
     def _remove_copy(self, ledger_id: int, directory: str) -> None:
         copy = _copy_in(directory, ledger_id)

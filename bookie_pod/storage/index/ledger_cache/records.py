@@ -26,7 +26,7 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header, is_newer
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
 from bookie_pod.storage.index.ledger_data import LedgerRecord, LedgerRecords
@@ -144,7 +144,7 @@ def _read_headers(files: Files, directories: IndexDirectories) -> Iterator[tuple
             finally:
                 file.close()
         except OSError as error:
-            raise StorageFault(f"cannot read index file {path}: {error}") from error
+            raise storage_fault(f"cannot read index file {path}", error) from error
 
     with ThreadPoolExecutor(_THREADS, "index-headers") as threads:
         yield from threads.map(read, directories.ledger_ids(), chunksize=64)
