@@ -129,21 +129,23 @@ class TestNuke:
         await service.cluster.nuke(instance_id=None, with_ledgers=True)
         assert not await service.cluster.exists()
 
+    @pytest.mark.parametrize("after", ["_check_known", "_delete_registration_parents"])
     async def test_a_bookie_that_comes_meanwhile_stops_it(
-        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch
+        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, after: str
     ) -> None:
         service = await filled(driver)
-        check = service.cluster._check_known
+        before = await service.cluster.instance_id()
+        check = getattr(service.cluster, after)
 
-        async def check_and_register(timeout: float | None) -> None:
-            await check(timeout)
+        async def check_and_register(*args: Any) -> None:
+            await check(*args)
             await service.bookies.register("b:1", W, INFO)
 
-        monkeypatch.setattr(service.cluster, "_check_known", check_and_register)
+        monkeypatch.setattr(service.cluster, after, check_and_register)
         with pytest.raises(MetadataNotEmpty, match="bookie b:1 is registered"):
             await service.cluster.nuke(instance_id=None, with_ledgers=True)
         assert len(await listed(service)) == 152
-        assert await service.cluster.instance_id() is not None
+        assert await service.cluster.instance_id() == before
 
 
 class _Ended(BaseException):
@@ -204,6 +206,10 @@ async def test_wherever_it_was_ended_it_can_be_repeated(
                 is_old = await other.cluster.instance_id() == instance
                 assert (await listed(other) == [7]) is is_old, "half done, and nobody is told"
                 assert is_old is ended
+        if step == "nuke" and await other.cluster.exists():
+            with suppress(MetadataDamaged):  # nor is it backed up
+                is_whole = await other.cluster.instance_id() is not None
+                assert not is_whole or (await listed(other) == [7] and await other.cookies.read("b:1")), "half gone"
         if await other.cluster.exists():
             assert await other.cluster.layout() in ((layout, None) if step == "nuke" else (layout,))
         if ended:

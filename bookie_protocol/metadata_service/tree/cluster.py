@@ -37,6 +37,8 @@ _MANAGER_VERSION: Final = 1
 _FORMAT_1_NAMES: Final = {"flat": LedgerLayout.FLAT, "hierarchical": LedgerLayout.LEGACY_HIERARCHICAL}
 FORMATTING: Final = "formatting "
 """Prefix of the instance id while a cluster is being formatted."""
+REMOVING: Final = "removing "
+"""The word before the instance id while a cluster is being removed."""
 COPYING: Final = "copying "
 """The word before the instance id while the metadata of a cluster are being written from a copy or a backup."""
 MOVED: Final = "moved "
@@ -44,6 +46,7 @@ MOVED: Final = "moved "
 this word, and behind `COPYING`, the name of the copy comes first."""
 _NOT_SERVED: Final = {
     FORMATTING: "is being formatted, or that was interrupted: wait for it, or repeat `bookie cluster format`",
+    REMOVING: "is being removed, or that was interrupted: repeat `bookie cluster nuke`",
     COPYING: "is not complete: its metadata are being copied or restored, or that was interrupted. Wait for it, or"
     " repeat `bookie cluster metadata copy` or `restore`",
     MOVED: "was moved: its metadata were copied to another place, or are being copied. Set metadataServiceUri to that"
@@ -71,7 +74,7 @@ class TreeCluster:
 
     async def instance_id(self, *, timeout: float | None = None) -> str | None:
         """The instance id; None if the root carries none. `MetadataNotFound` if there is no root, `MetadataDamaged` if
-        it cannot be read, or the cluster is being formatted or copied, or was moved."""
+        it cannot be read, or the cluster is being formatted, removed or copied, or was moved."""
         stored = await self._stored_instance_id(timeout)
         word = split_instance_id(stored)[0]
         if word:
@@ -229,7 +232,7 @@ def split_instance_id(stored: str | None) -> tuple[str, str, str | None]:
     for word in _NOT_SERVED:
         if stored is not None and stored.startswith(word):
             rest = stored.removeprefix(word)
-            copy, _, instance_id = rest.rpartition(" ") if word != FORMATTING else ("", "", rest)
+            copy, _, instance_id = rest.rpartition(" ") if word in (COPYING, MOVED) else ("", "", rest)
             return word, copy, instance_id or None
     return "", "", stored
 

@@ -3,9 +3,9 @@
 Invariants
 - Everything that speaks against the step is looked at before the first change.
 - Both delete the parents of the registrations first: a bookie that came meanwhile stops them, with nothing lost.
-- Formatting then marks the instance id: from there on no bookie starts, with old data or without, until all of it is
-  done. It looks for bookies once more before it erases anything, and a bookie looks at the instance id once more when
-  it has registered: of two that meet, one sees the other.
+- Both then mark the instance id: from there on no bookie starts, with old data or without, and no backup is made, until
+  all of it is done. They look for bookies once more before they erase anything, and a bookie looks at the instance id
+  once more when it has registered: of two that meet, one sees the other.
 - Instance id and layout are replaced by one write each, and there until the root goes, so each step can be repeated
   with the same instance id.
 - What vanishes while a tree is deleted is fine. What is created meanwhile is deleted too, or the call fails; it may be
@@ -41,6 +41,7 @@ from bookie_protocol.metadata_service.tree.cluster import (
     DEFAULT_LAYOUT,
     FORMATTING,
     MOVED,
+    REMOVING,
     TreeCluster,
     encode_layout,
     split_instance_id,
@@ -91,7 +92,7 @@ class ClusterMetadata(TreeCluster):
             await self.check_no_bookies("formatted", timeout)
             await self._delete_registration_parents("formatted", timeout)
         layout = await self._layout_to_keep(timeout)
-        await self._mark(before, force, timeout)
+        await self._mark(FORMATTING, before, "formatted", force, timeout)
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if paths.is_ledger_parent(name) or paths.is_id_generation(name):
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
@@ -114,7 +115,8 @@ class ClusterMetadata(TreeCluster):
         bookie_suffix: str = "",
         timeout: float | None = None,
     ) -> None:
-        """Remove the cluster and its root. An interrupted call may be repeated.
+        """Remove the cluster and its root. An interrupted call may be repeated; until then `instance_id` raises
+        `MetadataDamaged`, and no bookie starts.
 
         `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`, and
         nothing was changed: bookies are registered, a process writes a copy there, the id of a bookie that has a cookie
@@ -132,6 +134,8 @@ class ClusterMetadata(TreeCluster):
         if not with_ledgers:
             await self._check_no_ledgers(timeout)
         await self._delete_registration_parents("removed", timeout)
+        if stored is not None:
+            await self._mark(REMOVING, stored, "removed", False, timeout)
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if name not in _LAST:
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
@@ -334,13 +338,14 @@ class ClusterMetadata(TreeCluster):
         for path in self._registration_parents():
             await self._tree.ensure(path, timeout=timeout)
 
-    async def _mark(self, before: str | None, force: bool, timeout: float | None) -> None:
-        """Taken back if a bookie has come."""
+    async def _mark(self, word: str, before: str | None, step: str, force: bool, timeout: float | None) -> None:
+        """Let no bookie start from now on. `force`: although bookies are registered; else it is taken back if one has
+        come."""
         stored = await self._stored_instance_id(timeout)
-        await self._replace(paths.INSTANCE_ID, f"{FORMATTING}{before or ''}".encode(), timeout)
+        await self._replace(paths.INSTANCE_ID, f"{word}{before or ''}".encode(), timeout)
         if not force:
             try:
-                await self.check_no_bookies("formatted", timeout)
+                await self.check_no_bookies(step, timeout)
             except MetadataNotEmpty:
                 await self._replace(paths.INSTANCE_ID, (stored or "").encode(), timeout)
                 await self._make_registration_parents(timeout)
