@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bookie_operator.api.kinds import KubernetesObject
+from bookie_operator.builders import naming
 from bookie_operator.observe.times import condition, created_at, seconds
-from bookie_operator.observe.workloads import JobView, config_maps
+from bookie_operator.observe.workloads import JobView, component_of, config_maps, job_view
 from bookie_operator.world.model import BackupRun, BackupView
 
 
@@ -22,10 +23,14 @@ def runs_of(cron_job: KubernetesObject | None, jobs: Iterable[KubernetesObject])
     ]
 
 
-def backup_view(cron_job: KubernetesObject | None, runs: Iterable[tuple[KubernetesObject, JobView]]) -> BackupView:
-    """`runs`: its Jobs, each with what came of it."""
+def backup_view(
+    cron_job: KubernetesObject | None,
+    runs: Iterable[tuple[KubernetesObject, JobView]],
+    at_work: tuple[str, ...],
+) -> BackupView:
+    """`runs`: its Jobs, each with what came of it. `at_work`: as of `BackupView`."""
     if cron_job is None:
-        return BackupView()
+        return BackupView(at_work=at_work)
     status = cron_job.get("status") or {}
     pod = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     ended: dict[str, BackupRun] = {}
@@ -40,7 +45,19 @@ def backup_view(cron_job: KubernetesObject | None, runs: Iterable[tuple[Kubernet
     if known is not None and (succeeded is None or known > succeeded.finished_at):
         succeeded = BackupRun(known)  # its Job is gone
     since = seconds(status.get("lastScheduleTime")) or created_at(cron_job)
-    return BackupView(config_maps(pod), since, succeeded, ended.get("Failed"), message)
+    return BackupView(config_maps(pod), since, succeeded, ended.get("Failed"), message, at_work)
+
+
+def at_work(jobs: Iterable[KubernetesObject], pods: Iterable[KubernetesObject]) -> tuple[str, ...]:
+    """Return the names of Jobs and pods of backups that are not over."""
+    found = [each for each in jobs if job_view(each, ()).state == "Running"]
+    found += [
+        each
+        for each in pods
+        if component_of(each) == naming.BACKUP
+        and (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+    return tuple(sorted(each["metadata"]["name"] for each in found))
 
 
 def _reason(job: Mapping[str, Any], view: JobView) -> str:

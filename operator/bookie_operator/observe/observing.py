@@ -337,8 +337,11 @@ async def _metadata_job(
 async def _backup(sources: Sources, cluster: ClusterView, read: Read, now: float) -> BackupView | None:
     if read.backup is None:
         return None
-    runs = [(job, await _metadata_job(sources, cluster, job, read.pods, now)) for job in read.backups]
-    return backups.backup_view(own_backup(read.backup, cluster), runs)
+    own = own_backup(read.backup, cluster)
+    runs = [
+        (job, await _metadata_job(sources, cluster, job, read.pods, now)) for job in backups.runs_of(own, read.backups)
+    ]
+    return backups.backup_view(own, runs, backups.at_work(read.backups, read.pods))
 
 
 def _deployment(read: Read, key: str, component: str) -> DeploymentView:

@@ -42,7 +42,7 @@ from bookie_operator.api.kinds import (
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders import common, naming
 from bookie_operator.crds import names
-from bookie_operator.observe import backups, volumes, workloads
+from bookie_operator.observe import volumes, workloads
 from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surroundings
 from bookie_operator.observe.times import condition
 from bookie_operator.planner.desired import Desired
@@ -89,7 +89,7 @@ class Read:
     backup: list[KubernetesObject] | None
     """The CronJob of backups, also that of another owner; None: the operator may not read it."""
     backups: list[KubernetesObject]
-    """Jobs of the cluster's CronJob of backups."""
+    """Jobs that back the metadata up, whatever made them."""
 
 
 async def read_objects(sources: Sources, cluster: ClusterView, desired: Desired, identity: str) -> Read:
@@ -165,7 +165,7 @@ async def read_objects(sources: Sources, cluster: ClusterView, desired: Desired,
         classes,
         found_identity if found_identity is not None and common.is_own(found_identity, cluster) else None,
         backup,
-        backups.runs_of(own_backup(backup, cluster), jobs),
+        [each for each in jobs if workloads.component_of(each) == naming.BACKUP],
     )
 
 

@@ -275,6 +275,8 @@ class BackupView:
     """Last one that failed."""
     message: str = ""
     """Reason for which a run that has begun does not go on."""
+    at_work: tuple[str, ...] = ()
+    """Names of Jobs and pods of backups that are not over, also of a CronJob that is gone."""
 
 
 @dataclass(frozen=True)

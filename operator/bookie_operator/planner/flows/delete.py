@@ -15,8 +15,11 @@ Invariants
 - A metadata service that is gone holds up nothing but volumes: without any left to delete, the metadata are removed
   within five minutes or left behind. `Retain` ends every wait.
 
-Steps: `Cancel` (of an operation that ran), `StopAutorecovery`, `StopBookies`, then for data that go `DestroyMetadata`,
-`DeleteClaims`, `DeleteIdentity`; last `Release`.
+- Before the metadata are removed no backup begins any more. One that a node keeps from ending is waited for two minutes:
+  it fails, because the removal marks the metadata first.
+
+Steps: `Cancel` (of an operation that ran), `StopAutorecovery`, `StopBookies`, then for data that go `StopBackups`,
+`DestroyMetadata`, `DeleteClaims`, `DeleteIdentity`; last `Release`.
 
 Threads: pure functions, any thread.
 """
@@ -45,13 +48,15 @@ from bookie_operator.world.model import ClaimView, World
 CANCEL: Final = "Cancel"
 STOP_AUTORECOVERY: Final = "StopAutorecovery"
 STOP_BOOKIES: Final = "StopBookies"
+STOP_BACKUPS: Final = "StopBackups"
 RELEASE: Final = "Release"
 
-_STOPPING: Final = frozenset({STOP_AUTORECOVERY, STOP_BOOKIES})
+_STOPPING: Final = frozenset({STOP_AUTORECOVERY, STOP_BOOKIES, STOP_BACKUPS})
 _DRAINING: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 _UNDO_SECONDS: Final = 60.0
 _AUTORECOVERY_SECONDS: Final = 120.0
 _BOOKIES_SECONDS: Final = 900.0
+_BACKUPS_SECONDS: Final = 120.0
 _BEFORE_BOOKIES: Final = {
     "autorecovery": "auto-recovery stops before the bookies: it would copy what they have",
     "gateway": "gateways stop before the bookies: they close the ledgers that are written through them",
@@ -131,9 +136,11 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
         case "Release":
             why = "the cluster has stopped; nothing of it needs the operator any more"
             return Act(ReleaseFinalizer(), why, event=_claims_left(world, operation))
-        case "DeleteClaims" | "DestroyMetadata" | "DeleteIdentity" if not goes(world, operation):
+        case "StopBackups" | "DestroyMetadata" | "DeleteClaims" | "DeleteIdentity" if not goes(world, operation):
             kept = "data are kept after all: spec or annotation changed"
             return Record(operations.stepped(world, operation, RELEASE), kept)
+        case "StopBackups":
+            return _stop_backups(world, operation)
         case "DeleteClaims":
             return _delete_claims(world, operation)
         case "DestroyMetadata":
@@ -180,8 +187,20 @@ def _stop_bookies(world: World, operation: Operation) -> Decision:
         late = operations.overdue(world, operation, _BOOKIES_SECONDS)
         remedy = "; if its node is lost, taint it node.kubernetes.io/out-of-service or delete it" if late else ""
         return operations.wait(operation, "Stopping", f"waits for {names} to stop{remedy}", stalled=late)
-    following = DESTROY_METADATA if goes(world, operation) else RELEASE
+    following = STOP_BACKUPS if goes(world, operation) else RELEASE
     return Record(operations.stepped(world, operation, following), "all bookies have stopped")
+
+
+def _stop_backups(world: World, operation: Operation) -> Decision:
+    """Delete the CronJob, and with it its Jobs, then wait for these."""
+    key = f"CronJob/{world.cluster.name}-backup"
+    uid = world.object_uids.get(key)
+    if uid is not None:
+        return Act(DeleteObject(key, uid), "backups stop before the metadata go: nothing whole is left to back up")
+    left = world.backup.at_work if world.backup is not None else ()
+    if left and not operations.overdue(world, operation, _BACKUPS_SECONDS):
+        return operations.wait(operation, "Stopping", f"waits for backups to stop: {', '.join(left[:5])}", seconds=2.0)
+    return Record(operations.stepped(world, operation, DESTROY_METADATA), "no backup of the metadata begins any more")
 
 
 DELETE_CLAIMS: Final = "DeleteClaims"

@@ -154,6 +154,27 @@ async def test_a_claim_of_this_name_that_is_not_the_clusters_is_left_alone() -> 
         assert fake.store.get(CLAIM, NAMESPACE, OBJECT)["metadata"].get("labels") in (None, {})
 
 
+async def test_no_backup_runs_while_the_metadata_are_removed() -> None:
+    storage = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}, "retention": {"whenDeleted": "Delete"}}
+    async with settled_cluster(storage=storage, backup=BACKUP) as fake:
+        fake.controllers.backup_ends = None
+        job = await run(fake)
+        fake.store.patch(JOB, NAMESPACE, job, {"metadata": {"finalizers": ["a/controller"]}})
+        fake.annotate(names.CONFIRM_DELETE, NAME)
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+
+        def removed() -> bool:
+            return fake.store.find(JOB, NAMESPACE, f"{NAME}-metadata-destroy") is not None
+
+        await fake.until(lambda: removed() or fake.store.find(CRON_JOB, NAMESPACE, OBJECT) is None)
+        for _ in range(5):
+            fake.run_controllers()
+            await fake.one_pass()
+            assert not removed()
+        fake.store.patch(JOB, NAMESPACE, job, {"metadata": {"finalizers": []}})
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+
+
 @pytest.mark.parametrize("when_deleted", ["Retain", "Delete"])
 async def test_backups_outlive_the_cluster_and_serve_the_next_one(when_deleted: str) -> None:
     storage = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}, "retention": {"whenDeleted": when_deleted}}
