@@ -183,6 +183,23 @@ CREATED = (
     Case("backup-without-schedule", _spec(backup={"keep": 3}), "spec.backup.schedule: Required value"),
     Case("backup-zone", _spec(backup={"schedule": "@daily", "timeZone": "a b"}), "time zone database"),
     Case("backup-claim", _spec(backup={"schedule": "@daily", "claimName": "A_b"}), "a PersistentVolumeClaim can have"),
+    *(
+        Case(f"backup-claim-{name}", _spec(backup={"schedule": "@daily", "claimName": name}), "the volume of a pod")
+        for name in (
+            "journal-0-demo-bookie-2",
+            "ledger-15-demo-bookie-eu-west-1a-10",
+            "index-0-other-bookie-0",
+            "data-demo-metadata-0",
+        )
+    ),
+    Case(
+        "backup-claim-in-place",
+        _spec(
+            bootstrap={"mode": "Adopt", "instanceId": "x", "inPlace": IN_PLACE},
+            backup={"schedule": "@daily", "claimName": f"{IN_PLACE['ledger']['claim']}-demo-bookie-1"},
+        ),
+        "the volume of a pod",
+    ),
     Case("backup-size", _spec(backup={"schedule": "@daily", "size": "0"}), "must be an amount of bytes as Kubernetes"),
     Case("task-bookies", _spec(type="Replace"), "name the bookies by their pods", kind="BookieTask"),
     Case("task-audit", _spec(bookies=["a"]), "Audit and AcceptLoss are about the whole cluster", kind="BookieTask"),
@@ -307,6 +324,10 @@ ALLOWED = (
         status=_CREATED,
     ),
     Case("backup", _spec(backup={"schedule": "0 3 * * mon-fri", "claimName": "a-b.c"}), "", before={}, status=_CREATED),
+    *(
+        Case(f"backup-claim-{name}", _spec(backup={"schedule": "@daily", "claimName": name}), "", before={})
+        for name in ("my-bookie-backups-1", "ledger-backups", "data-demo-metadata", "demo-backup")
+    ),
     Case("no-backup", _spec(), "", before=_spec(backup={"schedule": "@daily"}), status=_CREATED),
     Case("root-path-with-dots", _spec(metadataService={"rootPath": "/a/..b/zookeeper"}), "", before={}),
     Case("another-root-before-it-exists", _spec(metadataService={"rootPath": "/elsewhere"}), "", before={}),

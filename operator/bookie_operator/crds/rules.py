@@ -40,6 +40,14 @@ SCHEDULE_PATTERN: Final = (
     "^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4})$"
 )
 TIME_ZONE_PATTERN: Final = "^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"
+CLAIM_OF_A_POD: Final = "^((journal|ledger|index)-[0-9]+-.+-bookie(-.+)?|data-.+-metadata)-[0-9]+$"
+"""Names of the claims of bookies and of metadata services, of any cluster."""
+CLAIM_IN_PLACE: Final = "-bookie-[0-9]+$"
+"""End of those of bookies that were taken over in place, which begin with the name of a template."""
+_OF_A_POD: Final = (
+    "it is the volume of a pod of this or another cluster, on which backups would take room and be lost with the data: "
+    "name a claim that is for backups alone, or leave the field out to have the operator make one"
+)
 URI_PATTERN: Final = r"^((zk(\\+[a-z]+)?|etcd)://[^/@?#\\s]+|oxia://[^/@?#\\s]+/[^/@?#\\s]+)/?$"
 _EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
 _NEW: Final = f"!({_EXISTS})"
@@ -358,6 +366,15 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "must be a name that a PersistentVolumeClaim can have: lower-case letters, digits, dashes and dots; leave the "
         "field out to have the operator make one",
         field="claimName",
+    ),
+    Rule("spec.backup", f"!self.claimName.matches('{CLAIM_OF_A_POD}')", _OF_A_POD, field="claimName"),
+    Rule(
+        "spec",
+        f"!has(self.backup) || !has(self.bootstrap.inPlace) || !self.backup.claimName.matches('{CLAIM_IN_PLACE}') || "
+        "[self.bootstrap.inPlace.journal.claim, self.bootstrap.inPlace.ledger.claim].all(c, "
+        "!self.backup.claimName.startsWith(c + '-'))",
+        _OF_A_POD,
+        field="backup.claimName",
     ),
     Rule(
         "spec.backup",

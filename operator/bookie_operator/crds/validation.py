@@ -26,7 +26,7 @@ from bookie_operator.crds.cron import schedule_fault
 from bookie_operator.crds.pod_spec import Pod
 from bookie_operator.crds.quantity import known_bytes
 from bookie_operator.crds.reading import bounded, known_part, known_status, parsed_spec, parsed_status
-from bookie_operator.crds.rules import TIME_ZONE_PATTERN
+from bookie_operator.crds.rules import CLAIM_IN_PLACE, CLAIM_OF_A_POD, TIME_ZONE_PATTERN
 
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -142,6 +142,13 @@ def _backup(spec: BookieClusterSpec) -> Iterator[str]:
         yield "spec.backup.timeZone: must be a name of the time zone database, as Europe/Berlin"
     if backup.claim_name and not _CLASS.fullmatch(backup.claim_name):
         yield "spec.backup.claimName: must be a name that a PersistentVolumeClaim can have; correct it"
+    found = spec.bootstrap.in_place
+    templates = (found.journal.claim, found.ledger.claim) if found is not None else ()
+    in_place = re.search(CLAIM_IN_PLACE, backup.claim_name) and backup.claim_name.startswith(
+        tuple(f"{each}-" for each in templates)
+    )
+    if in_place or re.fullmatch(CLAIM_OF_A_POD, backup.claim_name):
+        yield "spec.backup.claimName: it is the volume of a pod; name a claim that is for backups alone"
     yield from resource_faults("spec.backup.resources", backup.resources)
 
 

@@ -73,6 +73,17 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         },
         "spec.pod.extraVolumeMounts: one would hide the bookies' data on /hidden; mount it elsewhere",
     ),
+    *(
+        ({"backup": {"schedule": "@daily", "claimName": name}}, "spec.backup.claimName: it is the volume of a pod")
+        for name in ("journal-0-a-bookie-1", "ledger-1-a-bookie-zone-b-10", "index-0-a-bookie-0", "data-a-metadata-0")
+    ),
+    (
+        {
+            "bootstrap": {"mode": "Adopt", "instanceId": "a", "inPlace": IN_PLACE},
+            "backup": {"schedule": "@daily", "claimName": "pulsar-bookie-journal-a-bookie-2"},
+        },
+        "spec.backup.claimName: it is the volume of a pod",
+    ),
     ({"durability": {"ackQuorum": 3, "writeQuorum": 2}}, "spec.durability.ackQuorum: must not exceed writeQuorum"),
     ({"durability": {"writeQuorum": 4}}, "spec.durability.writeQuorum: must not exceed ensembleSize"),
     (
