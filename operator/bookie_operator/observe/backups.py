@@ -12,6 +12,7 @@ from bookie_operator.api.kinds import KubernetesObject
 from bookie_operator.builders import naming
 from bookie_operator.observe.times import condition, created_at, seconds
 from bookie_operator.observe.workloads import JobView, component_of, config_maps, job_view
+from bookie_operator.planner.operations import is_ahead
 from bookie_operator.world.model import BackupRun, BackupView
 
 
@@ -26,7 +27,8 @@ def runs_of(cron_job: KubernetesObject | None, jobs: Iterable[KubernetesObject])
 def backup_view(
     cron_job: KubernetesObject | None,
     runs: Iterable[tuple[KubernetesObject, JobView]],
-    at_work: tuple[str, ...],
+    now: float,
+    at_work: tuple[str, ...] = (),
 ) -> BackupView:
     """`runs`: its Jobs, each with what came of it. `at_work`: as of `BackupView`."""
     if cron_job is None:
@@ -39,13 +41,20 @@ def backup_view(
         at = view.finished_at
         if view.state not in ("Complete", "Failed") or at is None:
             message = view.message or message
-        elif view.state not in ended or at >= ended[view.state].finished_at:
+        elif view.state not in ended or _order(at, now) >= _order(ended[view.state].finished_at, now):
             ended[view.state] = BackupRun(at, view.told, _reason(job, view) if view.state == "Failed" else "")
     succeeded, known = ended.get("Complete"), seconds(status.get("lastSuccessfulTime"))
-    if known is not None and (succeeded is None or known > succeeded.finished_at):
+    if known is not None and not is_ahead(known, now) and (succeeded is None or known > succeeded.finished_at):
         succeeded = BackupRun(known)  # its Job is gone
-    since = seconds(status.get("lastScheduleTime")) or created_at(cron_job)
+    since = seconds(status.get("lastScheduleTime"))
+    if since is None or is_ahead(since, now):
+        since = created_at(cron_job)
     return BackupView(config_maps(pod), since, succeeded, ended.get("Failed"), message, at_work)
+
+
+def _order(at: float, now: float) -> tuple[bool, float]:
+    """A run of which the clock was ahead is known to be no newer than those of now."""
+    return not is_ahead(at, now), at
 
 
 def at_work(jobs: Iterable[KubernetesObject], pods: Iterable[KubernetesObject]) -> tuple[str, ...]:

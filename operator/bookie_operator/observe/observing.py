@@ -341,7 +341,7 @@ async def _backup(sources: Sources, cluster: ClusterView, read: Read, now: float
     runs = [
         (job, await _metadata_job(sources, cluster, job, read.pods, now)) for job in backups.runs_of(own, read.backups)
     ]
-    return backups.backup_view(own, runs, backups.at_work(read.backups, read.pods))
+    return backups.backup_view(own, runs, now, backups.at_work(read.backups, read.pods))
 
 
 def _deployment(read: Read, key: str, component: str) -> DeploymentView:

@@ -32,6 +32,7 @@ BEGUN_AGAIN: Final = "begunAgain"
 AGAIN: Final = {BEGUN_AGAIN: "yes"}
 """Saved once a step was given its time again: the operator was away while it passed, or what it asks."""
 _REPLICAS_KEY: Final = "replicas/"
+_SKEW_S: Final = 300.0
 _PIECE: Final = 12_000
 """Characters of a saved value, of the 16,384 that it may have."""
 
@@ -47,6 +48,12 @@ def written(seconds: float) -> str:
 def read_time(text: str) -> float:
     """Seconds since 1970; raises ValueError if it is no RFC 3339 time."""
     return datetime.fromisoformat(text).timestamp()
+
+
+def is_ahead(at: float, now: float) -> bool:
+    """Return whether a time in seconds since 1970 is of a clock that was wrong: clocks that are right differ by less
+    than `_SKEW_S`."""
+    return at > now + _SKEW_S
 
 
 def waited(world: World, operation: Operation) -> float:
