@@ -230,8 +230,8 @@ def is_own(obj: Mapping[str, Any], cluster: ClusterView) -> bool:
     labels = obj["metadata"].get("labels") or {}
     made_here = labels.get(names.MANAGED_BY) == MANAGER and labels.get(names.INSTANCE) == cluster.name
     adopting = cluster.spec.bootstrap.mode is BootstrapMode.ADOPT
-    outlives = (naming.identity(cluster.name), naming.backup(cluster.name))
-    return made_here and (adopting or obj["metadata"]["name"] in outlives)
+    outlives = (("Secret", naming.identity(cluster.name)), ("PersistentVolumeClaim", naming.backup(cluster.name)))
+    return made_here and (adopting or (obj.get("kind"), obj["metadata"]["name"]) in outlives)
 
 
 def is_outlived(obj: Mapping[str, Any], cluster: ClusterView) -> bool:

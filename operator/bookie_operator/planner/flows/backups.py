@@ -2,7 +2,7 @@
 
 Invariants
 - A claim is made where there is none, and never changed or deleted: its backups are a person's.
-- No backup is tried before the cluster was made in the metadata service.
+- No backup is tried before the cluster was made in the metadata service, nor on a claim that has its name by chance.
 
 Threads: pure functions, any thread.
 """
@@ -20,7 +20,9 @@ def begin(world: World, desired: Desired) -> Act | None:
     if not desired.backup or not world.cluster.status.instance_id:
         return None
     claim = desired.backup_claim
-    wanted = [claim] if claim and claim not in world.object_uids and claim not in world.taken else []
+    if claim in world.taken:
+        return None
+    wanted = [claim] if claim and claim not in world.object_uids else []
     if view.to_apply(world, desired.backup, desired.backup_hash):
         wanted.append(desired.backup)
     if not wanted:

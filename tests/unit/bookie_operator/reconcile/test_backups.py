@@ -150,6 +150,8 @@ async def test_a_claim_of_this_name_that_is_not_the_clusters_is_left_alone() -> 
         fake.store.create(CLAIM, NAMESPACE, body)
         fake.apply(backup=BACKUP)
         await fake.until(lambda: fake.reason("Stalled") == "NameTaken")
+        assert fake.store.find(CRON_JOB, NAMESPACE, OBJECT) is None, "backups would go to a volume of somebody else"
+        assert told(fake) == (UNKNOWN, "NotScheduled")
         assert "ownerReferences" not in fake.store.get(CLAIM, NAMESPACE, OBJECT)["metadata"]
         assert fake.store.get(CLAIM, NAMESPACE, OBJECT)["metadata"].get("labels") in (None, {})
 
@@ -173,6 +175,16 @@ async def test_no_backup_runs_while_the_metadata_are_removed() -> None:
             assert not removed()
         fake.store.patch(JOB, NAMESPACE, job, {"metadata": {"finalizers": []}})
         await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+
+
+async def test_a_cron_job_without_an_owner_is_not_the_clusters_whatever_its_labels_say() -> None:
+    async with settled_cluster() as fake:
+        labels = {names.NAME: "podkeeper", names.INSTANCE: NAME, names.MANAGED_BY: "podkeeper-operator"}
+        spec = {"schedule": "@daily", "suspend": True, "jobTemplate": {"spec": {"template": {"spec": {}}}}}
+        fake.store.create(CRON_JOB, NAMESPACE, {"metadata": {"name": OBJECT, "labels": labels}, "spec": spec})
+        fake.apply(backup=BACKUP)
+        await fake.until(lambda: fake.reason("Stalled") == "NameTaken")
+        assert "ownerReferences" not in cron_job(fake)["metadata"]
 
 
 @pytest.mark.parametrize("when_deleted", ["Retain", "Delete"])
