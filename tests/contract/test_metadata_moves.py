@@ -4,6 +4,7 @@ repeated."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import itertools
 import json
@@ -22,6 +23,7 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataVersionConflict,
     SessionEnded,
+    StorageFault,
 )
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.metadata_service.interface import LedgerLayout
@@ -585,6 +587,61 @@ class TestBackup:
             await back_up(source, "here", BackupFile(str(place)), heard)
         assert (await BackupFile(str(place)).checked())[0].source == "there"
         assert await asyncio.to_thread(os.listdir, place.parent) == ["backup"]
+
+    async def test_a_file_that_was_put_in_the_place_of_the_new_one_gets_no_name(
+        self, embedded: MetadataDriverUnderTest, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = await embedded.open(timeout=PATIENT)
+        await source.cluster.initialize()
+        checked = BackupFile.checked
+
+        async def and_replace(self: BackupFile) -> object:
+            found = await checked(self)
+            other = place.with_name("other")
+            await asyncio.to_thread(other.write_bytes, b"not what was checked")
+            await asyncio.to_thread(os.replace, other, self.path)
+            return found
+
+        monkeypatch.setattr(BackupFile, "checked", and_replace)
+        with pytest.raises(StorageFault):
+            await back_up(source, "here", BackupFile(str(place)), heard)
+        assert await asyncio.to_thread(os.listdir, place.parent) == []
+
+    async def test_what_is_checked_is_what_was_written(
+        self, embedded: MetadataDriverUnderTest, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not what has its name by then."""
+        source = await embedded.open(timeout=PATIENT)
+        await source.cluster.initialize()
+        await back_up(source, "here", BackupFile(str(place)), heard)
+        checked = BackupFile.checked
+
+        async def of_another(self: BackupFile) -> object:
+            await asyncio.to_thread(os.replace, place, self.path)
+            return await checked(self)
+
+        monkeypatch.setattr(BackupFile, "checked", of_another)
+        with pytest.raises(StorageFault):
+            await back_up(source, "there", BackupFile(str(place.with_name("second"))), heard)
+        assert await asyncio.to_thread(os.listdir, place.parent) == []
+
+    async def test_a_file_system_without_hard_links_is_told_before_anything_is_read(
+        self, embedded: MetadataDriverUnderTest, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = await embedded.open(timeout=PATIENT)
+        await source.cluster.initialize()
+
+        def refused(*_: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        def never(*_: object, **__: object) -> None:
+            raise AssertionError("it was read")
+
+        monkeypatch.setattr(os, "link", refused)
+        monkeypatch.setattr(ClusterNodes, "read", never)
+        with pytest.raises(InvalidConfiguration):
+            await back_up(source, "here", BackupFile(str(place)), heard)
+        assert await asyncio.to_thread(os.listdir, place.parent) == []
 
     def test_no_more_than_some_bytes_are_held(self, place: Path) -> None:
         line = b"x" * 100_000 + b"\n"

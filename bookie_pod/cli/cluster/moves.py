@@ -99,9 +99,10 @@ def backup(uri: str, file: str, keep: int | None, config: str | None, timeout: f
 
         async with opened(uri, config, timeout) as opened_service:
             service = _of_nodes(opened_service)
-            folder = None if keep is None else BackupFolder(file, await service.cluster.instance_id() or "")
+            own = None if keep is None else await service.cluster.instance_id() or ""
+            folder = None if own is None else BackupFolder(file, own)
             path = file if folder is None else await asyncio.to_thread(folder.new_path, time.time())
-            found = await back_up(service, shown_uri(uri), BackupFile(path), _progress("read"))
+            found = await back_up(service, shown_uri(uri), BackupFile(path), _progress("read"), expected=own)
         removed = [] if folder is None or keep is None else await asyncio.to_thread(folder.keep_newest, keep, path)
         rest = f"written to {path} (sha256 {found.sha256}){'; the cluster was in use' if found.left_out else ''}"
         rest += f"; {len(removed)} older files removed" if removed else ""

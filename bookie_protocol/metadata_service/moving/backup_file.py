@@ -11,7 +11,7 @@ only its owner may read it.
 
 Invariants
 - A file has its name only when it is complete, durable, and was read back. Until then it is a new file beside it, of a
-  random name, which a process that is killed leaves there.
+  random name, which a process that is killed leaves there (`unfinished_file`).
 - `checked` reads everything and compares counts and digest before anybody uses a line. Bytes that cannot be understood
   are `MetadataDamaged`; an error of the machine is `StorageFault`.
 
@@ -26,15 +26,15 @@ import binascii
 import gzip
 import json
 import os
-import secrets
 import zlib
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Final
 
 from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, StorageFault
 from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.moving import unfinished_file
 from bookie_protocol.metadata_service.moving.nodes import Entries, Tally, order
 from bookie_protocol.metadata_service.moving.numbers import Numbers
 
@@ -80,22 +80,24 @@ class Trailer:
 class BackupFile:
     """The file at `path`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, opened: BinaryIO | None = None) -> None:
+        """`opened`: the file itself, whatever has its path; None: it is opened each time that it is read."""
         self.path = path
+        self._opened = opened
 
     async def write(self, header: Header, entries: AsyncGenerator[tuple[str, bytes] | Trailer, None]) -> Trailer:
         """Write a backup; the last of the entries is the trailer. `InvalidConfiguration`: there is such a file."""
-        await asyncio.to_thread(self._check_new)
-        part = f"{self.path}.{secrets.token_hex(4)}.part"
+        with _machine(self.path):
+            part, raw = await asyncio.to_thread(self._begin)
         try:
-            async with aclosing(entries):
-                trailer = await self._write(part, header, entries)
-            if (await BackupFile(part).checked())[1] != trailer:
-                raise StorageFault(f"{part} does not hold what was written to it")
-            await asyncio.to_thread(self._give_name, part)
+            with raw:
+                async with aclosing(entries):
+                    trailer = await self._write(part, raw, header, entries)
+                if (await BackupFile(part, raw).checked())[1] != trailer:
+                    raise StorageFault(f"{part} does not hold what was written to it")
+                await asyncio.to_thread(self._give_name, part, raw)
         finally:
-            with suppress(OSError):
-                os.unlink(part)
+            await asyncio.to_thread(unfinished_file.discard, part)
         return trailer
 
     async def checked(self) -> tuple[Header, Trailer]:
@@ -132,55 +134,56 @@ class BackupFile:
     # --- inside ----------------------------------------------------------------------------------------------
 
     async def _write(
-        self, part: str, header: Header, entries: AsyncGenerator[tuple[str, bytes] | Trailer, None]
+        self, part: str, raw: BinaryIO, header: Header, entries: AsyncGenerator[tuple[str, bytes] | Trailer, None]
     ) -> Trailer:
         nbytes, lines = (
             0,
             [_line({"format": FORMAT, "version": VERSION, **asdict(header), "layout": header.layout.name})],
         )
-        with _machine(part):
-            raw = os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
-            with raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
-                async for entry in entries:
-                    if isinstance(entry, Trailer):
-                        lines.append(_line(asdict(entry)))
-                        break
-                    lines.append(_line([entry[0], base64.b64encode(entry[1]).decode()]))
-                    nbytes += len(lines[-1])
-                    if nbytes >= _BYTES_AT_ONCE:
-                        await asyncio.to_thread(file.write, b"".join(lines))
-                        nbytes, lines = 0, []
-                else:
-                    raise AssertionError("the entries end without a trailer")
-                await asyncio.to_thread(file.write, b"".join(lines))
-                await asyncio.to_thread(file.close)
-                await asyncio.to_thread(_sync, raw)
+        with _machine(part), gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
+            async for entry in entries:
+                if isinstance(entry, Trailer):
+                    lines.append(_line(asdict(entry)))
+                    break
+                lines.append(_line([entry[0], base64.b64encode(entry[1]).decode()]))
+                nbytes += len(lines[-1])
+                if nbytes >= _BYTES_AT_ONCE:
+                    await asyncio.to_thread(file.write, b"".join(lines))
+                    nbytes, lines = 0, []
+            else:
+                raise AssertionError("the entries end without a trailer")
+            await asyncio.to_thread(file.write, b"".join(lines))
+            await asyncio.to_thread(file.close)
+            await asyncio.to_thread(_sync, raw)
         return entry
 
-    def _check_new(self) -> None:
+    def _begin(self) -> tuple[str, BinaryIO]:
         if os.path.lexists(self.path):
             raise self._exists()
+        return unfinished_file.begin(self.path)
 
     def _exists(self) -> InvalidConfiguration:
         return InvalidConfiguration(f"{self.path} exists already: name another file, or remove it")
 
-    def _give_name(self, part: str) -> None:
+    def _give_name(self, part: str, raw: BinaryIO) -> None:
         with _machine(self.path):
             try:
-                os.link(part, self.path)
+                unfinished_file.finish(part, raw, self.path)
             except FileExistsError:
                 raise self._exists() from None
-            folder = os.open(os.path.dirname(os.path.abspath(self.path)), os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
     async def _items(self) -> AsyncGenerator[Any, None]:
-        with _machine(self.path), self._understood(), gzip.open(self.path, "rb") as file:
+        with _machine(self.path), self._understood(), self._source() as raw, gzip.GzipFile(fileobj=raw) as file:
             while part := await asyncio.to_thread(_lines, file):
                 for line in part:
                     yield json.loads(line)
+
+    def _source(self) -> BinaryIO:
+        if self._opened is None:
+            return open(self.path, "rb")
+        raw = os.fdopen(os.dup(self._opened.fileno()), "rb")
+        raw.seek(0)
+        return raw
 
     @contextmanager
     def _understood(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
     metadata-6f0b1c2d-1111-4222-8333-944445555666-20260301T020000Z      cluster and time, in UTC
 
 Invariants
+- An unfinished file goes once no process writes it any more (`unfinished_file`).
 - A file goes only once a newer backup of the same cluster was read back, and only if it was there when that one began:
   runs that overlap do not remove each other's.
 - Files with a later time than the new backup go first: the clock was wrong when they were written.
@@ -17,24 +18,29 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
+from bookie_protocol.metadata_service.moving.unfinished_file import remove_left
 
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 _AS_TIME: Final = r"[0-9]{8}T[0-9]{6}Z"
 _PART: Final = rf"{_AS_TIME}\.[0-9a-f]+\.part"
-_ABANDONED_S: Final = 86_400.0
-"""An unfinished file that was not written to for so long was left by a process that was killed."""
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
 
 
 class BackupFolder:
     """The backups of one cluster in a folder."""
 
     def __init__(self, path: str, instance_id: str) -> None:
+        """Raises InvalidConfiguration: there is no id, or no file can be named after it."""
+        if not _ID.fullmatch(instance_id):
+            raise InvalidConfiguration(
+                f"--keep names files after the instance id of the cluster, and {instance_id!r} is not one of letters, "
+                "digits, dots, dashes and underscores: leave --keep out, and give the path of a file"
+            )
         self._path = path
-        self._prefix = f"metadata-{instance_id.replace('/', '_')}-"
+        self._prefix = f"metadata-{instance_id}-"
         self._before: frozenset[str] = frozenset()
 
     def new_path(self, now: float) -> str:
@@ -44,10 +50,7 @@ class BackupFolder:
         """
         self._before = frozenset(self._names(_AS_TIME))
         for name in self._names(_PART):
-            path = os.path.join(self._path, name)
-            with suppress(OSError):
-                if now - os.stat(path).st_mtime > _ABANDONED_S:
-                    os.unlink(path)
+            remove_left(os.path.join(self._path, name), now)
         return os.path.join(self._path, f"{self._prefix}{time.strftime(_TIME, time.gmtime(now))}")
 
     def keep_newest(self, number: int, new: str) -> list[str]:

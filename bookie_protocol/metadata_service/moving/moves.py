@@ -77,13 +77,18 @@ async def copy_cluster(source: TreeMetadataService, target: TreeMetadataService,
     return tally
 
 
-async def back_up(service: TreeMetadataService, source: str, file: BackupFile, told: Told) -> Trailer:
-    """Write a backup of a cluster, which may be in use. `source`: its URI as people may see it.
+async def back_up(
+    service: TreeMetadataService, source: str, file: BackupFile, told: Told, *, expected: str | None = None
+) -> Trailer:
+    """Write a backup of a cluster, which may be in use. `source`: its URI as people may see it. `expected`: the
+    instance id that the file is named after; None: any.
 
     `MetadataVersionConflict`: the cluster became another one meanwhile.
     """
     await service.cluster.instance_id()
     identity = instance_id, history = await _identity(service)
+    if expected not in (None, instance_id):
+        raise MetadataVersionConflict(f"the cluster at {service.root} was replaced by {instance_id}: repeat it")
     layout, position = await service.cluster.settled_layout(), service.session.position
     header = Header(instance_id, layout, source, time.time_ns() // 1_000_000, history, position)
 

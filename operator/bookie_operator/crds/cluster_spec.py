@@ -147,8 +147,8 @@ class Backup(Model):
     keep: Annotated[int, Field(ge=1, le=10000)] = 24
     """Number of backups of this cluster that are kept. Older ones go once a new one was read back."""
     claim_name: Annotated[str, Field(max_length=253)] = ""
-    """Name of a PersistentVolumeClaim of yours for the files. Empty: the operator makes `CLUSTER-backup`, which it
-    never changes and never deletes."""
+    """Name of a PersistentVolumeClaim of yours for the files, of which no copy of this cluster has backups too. Empty:
+    the operator makes `CLUSTER-backup`, which it never changes and never deletes."""
     size: Quantity = "1Gi"
     """Size of the claim that the operator makes."""
     storage_class_name: Words | None = None

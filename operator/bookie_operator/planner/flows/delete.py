@@ -14,9 +14,8 @@ Invariants
 - Bookies of another owner are neither stopped nor waited for, and keep their metadata, also while none of them runs.
 - A metadata service that is gone holds up nothing but volumes: without any left to delete, the metadata are removed
   within five minutes or left behind. `Retain` ends every wait.
-
-- Before the metadata are removed no backup begins any more. One that a node keeps from ending is waited for two minutes:
-  it fails, because the removal marks the metadata first.
+- Before the metadata are removed no backup begins any more. Two minutes are waited for one that a node keeps from
+  ending: it fails, because the removal marks the metadata first.
 
 Steps: `Cancel` (of an operation that ran), `StopAutorecovery`, `StopBookies`, then for data that go `StopBackups`,
 `DestroyMetadata`, `DeleteClaims`, `DeleteIdentity`; last `Release`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from bookie_pod.node.metadata_witness import KIND, Seen
 from bookie_protocol.errors import ExitCode, MetadataDamaged
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.moving.backup_file import BackupFile
+from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from tests.support.metadata_access import with_service
 from tests.unit.bookie_pod.cli.clusters import Capture, create_ledger, init
 
@@ -82,18 +82,16 @@ def test_backups_in_a_folder_go_when_newer_ones_were_read_back(
     folder = tmp_path / "backups"
     folder.mkdir()
     others = ["metadata-another-cluster-20200101T000000Z", f"metadata-{cluster}-by-hand", "lost+found"]
-    abandoned, recent = (f"metadata-{cluster}-20200101T000000Z.{n}.part" for n in ("00aa", "00bb"))
-    for name in (*others, abandoned, recent):
+    abandoned = f"metadata-{cluster}-20200101T000000Z.00aa.part"
+    for name in (*others, abandoned):
         (folder / name).touch()
-    os.utime(folder / abandoned, (0, 0))
     made = []
     for second in range(4):
         monkeypatch.setattr(time, "time", lambda at=1_900_000_000.0 + second: at)
-        os.utime(folder / recent, (time.time(), time.time()))
         made.append(backed_up(uri, folder, capsys))
     files = [Path(str(each["file"])).name for each in made]
     assert [each["removed"] for each in made] == [[], [], [made[0]["file"]], [made[1]["file"]]]
-    assert {each.name for each in folder.iterdir()} == {*others, recent, *files[2:]}
+    assert {each.name for each in folder.iterdir()} == {*others, *files[2:]}
     assert run(["cluster", "metadata", "restore", str(folder / files[3]), str(tmp_path / "there"), "--json"]) == 0
     assert answer(capsys)["instance_id"] == cluster
 
@@ -106,6 +104,28 @@ def test_a_backup_stays_whose_clock_was_put_back(
         made = backed_up(uri, tmp_path, capsys)
     assert len(list(tmp_path.glob("metadata-*"))) == 2
     assert Path(str(made["file"])).exists()
+
+
+def test_a_cluster_that_becomes_another_one_is_not_backed_up_under_the_name_of_the_first(
+    uri: str, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first(_: TreeCluster) -> str:
+        return "the-id-of-a-moment-ago"
+
+    monkeypatch.setattr(TreeCluster, "instance_id", first)
+    (tmp_path / "backups").mkdir()
+    assert run(["cluster", "metadata", "backup", uri, str(tmp_path / "backups"), "--keep", "1"]) == (
+        CommandExit.REFUSED
+    )
+    assert list((tmp_path / "backups").iterdir()) == []
+
+
+def test_a_cluster_whose_id_names_no_file_has_no_folder_of_backups(uri: str, tmp_path: Path, capsys: Capture) -> None:
+    assert run(["cluster", "init", uri, "--instance-id", "a/b"]) == 0
+    words = ["cluster", "metadata", "backup", uri]
+    assert run([*words, str(tmp_path), "--keep", "1"]) == ExitCode.INVALID_CONFIGURATION
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert run([*words, str(tmp_path / "file")]) == 0
 
 
 def test_a_backup_that_fails_removes_none(
