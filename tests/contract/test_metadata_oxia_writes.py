@@ -9,6 +9,7 @@ from bookie_protocol.errors import MetadataUnavailable, SessionEnded
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia.tree import OxiaTree
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from tests.support.metadata_drivers import OxiaUnderTest, oxia_tree
 from tests.support.metadata_fixtures import OVER_OXIA, driver
 from tests.support.until import until
@@ -33,6 +34,16 @@ async def test_a_dropped_canary_is_not_put_back_by_what_asks_whether_the_session
     found = await tree._connection.read(shard, [messages.GetRequest(key=canary)], 10)
     assert [each.status for each in found] == [messages.KEY_NOT_FOUND]
     assert await other.tree.exists(f"{driver.root}/node") is None
+
+
+async def test_an_ephemeral_node_is_refused_where_no_canary_tells_of_its_loss(driver: OxiaUnderTest) -> None:
+    service = await driver.open(timeout=30.0)
+    await service.cluster.initialize()
+    tree, path = oxia_tree(service), f"{driver.root}/node"
+    tree._open_sessions._canaries.clear()
+    with pytest.raises(ConnectionLost):
+        await tree.create(path, b"", ephemeral=True, timeout=10)
+    assert await tree.exists(path, timeout=10) is None
 
 
 async def test_an_ephemeral_node_is_never_made_in_a_later_session(

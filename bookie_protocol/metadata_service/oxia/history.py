@@ -23,7 +23,7 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.interface import Session
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
-from bookie_protocol.metadata_service.oxia.connection import OxiaConnection
+from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
 from bookie_protocol.metadata_service.oxia.sessions import ShardSessions
 from bookie_protocol.metadata_service.oxia.watches import Watches
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
@@ -103,7 +103,10 @@ class History:
         within = self._session.default_timeout
         place = await self._connection.position(shard, within)
         if place < self._place_in(shard):
-            await sessions.touch_in(shard, within)  # it may believe to lead what another leads
+            try:
+                await sessions.touch_in(shard, within)  # it may believe to lead what another leads
+            except SessionGone:  # the leader says so: it may have been put back behind the beginning of our session
+                self._doubt()
             place = await self._connection.position(shard, within)
         if place < self._place_in(shard):
             self._went_back(shard, place)

@@ -9,8 +9,9 @@ Invariants
   nothing of this session is there, in any shard.
 - A canary record in each shard belongs to the session there. It proves at the opening that the namespace sorts
   hierarchically, and afterwards that the session has kept what it holds: a shard may drop that without an expiry. So a
-  canary is written once, and no request puts one back: `touch` is a deletion of a canary that does not exist, which
-  goes through the shard's log as any write, changes nothing, and says whether there is one.
+  canary is written once, under a key of its own: no request puts one back, not even one that was given up and
+  arrives late. `touch` is a deletion of a canary that does not exist, which goes through the shard's log as any write,
+  changes nothing, and says whether there is one. A shard without a canary holds no records of the session.
 - A shard that came of a split has the session of the one that was split, and its canary if that is in this half. The
   other half gets one of its own, as soon as it can be written.
 
@@ -52,6 +53,7 @@ class ShardSessions:
         self.owner = _number_of(self.identity)
         self.ids: dict[int, int] = {}
         self._canaries: dict[int, str] = {}
+        self._numbers = itertools.count()
         self._lost = False
 
     async def open(self, within: float) -> None:
@@ -102,6 +104,10 @@ class ShardSessions:
         """End all of them. `MetadataUnavailable`: of one it is not known whether it has ended."""
         await every(self._close_in(shard, session, within) for shard, session in list(self.ids.items()))
 
+    def holds(self, shard: int) -> bool:
+        """Return True if records may be given to the session there: it would notice their loss."""
+        return shard in self._canaries
+
     def is_canary(self, key: str) -> bool:
         return key in self._canaries.values()
 
@@ -132,14 +138,14 @@ class ShardSessions:
         await every(self._put_canary(shard, within) for shard in self.ids.keys() - self._canaries.keys())
 
     async def _put_canary(self, shard: int, within: float) -> None:
-        numbered = (keys.canary(self.identity, number) for number in itertools.count())
+        numbered = (keys.canary(self.identity, number) for number in self._numbers)
         key = next(key for key in numbered if self._map.shard_of(key) == shard)
         put = messages.PutRequest(key=key, session_id=self.ids[shard], client_identity=self.identity)
         answer = await self._connection.write(shard, messages.WriteRequest(puts=[put]), within)
         if answer.puts[0].status != messages.OK:
             raise SessionGone(f"shard {shard} has ended our session")
         if self._map.shard_of(key) == shard:  # else it was split meanwhile
-            self._canaries[shard] = key
+            self._canaries.setdefault(shard, key)
 
     async def _check_canary(self, shard: int, within: float) -> None:
         get = messages.GetRequest(key=self._canaries[shard])

@@ -235,7 +235,7 @@ class OxiaTree(KeptSession):
         shard = self._connection.known.shard_of(path)
         put = _put(path, data, wire.NOT_EXISTING)
         if holder is not None:
-            if shard not in holder.ids:
+            if not holder.holds(shard):
                 raise ConnectionLost(f"{path}: shard {shard} of Oxia is new, and has no session of ours yet")
             put.session_id, put.client_identity = holder.ids[shard], holder.identity
         answer = await self._put(shard, put, left)

@@ -31,8 +31,9 @@ class Shards:
         self.keys: dict[str, int] = {}
         self.places = dict.fromkeys(range(5), 10)
         self.fail: Callable[[int], None] = lambda shard: None
-        self.streams: dict[int, asyncio.Queue[messages.NotificationBatch]] = {}
+        self.streams: dict[int, asyncio.Queue[messages.NotificationBatch | None]] = {}
         self.closed: set[int] = set()
+        self.asked: list[messages.WriteRequest] = []
 
     async def create_session(self, shard: int, timeout_ms: int, identity: str, within: float) -> int:
         return self.places[shard]
@@ -43,6 +44,7 @@ class Shards:
         self.closed.add(shard)
 
     async def write(self, shard: int, request: messages.WriteRequest, within: float) -> messages.WriteResponse:
+        self.asked.append(request)
         self.fail(shard)
         answer = messages.WriteResponse()
         for put in request.puts:
@@ -70,8 +72,9 @@ class Shards:
 
     async def notifications(self, shard: int, behind: int) -> AsyncGenerator[messages.NotificationBatch, None]:
         stream = self.streams[shard] = asyncio.Queue()
-        while True:
-            yield await stream.get()
+        while (batch := await stream.get()) is not None:
+            yield batch
+        raise ConnectionLost("the stream broke")
 
 
 async def opened(shards: Any, known: ShardMap) -> ShardSessions:
@@ -121,6 +124,40 @@ async def test_a_dropped_canary_is_seen_by_each_renewal_whatever_asked_before() 
     assert not await sessions.renew(HALVES, 1.0)
 
 
+async def test_a_late_put_of_a_canary_brings_none_back() -> None:
+    shards = Shards()
+    sessions = await opened(shards, WHOLE)
+    shards.fail = failing(1, 2)
+    shards.asked.clear()
+    with pytest.raises(MetadataUnavailable):
+        await sessions.renew(HALVES, 1.0)  # its put may still be on the way
+    late = [put for request in shards.asked for put in request.puts]
+    assert late
+    shards.fail = failing()
+    assert await sessions.renew(HALVES, 1.0)
+    (shard,) = {HALVES.shard_of(put.key) for put in late}
+    dropped = [key for key in shards.keys if HALVES.shard_of(key) == shard]
+    for key in dropped:
+        del shards.keys[key]
+    for put in late:
+        shards.keys[put.key] = put.session_id
+    assert not await sessions.renew(HALVES, 1.0), "what the session held was dropped all the same"
+
+
+async def test_only_shards_with_a_canary_hold_records() -> None:
+    shards = Shards()
+    sessions = await opened(shards, WHOLE)
+    assert sessions.holds(0)
+    shards.fail = failing(1, 2)
+    with pytest.raises(MetadataUnavailable):
+        await sessions.renew(HALVES, 1.0)
+    assert [sessions.holds(shard) for shard in (1, 2)].count(True) == 1, "the canary is in one of the halves"
+    shards.fail = failing()
+    assert await sessions.renew(HALVES, 1.0)
+    assert sessions.holds(1)
+    assert sessions.holds(2)
+
+
 async def test_a_history_hears_on_while_shards_come_and_go() -> None:
     """Also when what is heard of a shard that is gone comes late, and a new one cannot be asked at first."""
     shards: Any = Shards()
@@ -148,6 +185,29 @@ async def test_a_history_hears_on_while_shards_come_and_go() -> None:
     await until(lambda: {3, 4} <= shards.streams.keys())
     shards.streams[4].put_nowait(messages.NotificationBatch(shard=4, offset=30))
     await until(lambda: history._places[4] == 30)
+    assert not listening.done()
+    listening.cancel()
+    await asyncio.wait([listening])
+
+
+async def test_a_shard_that_was_put_back_behind_our_session_is_noticed_before_it_has_overtaken_what_was_heard() -> None:
+    """A new session would begin beyond that, and see nothing of it."""
+    shards: Any = Shards()
+    sessions = await opened(shards, WHOLE)
+    session = Session(10.0)
+    doubts: list[None] = []
+    history = History(shards, session, lambda: doubts.append(None))
+    history.begin(sessions)
+    listening = asyncio.create_task(history.listen(sessions, 0.001))
+    await until(lambda: 0 in shards.streams)
+    stream = shards.streams[0]
+    stream.put_nowait(messages.NotificationBatch(shard=0, offset=20))
+    shards.keys.clear()  # so the canary went as well
+    shards.places[0] = 5
+    stream.put_nowait(None)
+    await until(lambda: shards.streams[0] is not stream)
+    assert session.went_back_to == 5
+    assert doubts
     assert not listening.done()
     listening.cancel()
     await asyncio.wait([listening])
