@@ -13,7 +13,8 @@ Invariants
 - A session has one stream of events: a new one ends that before it, and counts all watches as fired, since it is
   unknown which events arrived before.
 - An owner whose store is broken renews no lease, and says so (`broken`): its process has to end it.
-- An operation of an ended session is refused; one that was accepted before the end is carried out before it.
+- An operation of an ended session is refused; one that was accepted before the end and may change something is carried
+  out before it.
 - At most `commits.MAX_PENDING` operations wait for the store, and `MAX_LISTINGS` of those that list children; beyond,
   callers wait for their turn.
 - Sessions and watches are bounded (`OwnerLimits`), and no connection opens more sessions than are left for the others.
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -55,6 +56,7 @@ MAX_PROCESS_CHARS: Final = 512
 SHORTEST_TIMEOUT_MS: Final = 100
 LONGEST_TIMEOUT_MS: Final = 600_000
 _REAP_SECONDS: Final = 0.05
+_READS: Final = ("get", "exists", "children")
 
 _CODES: Final = (
     (MetadataNotFound, messages.NOT_FOUND),
@@ -299,10 +301,19 @@ class EmbeddedOwner:
 
     # --- operations ---------------------------------------------------------------------------------------
 
-    async def run(self, call: Callable[[NodeStore], T], *, lists: bool = False) -> T:
-        """Run a call on the store, and return its result once that is durable. `lists`: the result may be large."""
+    async def read(self, call: Callable[[NodeStore], T], *, lists: bool = False) -> T:
+        """Run a call that only reads the store. `lists`: the result may be large."""
+        async with self._listings if lists else nullcontext():
+            return await self._thread.post(call, only_reads=True)
+
+    async def change(self, call: Callable[[NodeStore], T], *, lists: bool = False) -> T:
+        """Run a call on the store, and return its result once that is durable. `lists`: it looks at many nodes."""
         async with self._listings if lists else nullcontext():
             return await self._thread.post(call)
+
+    async def change_in_steps(self, call: Callable[[NodeStore], Generator[None, None, T]]) -> T:
+        """Do the same in steps, between which others read the state before the change."""
+        return await self._thread.post_steps(call)
 
     async def execute(self, request: messages.ExecuteRequest) -> messages.ExecuteReply:
         """Carry out one operation; the reply is sent only when its effect is durable."""
@@ -322,9 +333,14 @@ class EmbeddedOwner:
             if watched is not None:  # before the read: at worst it fires for a change that the read shows
                 self._watches.add(session_id, lease.watches, *watched)
 
+        reply: messages.ExecuteReply
         try:
             async with self._listings if request.HasField("children") else nullcontext():
-                reply = await self._thread.post(call, accept)
+                if request.HasField("create_all"):
+                    reply = await self._thread.post_steps(call, accept)
+                else:
+                    only_reads = request.WhichOneof("operation") in _READS
+                    reply = await self._thread.post(call, accept, only_reads=only_reads)
             reply.outcome.CopyFrom(self._done())
             return reply
         except _SessionEnded:
@@ -355,14 +371,14 @@ def _open(folder: str, make_store: bool, keep_notices: bool) -> tuple[NodeStore,
 
 def _watched(request: messages.ExecuteRequest) -> tuple[int, tuple[Change, str]] | None:
     kind = request.WhichOneof("operation")
-    if kind not in ("get", "exists", "children"):
+    if kind not in _READS:
         return None
     read: messages.Read = getattr(request, kind)
     change = Change.CHILDREN if kind == "children" else Change.NODE
     return (read.watch, (change, read.path)) if read.watch else None
 
 
-def _call(request: messages.ExecuteRequest) -> Callable[[NodeStore], messages.ExecuteReply] | None:
+def _call(request: messages.ExecuteRequest) -> Callable[[NodeStore], Any] | None:
     kind = request.WhichOneof("operation")
     if kind is None:
         return None
@@ -377,8 +393,10 @@ def _create(store: NodeStore, operation: messages.Create, session_id: int) -> me
     return messages.ExecuteReply(path=path, stat=_stat(stat))
 
 
-def _create_all(store: NodeStore, operation: messages.CreateAll, _: int) -> messages.ExecuteReply:
-    store.create_all([(node.path, node.data) for node in operation.nodes])
+def _create_all(
+    store: NodeStore, operation: messages.CreateAll, _: int
+) -> Generator[None, None, messages.ExecuteReply]:
+    yield from store.create_all([(node.path, node.data) for node in operation.nodes])
     return messages.ExecuteReply()
 
 
@@ -418,7 +436,7 @@ def _sync(store: NodeStore, operation: messages.Sync, _: int) -> messages.Execut
     return messages.ExecuteReply()
 
 
-_HANDLERS: Final[dict[str, Callable[[NodeStore, Any, int], messages.ExecuteReply]]] = {
+_HANDLERS: Final[dict[str, Callable[[NodeStore, Any, int], Any]]] = {
     "create": _create,
     "create_all": _create_all,
     "get": _get,

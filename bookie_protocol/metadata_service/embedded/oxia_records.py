@@ -1,15 +1,18 @@
 """The operations of Oxia's clients on the store: keys are paths of nodes, so both kinds of clients see the same.
 
 Invariants
-- The puts and deletes of a request are one atomic write; each is judged by itself. A request
-  that is not valid fails before anything is written (`BadRequest`).
+- The puts and deletes of a request are one atomic write, as in Oxia; each is judged by itself, and sees those before
+  it. A request that is not valid fails before anything is written (`BadRequest`). It is made ready in steps, between
+  which others may read the store, but not write.
 - A record's version id is the sum of the node's creation and version, so no other state of its key has it. Its
   modifications are the node's version.
 - Numbers of sequential nodes, and the modifications that a put makes, never meet below one node: Pulsar takes ids of
   ledgers from the one, and our own clients from the other.
-- A range is deleted in steps, each of which is durable by itself. The notification comes with the last one.
+- A range is deleted in steps, each of which is durable by itself and is notified if it removed something. The
+  notification of the whole range comes with the last one in any case.
 - A run looks at few rows (`oxia_scan.Budget`). Lists, comparisons and deletions of ranges that want more go on in later
-  ones, from the place that the one before returned: so they see changes that come meanwhile.
+  ones, from the place that the one before returned. So lists and deletions see changes that come meanwhile. An answer
+  to a comparison is that of one state: a search begins again after a change, and is given up after many.
 
 Threads: one thread at a time (`commits.StoreThread`).
 """
@@ -17,11 +20,11 @@ Threads: one thread at a time (`commits.StoreThread`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.errors import BadRequest, MetadataUnavailable
 from bookie_protocol.metadata_service.embedded import oxia_keys as keys
 from bookie_protocol.metadata_service.embedded.oxia_extras import (
     Extras,
@@ -63,7 +66,10 @@ MAX_OPERATIONS: Final = 10_000
 MAX_RANGES: Final = 100
 PAGE_BYTES: Final = 1 << 20
 GETS_AT_ONCE: Final = 100
+MAX_SEARCHES: Final = 20
+"""The times that a search begins, at most, which changes overtake."""
 _MAX_SEQUENCE: Final = 2**64 - 1
+"""The number that no key of a sequence has: the last key is looked for below it, as in Oxia."""
 _MAX_NUMBER: Final = 2**62
 _LAST_NUMBERS: Final = "-" + "9" * 20
 
@@ -105,14 +111,21 @@ def _check_put(put: oxia.PutRequest) -> int:
     return len(longest) * (1 + put.key.count("/")) + indexes
 
 
-def write(store: NodeStore, request: oxia.WriteRequest) -> oxia.WriteResponse:
-    """Carry out puts and deletes; the caller does the rest (`delete_range`). Raises `BadRequest`."""
-    staged = store.stage()
-    puts = [_put(store, staged, put) for put in request.puts]
-    deletes = [oxia.DeleteResponse(status=_delete(staged, delete)) for delete in request.deletes]
+def write(store: NodeStore, request: oxia.WriteRequest) -> Generator[None, None, oxia.WriteResponse]:
+    """Carry out puts and deletes; the caller does the rest (`delete_range`). Yields between two steps. Raises
+    `BadRequest`."""
+    staged, answer = store.stage(), oxia.WriteResponse()
+    for put in request.puts:
+        answer.puts.append(_put(store, staged, put))
+        if staged.is_step_over():
+            yield
+    for delete in request.deletes:
+        answer.deletes.add(status=_delete(staged, delete))
+        if staged.is_step_over():
+            yield
     if staged.rows:
         store.commit(staged)
-    return oxia.WriteResponse(puts=puts, deletes=deletes)
+    return answer
 
 
 def _put(store: NodeStore, staged: Staged, put: oxia.PutRequest) -> oxia.PutResponse:
@@ -121,7 +134,6 @@ def _put(store: NodeStore, staged: Staged, put: oxia.PutRequest) -> oxia.PutResp
         if put.HasField("expected_version_id"):
             return oxia.PutResponse(status=oxia.UNEXPECTED_VERSION_ID)
         key = _next_in_sequence(store, staged, put)
-        staged.sequences[put.key] = key
     before = staged.load(path_of(key))
     if put.HasField("expected_version_id") and put.expected_version_id != _version_id(before):
         return oxia.PutResponse(status=oxia.UNEXPECTED_VERSION_ID)
@@ -136,8 +148,10 @@ def _put(store: NodeStore, staged: Staged, put: oxia.PutRequest) -> oxia.PutResp
     staged.rows[extras_row(path_of(key))] = extras.encode()
     for entry in put.secondary_indexes:
         staged.rows[index_row(path_of(key), entry)] = index_value(key, entry.secondary_key)
-    made = key if put.sequence_key_delta else None
-    return oxia.PutResponse(version=_version(record, extras), key=made)
+    if not put.sequence_key_delta:
+        return oxia.PutResponse(version=_version(record, extras))
+    staged.sequences[put.key] = key
+    return oxia.PutResponse(version=_version(record, extras), key=key)
 
 
 def _put_record(before: NodeRecord | None, put: oxia.PutRequest) -> NodeRecord:
@@ -185,10 +199,14 @@ def delete_range(store: NodeStore, request: oxia.DeleteRangeRequest, start: Rest
     try:
         for key, _ in ascending(store, begin, end, Budget()):
             staged.remove(path_of(key))
+            if staged.is_step_over():
+                rest = after(key)
+                break
     except Unfinished as left:
         rest = left.rest
+    removed = bool(staged.notices)
     staged.notices.clear()
-    if rest is None:
+    if removed or rest is None:
         staged.notices[request.start_inclusive] = oxia.Notification(
             type=oxia.KEY_RANGE_DELETED, key_range_last=request.end_exclusive
         )
@@ -197,31 +215,50 @@ def delete_range(store: NodeStore, request: oxia.DeleteRangeRequest, start: Rest
 
 
 def _next_in_sequence(store: NodeStore, staged: Staged, put: oxia.PutRequest) -> str:
-    last = staged.sequences.get(put.key) or _last_in_sequence(store, put.key)
+    if put.key not in staged.stored_sequences:
+        staged.stored_sequences[put.key] = _last_in_sequence(store, put.key)
+    last = _later(staged.stored_sequences[put.key], _last_made(staged, put.key))
     numbers = last.removeprefix(put.key).split("-")[1:] if last is not None else []
     if len(numbers) > len(put.sequence_key_delta):
         raise BadRequest(f"the keys of this sequence have {len(numbers)} numbers: as many deltas are needed")
     key = put.key
     for place, delta in enumerate(put.sequence_key_delta):
         text = numbers[place] if place < len(numbers) else "0"
-        if not (text.isascii() and text.isdecimal()) or int(text) + delta > _MAX_SEQUENCE:
+        if not (text.isascii() and text.isdecimal()) or int(text) + delta >= _MAX_SEQUENCE:
             raise BadRequest(f"the key {last!r} is not one of a sequence that goes on")
         key = f"{key}-{int(text) + delta:020d}"
     return key
 
 
-def _last_in_sequence(store: NodeStore, prefix: str) -> str | None:
-    """Return the highest key of a sequence, of which no other names are looked at. Raises `BadRequest`."""
+def _later(one: str | None, other: str | None) -> str | None:
+    """Return the higher one of two keys with the same parent."""
+    return max((key for key in (one, other) if key is not None), key=str.encode, default=None)
+
+
+def _sequence_rows(prefix: str) -> tuple[str, bytes, bytes, bytes]:
+    """Return what is before the names of a sequence's keys, in keys and in rows, and the bounds of the names."""
     above, slash, name = prefix.rpartition("/")
     rows = children_rows(path_of(above) if slash else None)
-    first = f"{name}-".encode()
+    return above + slash, rows, f"{name}-".encode(), f"{name}-{_MAX_SEQUENCE:020d}".encode()
+
+
+def _last_made(staged: Staged, prefix: str) -> str | None:
+    """Return the highest key of a sequence that this request has put."""
+    above, rows, first, limit = _sequence_rows(prefix)
+    row = staged.last_made(rows + first, rows + limit)
+    return None if row is None else above + row[len(rows) :].decode()
+
+
+def _last_in_sequence(store: NodeStore, prefix: str) -> str | None:
+    """Return the highest key of a sequence, of which no other names are looked at. Raises `BadRequest`."""
+    above, rows, first, limit = _sequence_rows(prefix)
     budget = Budget()
-    for row, raw in store.rows(rows, f"{name}-{_MAX_SEQUENCE:020d}".encode(), backwards=True):
+    for row, raw in store.rows(rows, limit, backwards=True):
         found = row[len(rows) :]
         if not found.startswith(first):
             return None
         if not NodeRecord.decode(raw).is_implied:
-            return above + slash + found.decode()
+            return above + found.decode()
         budget.look()
         try:
             budget.check(found)
@@ -249,19 +286,34 @@ def check_read(request: oxia.ReadRequest) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A comparison that goes on in another run, at `rest`, if the store still has the state of number `change`. It has
+    begun so many times."""
+
+    rest: Rest
+    change: int
+    begun: int
+
+
 def gets(
-    store: NodeStore, requests: Sequence[oxia.GetRequest], start: Rest | None
-) -> tuple[list[oxia.GetResponse], Rest | None]:
-    """Return the answers to the first requests, as many as make a page, and where the search for the next one goes on;
-    None: at its beginning, as for the first one without a `start`."""
+    store: NodeStore, requests: Sequence[oxia.GetRequest], search: Search | None
+) -> tuple[list[oxia.GetResponse], Search | None]:
+    """Return the answers to the first requests, as many as make a page, and the search for the next one; None: it has
+    not begun. Raises `MetadataUnavailable`."""
     answers: list[oxia.GetResponse] = []
     nbytes, budget = 0, Budget()
+    start, begun = (None, 1) if search is None else (search.rest, search.begun)
+    if search is not None and search.change != store.changes:
+        start, begun = None, begun + 1
+        if begun > MAX_SEARCHES:
+            raise MetadataUnavailable(f"changes have overtaken the search for a key {MAX_SEARCHES} times: try again")
     for request in requests[:GETS_AT_ONCE]:
         try:
             answers.append(answer := get(store, request, budget, start))
         except Unfinished as left:
-            return answers, left.rest
-        start = None
+            return answers, Search(left.rest, store.changes, begun)
+        start, begun = None, 1
         nbytes += len(answer.value)
         if nbytes > PAGE_BYTES or budget.is_spent:
             break

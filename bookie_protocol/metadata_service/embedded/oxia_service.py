@@ -173,11 +173,11 @@ class OxiaService:
 
     async def _written(self, asked: oxia.WriteRequest) -> oxia.WriteResponse:
         records.check_write(asked)
-        answer = await self._owner.run(lambda store: records.write(store, asked))
+        answer = await self._owner.change_in_steps(lambda store: records.write(store, asked))
         for part in asked.delete_ranges:
-            rest = await self._owner.run(partial(records.delete_range, request=part, start=None), lists=True)
+            rest = await self._owner.change(partial(records.delete_range, request=part, start=None), lists=True)
             while rest is not None:
-                rest = await self._owner.run(partial(records.delete_range, request=part, start=rest), lists=True)
+                rest = await self._owner.change(partial(records.delete_range, request=part, start=rest), lists=True)
             answer.delete_ranges.add(status=oxia.OK)
         return answer
 
@@ -186,9 +186,9 @@ class OxiaService:
     async def _read(self, asked: oxia.ReadRequest, _: grpc.aio.ServicerContext) -> AsyncIterator[oxia.ReadResponse]:
         _check_shard(asked.shard if asked.HasField("shard") else None)
         records.check_read(asked)
-        left, rest = list(asked.gets), None
+        left, search = list(asked.gets), None
         while left:
-            answers, rest = await self._owner.run(partial(records.gets, requests=left, start=rest))
+            answers, search = await self._owner.read(partial(records.gets, requests=left, search=search))
             if answers:
                 yield oxia.ReadResponse(gets=answers)
                 del left[: len(answers)]
@@ -208,7 +208,7 @@ class OxiaService:
         records.check_range(asked.start_inclusive, asked.end_exclusive)
         rest: Rest | None = None
         while True:
-            page = await self._owner.run(partial(records.page, asked=asked, start=rest), lists=True)
+            page = await self._owner.read(partial(records.page, asked=asked, start=rest), lists=True)
             rest = page.rest
             if page.keys or page.records:
                 yield page
@@ -233,7 +233,7 @@ class OxiaService:
         if len(asked.key) > MAX_KEY_BYTES:
             raise BadRequest(f"a key of more than {MAX_KEY_BYTES} bytes")
         with self._notices.growing(asked.key) as growing:
-            key = await self._owner.run(lambda store: records.last_in_sequence(store, asked.key))
+            key = await self._owner.read(lambda store: records.last_in_sequence(store, asked.key))
             if key is None:
                 key = await growing.next()
             while key is not None:

@@ -10,6 +10,7 @@ Threads: one thread at a time (`commits.StoreThread`).
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -27,6 +28,8 @@ from bookie_protocol.metadata_service.embedded.records import (
 )
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
 
+STEP: Final = 2_000
+"""Rows that are read and written at a time: some tens of milliseconds."""
 _DELETED: Final = oxia.Notification(type=oxia.KEY_DELETED)
 
 
@@ -43,18 +46,39 @@ class Staged:
         """The notifications for clients of Oxia, by key."""
         self.sequences: dict[str, str] = {}
         """The highest key of each sequence that grew, by the sequence's prefix."""
+        self.stored_sequences: dict[str, str | None] = {}
+        """The highest key of each sequence in the store, of those that were looked for."""
+        self._made: list[bytes] = []
+        """The rows of records that this call puts, in order."""
+        self._work = 0
+
+    def is_step_over(self) -> bool:
+        """Return True if so many rows were read and written since this was last True that others should have a turn."""
+        if self._work < STEP:
+            return False
+        self._work = 0
+        return True
+
+    def last_made(self, first: bytes, limit: bytes) -> bytes | None:
+        """Return the highest row from `first` up to `limit` of a record that this call puts; None: there is none."""
+        place = bisect_left(self._made, limit)
+        found = self._made[place - 1] if place else b""
+        return found if found >= first else None
 
     def row(self, key: bytes) -> bytes | None:
+        self._work += 1
         return self.rows[key] if key in self.rows else self._read(key)
 
     def load(self, path: str) -> NodeRecord | None:
         if path in self._records:
             return self._records[path]
+        self._work += 1
         raw = self._read(node_row(path))
         return None if raw is None else NodeRecord.decode(raw)
 
     def keep(self, path: str, record: NodeRecord | None) -> None:
         """Write a node's record, and nothing that depends on it."""
+        self._work += 1
         self._records[path] = record
         self.rows[node_row(path)] = None if record is None else record.encode()
 
@@ -77,6 +101,8 @@ class Staged:
     def write(self, path: str, before: NodeRecord | None, after: NodeRecord | None) -> None:
         """Put another record in a node's place."""
         self.keep(path, after)
+        if after is not None and not after.is_implied:
+            insort(self._made, node_row(path))
         self._forget_extras(path)
         owner_before, owner = (0 if record is None else record.owner for record in (before, after))
         if owner_before and owner_before != owner:

@@ -24,7 +24,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeVar
@@ -97,6 +97,8 @@ class NodeStore:
         """Reason why the store refuses everything; None: it does not."""
         self.revision = 0
         """Number of durable changes, of all processes. Any thread may read it."""
+        self.changes = 0
+        """Number of changes of nodes since the store was opened."""
         self._unsynced = False
         self._generation = 0
         self._closed = False
@@ -210,10 +212,13 @@ class NodeStore:
         self.commit(staged)
         return created, record.stat
 
-    def create_all(self, nodes: Sequence[tuple[str, bytes]]) -> None:
+    def create_all(self, nodes: Sequence[tuple[str, bytes]]) -> Generator[None, None, None]:
+        """Create all nodes, or none. Yields between two steps: others may read then, but not write."""
         staged = self.stage()
         for path, data in nodes:
             _stage_create(staged, path, data, 0, False)
+            if staged.is_step_over():
+                yield
         self.commit(staged)
 
     def set(self, path: str, data: bytes, version: int, creation: int | None) -> NodeStat:
@@ -261,6 +266,8 @@ class NodeStore:
         nodes = self._keys(prefix)
         for key in islice(nodes, SESSION_STEP):
             staged.remove(key[len(prefix) :].decode())
+            if staged.is_step_over():
+                break
         is_all = next(nodes, None) is None
         if is_all:
             staged.rows[row] = None
@@ -289,6 +296,7 @@ class NodeStore:
             for row in gone:  # some of these batches, if they are more than is kept
                 batch.delete(row)
         self._write(batch)
+        self.changes += 1
         self._news.changes |= staged.changes
         self._news.batches += batches
         self._news.sequences |= staged.sequences

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookie_protocol.errors import BadRequest
+from bookie_protocol.errors import BadRequest, MetadataUnavailable
 from bookie_protocol.metadata_service.embedded import oxia_keys as keys
 from bookie_protocol.metadata_service.embedded import oxia_records as records
-from bookie_protocol.metadata_service.embedded import oxia_scan
+from bookie_protocol.metadata_service.embedded import oxia_scan, staging
 from bookie_protocol.metadata_service.embedded.oxia_scan import Budget, Found, Unfinished, after, ascending, descending
 from bookie_protocol.metadata_service.embedded.records import key_of, node_row, path_of
 from bookie_protocol.metadata_service.embedded.store import NodeStore
@@ -32,13 +32,24 @@ def store(tmp_path: Path) -> Iterator[NodeStore]:
     opened.close()
 
 
+def write(store: NodeStore, request: oxia.WriteRequest) -> oxia.WriteResponse:
+    """All steps of a request."""
+    steps = records.write(store, request)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: oxia.WriteResponse = end.value
+            return answer
+
+
 def put(store: NodeStore, *names: str) -> None:
-    answer = records.write(store, oxia.WriteRequest(puts=[oxia.PutRequest(key=name) for name in names]))
+    answer = write(store, oxia.WriteRequest(puts=[oxia.PutRequest(key=name) for name in names]))
     assert [each.status for each in answer.puts] == [oxia.OK] * len(names)
 
 
 def delete(store: NodeStore, *names: str) -> None:
-    answer = records.write(store, oxia.WriteRequest(deletes=[oxia.DeleteRequest(key=name) for name in names]))
+    answer = write(store, oxia.WriteRequest(deletes=[oxia.DeleteRequest(key=name) for name in names]))
     assert [each.status for each in answer.deletes] == [oxia.OK] * len(names)
 
 
@@ -180,7 +191,7 @@ def test_no_run_of_comparisons_looks_at_many_rows(
     given: list[oxia.GetResponse] = []
 
     def several(start: Any) -> Any:
-        found, rest = records.gets(store, asked[len(given) :], start)
+        found, rest = records.gets(store, asked[len(given) :], start or None)
         given.extend(found)
         return found, rest if len(given) < 5 and rest is not None else None if len(given) == 5 else ()
 
@@ -266,10 +277,10 @@ def test_no_run_of_a_search_in_an_index_looks_at_many_rows(store: NodeStore, mon
     for number in range(100):
         entry = oxia.SecondaryIndex(index_name="i", secondary_key="5")
         request = oxia.PutRequest(key=f"/{number:03d}", secondary_indexes=[entry])
-        records.write(store, oxia.WriteRequest(puts=[request]))
+        write(store, oxia.WriteRequest(puts=[request]))
     for key, secondary in (("/low", "2"), ("/high", "7")):
         entry = oxia.SecondaryIndex(index_name="i", secondary_key=secondary)
-        records.write(store, oxia.WriteRequest(puts=[oxia.PutRequest(key=key, secondary_indexes=[entry])]))
+        write(store, oxia.WriteRequest(puts=[oxia.PutRequest(key=key, secondary_indexes=[entry])]))
 
     def found(key: str, kind: Any) -> str:
         asked = [oxia.GetRequest(key=key, comparison_type=kind, secondary_index_name="i")]
@@ -311,3 +322,145 @@ def test_the_last_of_a_sequence_is_looked_for_beside_it_alone(
     put(store, *(f"/b/s-{number:03d}/x" for number in range(100)))
     with pytest.raises(BadRequest):
         last("/b/s")
+
+
+@pytest.mark.usefixtures("few")
+def test_each_step_of_a_deletion_tells_what_it_removed(tmp_path: Path) -> None:
+    """One that is given up between two steps has removed the records of those before."""
+    store = NodeStore(str(tmp_path / "heard"), keep_notices=True)
+    put(store, *(f"/a/{number:03d}" for number in range(100)), *(f"/b/{number:03d}/x" for number in range(100)))
+    store.take_news()
+    part = oxia.DeleteRangeRequest(start_inclusive="/a/", end_exclusive="/b//")
+    rest, removed, empty = None, [], 0
+    while True:
+        before = len(listed(store))
+        rest = records.delete_range(store, part, rest)
+        told = [oxia.NotificationBatch.FromString(raw).notifications for _, raw in store.take_news().batches]
+        ranged = {"/a/": oxia.Notification(type=oxia.KEY_RANGE_DELETED, key_range_last="/b//")}
+        went = before - len(listed(store))
+        if rest is None:
+            assert [dict(each) for each in told] == [ranged]
+            break
+        assert [dict(each) for each in told] == ([ranged] if went else [])
+        removed.append(went)
+        empty += not went
+    assert sum(1 for went in removed if went) > 2
+    assert empty, "the rows that lead to others are no records"
+    store.close()
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_a_comparison_that_goes_on_later_answers_of_one_state(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch, index: bool
+) -> None:
+    """A search that was behind the new record when it was made, and then finds an even newer one, would give an answer
+    that was never right."""
+    monkeypatch.setattr(oxia_scan, "ROWS", 40)
+    for number in range(100):
+        lead = f"/m/{number:03d}/x/y"
+        if index:
+            entry = oxia.SecondaryIndex(index_name="i", secondary_key=f"/m/{number:03d}")
+            request = oxia.PutRequest(key=lead, secondary_indexes=[entry])
+            write(store, oxia.WriteRequest(puts=[request]))
+        else:
+            put(store, lead)
+    if index:  # entries whose records are gone, as older releases leave them
+        real = records._real
+        monkeypatch.setattr(records, "_real", lambda store, key: None if "/x/y" in key else real(store, key))
+
+    def make(key: str) -> None:
+        entries = [oxia.SecondaryIndex(index_name="i", secondary_key=key)] if index else []
+        write(store, oxia.WriteRequest(puts=[oxia.PutRequest(key=key, secondary_indexes=entries)]))
+
+    asked = oxia.GetRequest(key="/m/999", comparison_type=oxia.LOWER)
+    if index:
+        asked.secondary_index_name = "i"
+    answers, rest = records.gets(store, [asked], None)
+    assert not answers
+    make("/m/99")  # behind the search
+    make("/a/0")  # in front of it
+    while not answers:
+        answers, rest = records.gets(store, [asked], rest)
+    assert [each.key for each in answers] == ["/m/99"]
+
+
+def test_a_comparison_that_changes_always_overtake_is_refused(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oxia_scan, "ROWS", 40)
+    put(store, *(f"/m/{number:03d}/x/y" for number in range(100)))
+    asked, search, runs = oxia.GetRequest(key="/m/999", comparison_type=oxia.LOWER), None, 0
+    with pytest.raises(MetadataUnavailable):
+        while True:
+            _, search = records.gets(store, [asked], search)
+            put(store, "/z")
+            runs += 1
+    assert runs == records.MAX_SEARCHES
+
+
+def test_a_sequence_goes_on_behind_what_its_own_request_puts(store: NodeStore) -> None:
+    grow = oxia.PutRequest(key="/s", sequence_key_delta=[1], partition_key="p")
+    given = [oxia.PutRequest(key=key) for key in ("/s-00000000000000000005", "/s-00000000000000000003/x", "/s-x")]
+    answer = write(store, oxia.WriteRequest(puts=[grow, given[0], grow, grow, *given[1:], grow]))
+    numbers = [1, 6, 7, 8]
+    assert [each.key for each in answer.puts if each.key] == [f"/s-{number:020d}" for number in numbers]
+
+
+def test_a_sequence_ends_before_the_last_number(store: NodeStore) -> None:
+    """A key of that number would not be found as the last one, and so one from the middle would be given once more."""
+    last = 2**64 - 1
+    put(store, f"/s-{last - 5:020d}")
+
+    def grow(delta: int) -> str:
+        request = oxia.PutRequest(key="/s", sequence_key_delta=[delta], partition_key="p")
+        return write(store, oxia.WriteRequest(puts=[request])).puts[0].key
+
+    with pytest.raises(BadRequest):
+        grow(5)
+    assert grow(4) == f"/s-{last - 1:020d}"
+    with pytest.raises(BadRequest):
+        grow(1)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_large_write_is_made_in_steps_and_seen_as_one(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "STEP", 40)
+    deep = [f"/{number}/{'x/' * 60}y" for number in range(20)]
+    entries = [oxia.SecondaryIndex(index_name="i", secondary_key="1")] * 2
+    puts = [oxia.PutRequest(key=key, secondary_indexes=entries) for key in [*deep, *(f"/n/{n}" for n in range(100))]]
+    deletes = [oxia.DeleteRequest(key=key) for key in [*deep[:-1], *(f"/none/{number}" for number in range(100))]]
+    steps, count = records.write(store, oxia.WriteRequest(puts=puts, deletes=deletes)), 0
+    with counted(store, monkeypatch) as looks, pytest.raises(StopIteration) as end:
+        while True:
+            looks.clear()
+            next(steps)
+            assert len(looks) <= 3 * 64, "what one deep key costs comes on top"
+            assert listed(store) == []
+            count += 1
+    assert count > 20
+    assert [each.status for each in end.value.value.puts] == [oxia.OK] * 120
+    assert [each.status for each in end.value.value.deletes] == [oxia.OK] * 19 + [oxia.KEY_NOT_FOUND] * 100
+    assert len(listed(store)) == 101
+
+
+def test_steps_of_other_deletions_are_short_as_well(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these records takes the implied ones above it along."""
+    monkeypatch.setattr(staging, "STEP", 200)
+    session = store.open_session(10_000, process=records.PROCESS).session_id
+
+    def make() -> None:
+        puts = [oxia.PutRequest(key=f"/{n}/{'x/' * 60}y", session_id=session) for n in range(20)]
+        assert [each.status for each in write(store, oxia.WriteRequest(puts=puts)).puts] == [oxia.OK] * 20
+
+    make()
+    rest, steps = records.delete_range(store, oxia.DeleteRangeRequest(), None), 1
+    while rest is not None:
+        rest, steps = records.delete_range(store, oxia.DeleteRangeRequest(), rest), steps + 1
+    assert steps > 5
+    assert listed(store) == []
+    make()
+    steps = 1
+    while not store.end_session(session):
+        steps += 1
+    assert steps > 5
+    assert listed(store) == []

@@ -80,9 +80,9 @@ def test_numbers_are_given_out_once(store: NodeStore) -> None:
 def test_all_or_none(store: NodeStore) -> None:
     store.create("/there", b"", 0, False)
     with pytest.raises(MetadataExists):
-        store.create_all([("/a", b""), ("/a/b", b""), ("/there", b"")])
+        list(store.create_all([("/a", b""), ("/a/b", b""), ("/there", b"")]))
     assert store.exists("/a") is None
-    store.create_all([("/a", b""), ("/a/b", b"x"), ("/c", b"")])
+    list(store.create_all([("/a", b""), ("/a/b", b"x"), ("/c", b"")]))
     assert store.get("/a/b").data == b"x"
     root = store.exists("/")
     assert root is not None
