@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 
 from benchmarks.attack_tools import Attack, Target, again, channel, many, send, takes_nothing
-from benchmarks.attacks_unseen import bombs, call_headers, endless, flood, frame, no_text
+from benchmarks.attacks_unseen import bombs, call_headers, endless, flood, frame, no_text, short
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 
@@ -25,6 +25,11 @@ async def header_bombs(target: Target) -> None:
 async def endless_headers(target: Target) -> None:
     """z: the metadata service: blocks of headers that do not end, from twelve connections."""
     await many(12, lambda: flood(target.grpc_port, endless(_CALL)))
+
+
+async def short_headers(target: Target) -> None:
+    """z: the metadata service: blocks of headers of five bytes that do not end, from two connections."""
+    await many(2, lambda: flood(target.grpc_port, short(_CALL)))
 
 
 async def headers_without_text(target: Target) -> None:
@@ -76,6 +81,7 @@ async def silent_connections(target: Target) -> None:
 ATTACKS: Final[dict[str, Attack]] = {
     "meta-bomb": header_bombs,
     "meta-endless": endless_headers,
+    "meta-short": short_headers,
     "meta-text": headers_without_text,
     "meta-resets": resets,
     "meta-large": large_requests,

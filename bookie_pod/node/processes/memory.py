@@ -24,6 +24,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.callers import FIRST_SHARE, Callers
+from bookie_pod.logs import FewLines
 from bookie_pod.server.grpc.resident import Known, ResidentBound
 from bookie_protocol.errors import ExitCode
 
@@ -77,7 +78,7 @@ def few_arenas() -> None:
         mallopt(_M_ARENA_MAX, ARENAS)
 
 
-def resident_bound(budget: int, known: Known, *, ends: bool = False) -> ResidentBound:
+def resident_bound(budget: int, known: Known | None, *, ends: bool = False) -> ResidentBound:
     """The last bound of a process with so many bytes of budget: a quarter more, since it takes a while until what
     was cut is gone, and twice the budget is what a container may have. A process that takes most of a small budget at
     rest has half of the budget beside that. `ends`: the process does, if nothing else helps, shortly below that."""
@@ -108,9 +109,9 @@ async def guard_memory(
 
     It is also the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`). When the
     process is above its budget, and has grown lately by a good part of what clients may have, and not by what they are
-    known to hold, it ends the calls into which messages may come, but for as many as there is room for. Until they have
-    ended, as much may come as came since the look before: it is awaited. The first call of a process that was quiet is
-    looked at when it begins.
+    known to hold, but may be messages for the most part, it ends the calls into which these may come, but for as many as
+    there is room for. Until they have ended, as much may come as came since the look before: it is awaited. The first
+    call of a process that was quiet is looked at when it begins.
     """
     memory = callers.memory
     while (begin := _known(resident)) is None:
@@ -121,7 +122,8 @@ async def guard_memory(
     message = max(1, 2 * memory.limit // FIRST_SHARE)  # as large as one may be, with what it takes beside
     trims = _Trims(trim or trimmer() or (lambda: None), collect, begin, worth)
     lows, second = deque([begin - memory.total], maxlen=GROWTH_S), time.monotonic()  # of each second
-    before, calm, had_written = begin, 0, written()
+    receivers = deque([0], maxlen=GROWTH_S)  # at most, of the same seconds
+    before, calm, had_written, lines = begin, 0, written(), FewLines(_log)
     while True:
         await asyncio.sleep(interval)
         if not memory.total:
@@ -134,11 +136,15 @@ async def guard_memory(
         unseen = now - memory.total
         soon, before = now + max(0, now - before), now
         is_growing = soon > most and soon - memory.total - min(lows) > worth
+        # Messages can be no more of the growth than calls of late could receive; strangers' headers are `ResidentBound`'s.
+        receivers[-1] = max(receivers[-1], callers.receivers)
+        is_growing = is_growing and 2 * message * max(receivers) >= soon - memory.total - min(lows)
         if now > budget and is_growing and callers.receivers > (keep := max(0, (2 * budget - soon) // message)):
             # All at once: what comes in meanwhile comes as fast as the network is.
-            _log.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers(keep))
+            lines.warning("memory is short: calls that receive were ended", calls=callers.cut_receivers(keep))
         if time.monotonic() - second > 1:
             lows.append(unseen)
+            receivers.append(0)
             second = time.monotonic()  # however long ago: nothing is known of the time without a look
             is_calm, had_written = written() - had_written <= CALM_BYTES, written()
             calm = calm + 1 if is_calm else 0

@@ -147,10 +147,11 @@ class MetadataProcess(ServiceProcess):
         server = EmbeddedMetadataServer(owner, options.host, options.port, served, _oxia(options))
         await server.start()
         self._undo.push_async_callback(server.stop)
-        if options.token_file is not None or options.tls_trust is not None:
+        is_judged = options.token_file is not None or options.tls_trust is not None
+        if is_judged:
             self._undo.callback(lasting_task(strangers.guard(server.port), "guard of connections").cancel)
         self._undo.callback(lasting_task(guard_memory(callers, 2 * memory.limit), "guard of memory").cancel)
-        bound = resident_bound(2 * memory.limit, lambda: strangers.known)
+        bound = resident_bound(2 * memory.limit, (lambda: strangers.known) if is_judged else None)
         bound.start(server.port)
         self._undo.callback(bound.stop)
         _log.info(

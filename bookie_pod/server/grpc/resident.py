@@ -4,6 +4,9 @@ gRPC's C core keeps headers, settings and frames that no governor sees, some hun
 second, while the event loop may be at work for seconds. So a thread of its own looks, and resets connections.
 
 Invariants
+- Where the process grows by more than `GROWTH` faster than `DRIFT_PER_S`, the connections of strangers that have sent
+  `ALLOWED` are reset, far below the bound: gRPC takes twenty bytes for one of a header that is short, frees them late,
+  and goes on with what it has received after the reset.
 - Above the bound the connections of strangers are reset at each look, but for those that have sent less than `FIRST`:
   they may be those of honest clients that come back. If the process is not below it though no connection was reset for
   `SETTLE_S`, or has grown by a quarter (where strangers were reset, if it is beyond the bound by two fifths), all are.
@@ -29,9 +32,15 @@ import structlog
 from bookie_pod.callers import Address, connections, received, reset
 from bookie_pod.logs import FewLines
 
+GROWTH: Final = 8 * 1024 * 1024
+DRIFT_PER_S: Final = 4 * 1024 * 1024
+"""Growth in a second that has other reasons than a flood."""
+ALLOWED: Final = 128 * 1024
+"""Bytes of a stranger's connection: a handshake, headers, and a first window of HTTP/2 (64 KB) before its call is let
+in."""
 LOOK_S: Final = 0.02
 SHORT_LOOK_S: Final = 0.005
-"""Above the bound."""
+"""Above the bound, and where it grows."""
 SETTLE_S: Final = 1.0
 """Seconds for gRPC to free the memory of closed connections."""
 TRIM_S: Final = 0.25
@@ -45,14 +54,15 @@ Known = Callable[[], Collection[Address]]
 
 
 class ResidentBound:
-    """`start` before use. `resident`: bytes of the process. `known`: connections of which a call was let in."""
+    """`start` before use. `resident`: bytes of the process. `known`: connections of which a call was let in; None: no
+    caller is judged, so that nobody is a stranger."""
 
     def __init__(
         self,
         most: int,
         resident: Callable[[], int],
         trim: Callable[[], None] | None,
-        known: Known,
+        known: Known | None,
         give_up: Callable[[], None] | None = None,
     ) -> None:
         self._most = most
@@ -67,6 +77,10 @@ class ResidentBound:
         self._began: float | None = None
         """The time since which the process is above its bound, without a stranger and without a reset."""
         self._held_then = 0
+        self._usual: float = 0
+        """The size from which the process grows; it follows slowly."""
+        self._looked_at = -_NEVER
+        self._grows = False
         self._trim_due = _NEVER
         """The time at which a process that is below its bound again gives back the memory freed last."""
         self._strangers_at = -_NEVER
@@ -87,7 +101,7 @@ class ResidentBound:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S if self._began is None else SHORT_LOOK_S):
+        while not self._stopping.wait(LOOK_S if self._began is None and not self._grows else SHORT_LOOK_S):
             try:
                 self.look(time.monotonic())
             except OSError:
@@ -99,17 +113,20 @@ class ResidentBound:
     def look(self, now: float) -> None:
         """One look."""
         held = self._resident()
+        self._note(held, now)
         if held <= self._most:
             if self._began is not None:
                 self._began, self._trim_due = None, now + SETTLE_S
             if now >= self._trim_due:
                 self._trim_due = _NEVER
                 self._trim()
+            if self._grows and self._known is not None and (ended := self._reset(self._known(), ALLOWED)):
+                self._tell(ended, held)
             return
         if self._began is None:
             self._began, self._held_then = now, held
         # Known clients are spared, unless that does not help: nothing shows which client's memory it is.
-        ended = self._reset(self._known(), FIRST)
+        ended = self._reset(() if self._known is None else self._known(), FIRST)
         if ended:
             self._began = self._strangers_at = now
         strangers = now - self._strangers_at < SETTLE_S
@@ -120,12 +137,20 @@ class ResidentBound:
         if held > self._last and self._give_up is not None:
             self._give_up()
         if ended:
-            self._lines.warning(
-                "memory is short: connections of gRPC were reset", connections=ended, resident_mb=held >> 20
-            )
+            self._tell(ended, held)
         if now - self._trimmed_at >= TRIM_S:
             self._trimmed_at = now
             self._trim()
+
+    def _note(self, held: int, now: float) -> None:
+        self._usual = min(held, self._usual + (now - self._looked_at) * DRIFT_PER_S)
+        self._looked_at = now
+        self._grows = held > self._usual + GROWTH
+
+    def _tell(self, ended: int, held: int) -> None:
+        self._lines.warning(
+            "memory is short: connections of gRPC were reset", connections=ended, resident_mb=held >> 20
+        )
 
     def _reset(self, spared: Collection[Address], least: int = 0) -> int:
         """Reset the connections that have sent at least `least` bytes, and return how many they were."""

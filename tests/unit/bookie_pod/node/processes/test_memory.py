@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.logs import MOST as LINES
 from bookie_pod.node.processes import memory as memory_module
 from bookie_pod.node.processes.memory import (
     CALM_BYTES,
@@ -181,6 +182,44 @@ async def test_when_memory_is_short_calls_that_receive_end(
     with suppress(asyncio.CancelledError):
         await task
     assert callers.receivers == left
+
+
+async def test_the_calls_that_receive_stay_where_they_can_have_brought_little_of_the_growth() -> None:
+    """A stranger's headers make it grow; the one call of an honest client would end for nothing."""
+    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+    callers.receivers = 1
+
+    def resident() -> int:
+        if (look := next(looks)) == 30:
+            over.set()
+        return (20 + min(16, look)) * MB
+
+    guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
+    task = asyncio.create_task(guard)
+    await asyncio.wait_for(over.wait(), 10)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert callers.receivers == 1
+
+
+async def test_calls_that_end_again_and_again_are_few_lines() -> None:
+    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+
+    def resident() -> int:
+        callers.receivers = 8
+        if (look := next(looks)) == 60:
+            over.set()
+        return (20 + min(16, look)) * MB
+
+    with capture_logs() as logs:
+        guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
+        task = asyncio.create_task(guard)
+        await asyncio.wait_for(over.wait(), 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert 0 < len(logs) <= LINES
 
 
 async def test_where_nobody_receives_nobody_is_said_to_have_been_ended() -> None:
