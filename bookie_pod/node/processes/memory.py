@@ -109,9 +109,9 @@ async def guard_memory(
 
     It is also the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`). When the
     process is above its budget, and has grown lately by a good part of what clients may have, and not by what they are
-    known to hold, but may be messages for the most part, it ends the calls into which these may come, but for as many as
-    there is room for. Until they have ended, as much may come as came since the look before: it is awaited. The first
-    call of a process that was quiet is looked at when it begins.
+    known to hold, but may be messages for the most part, it ends the calls into which these may come, except for as
+    many as there is room for. Until they have ended, as much may come as came since the look before: it is awaited. The
+    first call of a process that was quiet is looked at when it begins.
     """
     memory = callers.memory
     while (begin := _known(resident)) is None:
@@ -136,7 +136,7 @@ async def guard_memory(
         unseen = now - memory.total
         soon, before = now + max(0, now - before), now
         is_growing = soon > most and soon - memory.total - min(lows) > worth
-        # Messages can be no more of the growth than calls of late could receive; strangers' headers are `ResidentBound`'s.
+        # Messages are no more of the growth than calls of late could receive. Strangers' headers are `ResidentBound`'s.
         receivers[-1] = max(receivers[-1], callers.receivers)
         is_growing = is_growing and 2 * message * max(receivers) >= soon - memory.total - min(lows)
         if now > budget and is_growing and callers.receivers > (keep := max(0, (2 * budget - soon) // message)):

@@ -9,7 +9,8 @@ Invariants
   and goes on with what it has received after the reset.
 - Above the bound the connections of strangers are reset at each look, but for those that have sent less than `FIRST`:
   they may be those of honest clients that come back. If the process is not below it though no connection was reset for
-  `SETTLE_S`, or has grown by a quarter (where strangers were reset, if it is beyond the bound by two fifths), all are.
+  `SETTLE_S`, or has grown by a quarter, all are. Where strangers were reset, all are if it is beyond the bound by two fifths,
+  but not again within `SETTLE_S` unless it has grown by a quarter.
 - If that does not help, and the process is beyond the bound by two fifths, `give_up` is called: it ends the process,
   and a supervisor starts it again.
 - What gRPC frees lies between what others hold, so it is given back by a trim (`trim`), which follows each cut, and now
@@ -85,6 +86,8 @@ class ResidentBound:
         """The time at which a process that is below its bound again gives back the memory freed last."""
         self._strangers_at = -_NEVER
         """The time at which a stranger was last reset."""
+        self._all_at = -_NEVER
+        """The time at which all connections were last reset."""
         self._trimmed_at = -_NEVER
         self.port = 0
 
@@ -130,10 +133,13 @@ class ResidentBound:
         if ended:
             self._began = self._strangers_at = now
         strangers = now - self._strangers_at < SETTLE_S
-        too_much = self._last if strangers else self._held_then + self._most // 4
+        too_much = self._held_then + self._most // 4
+        if strangers and now - self._all_at >= SETTLE_S:
+            too_much = self._last
         if now - self._began >= SETTLE_S or held >= too_much:
             ended += self._reset(())
-            self._began, self._held_then = now, held
+            self._began = self._all_at = now
+            self._held_then = held
         if held > self._last and self._give_up is not None:
             self._give_up()
         if ended:

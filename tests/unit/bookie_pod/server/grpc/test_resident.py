@@ -195,6 +195,24 @@ def test_who_is_known_is_reset_at_once_where_it_grows_on(world: World) -> None:
     assert not is_open(known)
 
 
+def test_whoever_is_known_is_not_reset_again_before_it_can_have_helped(world: World) -> None:
+    """What strangers made gRPC hold is freed late: else a known client would lose each connection that it opens."""
+    world.resident = MOST * 3 // 2
+    for now, grown, stays in (
+        (0.0, 0, False),
+        (0.01, 0, True),
+        (0.02, MOST // 4, False),
+        (0.03, 0, True),
+        (0.1 + SETTLE_S, 0, False),
+    ):
+        world.connect()
+        known = world.connect()
+        world.known = {world.last}
+        world.resident += grown
+        world.bound.look(now)
+        assert is_open(known) == stays
+
+
 def test_a_process_that_is_far_beyond_ends(world: World) -> None:
     world.resident = 2 * MOST
     world.bound.look(0.0)
