@@ -9,8 +9,8 @@ Invariants
   and goes on with what it has received after the reset.
 - Above the bound the connections of strangers are reset at each look, but for those that have sent less than `FIRST`:
   they may be those of honest clients that come back. If the process is not below it though no connection was reset for
-  `SETTLE_S`, or has grown by a quarter, all are. Where strangers were reset, all are if it is beyond the bound by two fifths,
-  but not again within `SETTLE_S` unless it has grown by a quarter.
+  `SETTLE_S`, or has grown by a quarter, all are. Where strangers were reset, all are if it is beyond the bound by
+  two fifths, but not again within `SETTLE_S` unless it has grown by a quarter.
 - If that does not help, and the process is beyond the bound by two fifths, `give_up` is called: it ends the process,
   and a supervisor starts it again.
 - What gRPC frees lies between what others hold, so it is given back by a trim (`trim`), which follows each cut, and now
