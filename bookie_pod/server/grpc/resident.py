@@ -55,8 +55,8 @@ Known = Callable[[], Collection[Address]]
 
 
 class ResidentBound:
-    """`start` before use. `resident`: bytes of the process. `known`: connections of which a call was let in; None: every
-    caller is let in, and no connection is a stranger's."""
+    """`start` before use. `resident`: bytes of the process. `known`: connections of which a call was let in; None:
+    every caller is let in, and no connection is a stranger's."""
 
     def __init__(
         self,
