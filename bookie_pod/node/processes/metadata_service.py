@@ -198,7 +198,7 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
         callers,
         MAX_REQUEST_BYTES,
         Places(CALLS),
-        own=dict.fromkeys(renewals, Places(max_sessions, brief=True))
+        own=dict.fromkeys(renewals, Places(max_sessions, at_once=True))
         | dict.fromkeys(streams, Places(STREAMS * max_sessions, of_one=STREAMS_OF_ONE, brief=True)),
         only=MAX_REQUEST_BYTES,
         large_answers=_is_read,

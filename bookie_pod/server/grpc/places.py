@@ -4,7 +4,8 @@ Invariants
 - At most `most` calls of a kind run, and with `of_one` so many of one connection.
 - When all places are taken, the next call takes the place of the call that has waited for its client for longest:
   its request does not come, or its answer is not taken. If no call waits for its client, the next call is refused;
-  with `brief`, the oldest call of the connection that has most of them ends instead.
+  with `brief`, the oldest call of the connection that has most of them ends instead. With `at_once`, it is the oldest
+  of all: it should be over by now, and a connection with many calls may be a proxy's.
 - A client that takes nothing does not take the end of its call either. So a call that was ended and is still there
   after `ENDS_S` loses its connection, and so does one of a connection that has `ENDING` such calls.
 
@@ -31,11 +32,13 @@ _ENDED: Final = "this server has many calls, and needed the place of this one: t
 class Places:
     """The places of calls of one kind."""
 
-    def __init__(self, most: int, *, of_one: int | None = None, brief: bool = False) -> None:
-        """`of_one`: places of one connection. `brief`: a call may be ended whatever it does."""
+    def __init__(self, most: int, *, of_one: int | None = None, brief: bool = False, at_once: bool = False) -> None:
+        """`of_one`: places of one connection. `brief`: a call may be ended whatever it does. `at_once`: it may, and is
+        answered without any wait."""
         self._most = most
         self._of_one = of_one
         self._brief = brief
+        self._at_once = at_once
         self._calls: dict[Call, None] = {}
         """The calls that have a place, the oldest first."""
         self._ending: list[Call] = []
@@ -70,6 +73,8 @@ class Places:
         ]
         if waiting:
             *_, call = min(waiting)
+        elif self._at_once:
+            call = next(iter(calls))
         elif self._brief:
             of_one = Counter(each.caller for each in calls)
             call = max(calls, key=lambda each: of_one[each.caller])  # the first, and so the oldest, of these

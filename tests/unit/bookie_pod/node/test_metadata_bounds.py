@@ -19,6 +19,7 @@ from bookie_pod.client_memory import MemoryGovernor, Share
 from bookie_pod.node.processes import metadata_service
 from bookie_pod.node.processes.metadata_service import MAX_REQUEST_BYTES, RENEWALS_SHARE, serving_bounds
 from bookie_pod.server.grpc import receiving
+from bookie_pod.server.grpc.receiving import GovernedCalls
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
@@ -297,3 +298,12 @@ async def test_streams_of_one_client_keep_no_other_from_renewing_its_session_or_
         notices.cancel()
     await server.stop()
     await owner.close()
+
+
+def test_renewals_of_sessions_are_answered_at_once() -> None:
+    bounds = serving_bounds(Callers(MemoryGovernor(1 << 20)), 10)
+    governed = next(each for each in bounds.interceptors if isinstance(each, GovernedCalls))
+    assert {name.rpartition("/")[2] for name, places in governed._own.items() if places._at_once} == {
+        "Heartbeat",
+        "KeepAlive",
+    }

@@ -156,3 +156,13 @@ async def test_the_oldest_call_of_the_connection_that_has_most_makes_way() -> No
     assert calls.ended == ["2", "3"]
     for task in tasks:
         task.cancel()
+
+
+async def test_the_oldest_of_calls_that_are_answered_at_once_makes_way_whosever_it_is() -> None:
+    """A proxy has many clients on one connection, and no call of them is in the way for long."""
+    calls = Running(Places(4, at_once=True))
+    begun = [("1", "one"), ("2", "proxy"), ("3", "proxy"), ("4", "two"), ("5", "proxy"), ("6", "three")]
+    tasks = [await calls.begin(name, peer) for name, peer in begun]
+    assert calls.ended == ["1", "2"]
+    for task in tasks:
+        task.cancel()
