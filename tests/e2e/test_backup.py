@@ -1,77 +1,92 @@
-"""Backups of the metadata every minute: the status tells of one, and a pod restores what is in its file."""
+"""Backups of the metadata every minute: the status tells of one that succeeds and of one that fails, and the commands
+of docs/back-up.md bring the metadata back from the claim."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import re
+from pathlib import Path
 
-from tests.e2e.support.kube import condition_of
+import pytest
 
-_RESTORE = """\
-file=$(ls /backups/metadata-* | grep -v part | tail -1)
-bookie cluster metadata restore "$file" /tmp/restored --json
-"""
+from tests.e2e.support.environment import Environment
+from tests.e2e.test_try_kubernetes import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "back-up.md"
+EVERY_MINUTE = {"schedule": "* * * * *", "keep": 2}
 
 
-def test_a_backup_is_made_and_can_be_restored(make_cluster, settings, kube):
+def backed_up(cluster, kube, after: str = "") -> dict[str, object]:
+    """A backup that ended later than this time, as the status has it."""
+
+    def newer(found: dict[str, dict]) -> dict[str, object] | None:
+        told = (found[cluster.name].get("status") or {}).get("backup") or {}
+        return told if told.get("lastSuccessfulTime", "") > after else None
+
+    return kube.wait_for("BookieCluster", newer, 300, "a backup", name=cluster.name)
+
+
+def documented(namespace: str, cluster: str) -> str:
+    """The commands of the page for a cluster `events` in `storage`, for this one."""
+    section = PAGE.read_text(encoding="utf-8").partition("### Restore on Kubernetes")[2].partition("\n### ")[0]
+    script = "\n".join(block.partition("```")[0] for block in section.split("```sh\n")[1:])
+    script, times = re.subn(r"-n storage\b", f"-n {namespace}", script)
+    assert times >= 10, script
+    script, times = re.subn(r"\bevents\b", cluster, script)
+    assert times >= 6, script
+    return script
+
+
+def test_the_status_tells_of_backups_that_succeed_and_of_those_that_fail(make_cluster, kube):
     cluster = make_cluster(metadataService={"type": "Embedded", "size": "1Gi"})
     cluster.wait_ready(300)
-    cluster.change(backup={"schedule": "* * * * *", "keep": 2})
-    cluster.wait_condition("MetadataBackedUp", "True", 300)
-    backup = cluster.status()["backup"]
-    assert backup["lastFile"].startswith("/backups/metadata-")
-    assert backup["nextScheduleTime"]
+    claim = f"{cluster.name}-backup"
+    cluster.change(backup=EVERY_MINUTE)
+    cluster.wait_condition("MetadataBackedUp", "True", 300, reason="BackedUp")
+    first = cluster.status()["backup"]
+    assert first["lastFile"].startswith(f"/backups/metadata-{cluster.status()['instanceId']}-")
+    assert first["nextScheduleTime"]
+
+    cluster.change(backup={"claimName": "there-is-none", "activeDeadlineSeconds": 60})
+    cluster.wait_condition("MetadataBackedUp", "False", 400, reason="BackupFailed")
+    failed = cluster.status()["backup"]
+    assert failed["lastFailureMessage"]
+    assert failed["lastFile"].startswith("/backups/metadata-")
+    cluster.wait_ready(60)
+    cluster.change(backup={"claimName": None, "activeDeadlineSeconds": None})
+    cluster.wait_condition("MetadataBackedUp", "True", 400, reason="BackedUp")
     cluster.change(backup={"suspend": True})
     cluster.wait_condition("MetadataBackedUp", "True", 120, reason="Suspended")
 
-    claim = f"{cluster.name}-backup"
-    kube.apply(_restoring(cluster.get()["spec"]["image"], claim))
-    ended = kube.wait_for(
-        "Pod", lambda pods: _ended(pods.get("restoring", {})), 300, "the restore in a pod", name="restoring"
-    )
-    assert ended["exitCode"] == 0, ended
-    assert json.loads(ended["message"])["instance_id"] == cluster.status()["instanceId"]
-
     cluster.change(backup=None)
     kube.wait_gone("CronJob", claim, 120)
-    assert condition_of(cluster.get(), "MetadataBackedUp")["status"] != "True"
+    cluster.wait_condition("MetadataBackedUp", "", 60)
     assert "deletionTimestamp" not in kube.get("PersistentVolumeClaim", claim)["metadata"]
-    kube.delete("Pod", "restoring")
     kube.delete("PersistentVolumeClaim", claim)
 
 
-def _ended(pod: dict[str, Any]) -> dict[str, Any] | None:
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        if found := (status.get("state") or {}).get("terminated"):
-            return dict(found)
-    return None
+@pytest.mark.parametrize("kind", ["Embedded", "Etcd"])
+def test_metadata_are_restored_as_the_page_says(make_cluster, make_workload, kube, settings: Environment, kind: str):
+    """All of them were removed, and the bookies have what they had."""
+    service = {"type": kind, "size": "1Gi"}
+    if kind == "Etcd":
+        resources = {"requests": {"cpu": "20m", "memory": "64Mi"}}
+        service["etcd"] = {"image": settings.etcd_image, "replicas": 1, "resources": resources}
+    cluster = make_cluster(metadataService=service)
+    status = cluster.wait_ready(300)
+    with make_workload(cluster.name, status["metadataServiceUri"]) as workload:
+        workload.progress(200)
+    cluster.change(backup=EVERY_MINUTE)
+    told = backed_up(cluster, kube)
+    volumes = {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()}
 
-
-def _restoring(image: str, claim: str) -> dict[str, Any]:
-    container = {
-        "name": "restore",
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["/bin/sh", "-ec", f"{_RESTORE} | tee /dev/termination-log"],
-        "volumeMounts": [{"name": "backups", "mountPath": "/backups"}, {"name": "tmp", "mountPath": "/tmp"}],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "restoring"},
-        "spec": {
-            "restartPolicy": "Never",
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 10001,
-                "fsGroup": 10001,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [container],
-            "volumes": [
-                {"name": "backups", "persistentVolumeClaim": {"claimName": claim}},
-                {"name": "tmp", "emptyDir": {}},
-            ],
-        },
-    }
+    shown = run(documented(kube.namespace, cluster.name), settings)
+    assert f"of cluster {status['instanceId']} restored" in shown, shown[-5000:]
+    cluster.wait_pods(3)
+    cluster.wait_ready(600)
+    assert cluster.status()["instanceId"] == status["instanceId"]
+    assert {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()} == volumes
+    again = backed_up(cluster, kube, cluster.status()["backup"]["lastSuccessfulTime"])
+    assert int(str(again["lastLedgers"])) >= int(str(told["lastLedgers"])) > 0
+    cluster.change(backup={"suspend": True})
+    with make_workload(cluster.name, status["metadataServiceUri"]) as workload:
+        workload.progress(200)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.kinds import CLAIM, CLUSTER, CRON_JOB, JOB
+from bookie_operator.api.kinds import CLAIM, CLUSTER, CRON_JOB, DEPLOYMENT, JOB, STATEFUL_SET
 from bookie_operator.crds import names
 from bookie_operator.crds.cron import next_time
 from bookie_operator.status.conditions import FALSE, TRUE, UNKNOWN
@@ -221,6 +221,29 @@ async def test_one_that_was_changed_by_hand_is_put_back() -> None:
     async with settled_cluster(backup=BACKUP) as fake:
         fake.store.patch(CRON_JOB, NAMESPACE, OBJECT, {"spec": {"suspend": True}})
         await fake.until(lambda: cron_job(fake)["spec"]["suspend"] is False)
+
+
+async def test_what_was_stopped_for_a_restore_begins_again_once_the_pause_ends() -> None:
+    """As docs/back-up.md says."""
+    async with settled_cluster(backup=BACKUP, gateway={"enabled": True}) as fake:
+        fake.annotate(names.PAUSED, "true")
+        await fake.one_pass()
+        fake.store.patch(CRON_JOB, NAMESPACE, OBJECT, {"spec": {"suspend": True}})
+        stopped = {STATEFUL_SET: ("bookie",), DEPLOYMENT: ("autorecovery", "gateway")}
+        for resource, parts in stopped.items():
+            for part in parts:
+                fake.store.patch(resource, NAMESPACE, f"{NAME}-{part}", {"spec": {"replicas": 0}})
+        for _ in range(3):
+            fake.run_controllers()
+            await fake.one_pass()
+        assert [fake.pods(part) for part in ("bookie", "autorecovery", "gateway")] == [[], [], []]
+        assert cron_job(fake)["spec"]["suspend"] is True
+        fake.annotate(names.PAUSED, None)
+        await fake.settle()
+        assert len(fake.pods()) == 3
+        assert fake.pods("autorecovery")
+        assert fake.pods("gateway")
+        assert cron_job(fake)["spec"]["suspend"] is False
 
 
 def _command(cron: dict[str, Any]) -> list[str]:
