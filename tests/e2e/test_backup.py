@@ -4,14 +4,13 @@ of docs/back-up.md bring the metadata back from the claim."""
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.support.environment import Environment
-from tests.e2e.test_try_kubernetes import run
+from tests.e2e.support.shell import ROOT, run
 
-PAGE = Path(__file__).parents[2] / "docs" / "back-up.md"
+PAGE = ROOT / "docs" / "back-up.md"
 EVERY_MINUTE = {"schedule": "* * * * *", "keep": 2}
 
 

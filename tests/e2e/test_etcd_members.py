@@ -1,5 +1,6 @@
 """A cluster whose etcd the operator runs, while clients write: its members restart one after the other, one that lost
-its volume is replaced, also while a bookie is taken out, and their volumes go with the cluster."""
+its volume is replaced, also while a bookie is taken out, and their volumes go with the cluster. What the operator does with
+bookies goes on as with any other metadata service."""
 
 from __future__ import annotations
 
@@ -109,3 +110,50 @@ def test_a_member_is_lost_for_good_in_the_midst_of_a_decommission(make_cluster, 
         assert not cluster.claims(fourth)
         assert [each["state"] for each in members(cluster).values()] == ["Serving"] * 3
         workload.progress()
+
+
+def test_scale_roll_expand_decommission_delete(make_cluster, make_workload, settings, kube):
+    storage = {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}, "retention": {"whenDeleted": "Delete"}}
+    metadata = {"type": "Etcd", "size": "1Gi", "etcd": small_etcd(settings)}
+    cluster = make_cluster(name="etcd-flows", metadataService=metadata, storage=storage)
+    status = cluster.wait_ready(300)
+    with make_workload(cluster.name, status["metadataServiceUri"]) as workload:
+        workload.progress(200)
+        cluster.scale(4)
+        cluster.wait_ready(240)
+        cluster.wait_pods(4)
+        workload.progress()
+
+        before = cluster.uids()
+        generation = cluster.change(image=settings.next_image)
+        cluster.wait_operation("Rollout")
+        workload.progress()
+        cluster.wait_ready(900, generation=generation)
+        assert not set(cluster.uids().values()) & set(before.values())
+
+        pods, etcd = cluster.uids(), uids(kube, members(cluster))
+        generation = cluster.change(storage={"ledger": {"size": "3Gi"}})
+        cluster.wait_ready(600, generation=generation)
+        assert cluster.capacities("ledger") == {"3Gi"}
+        assert (cluster.uids(), uids(kube, members(cluster))) == (pods, etcd)
+        workload.progress()
+
+        fourth = f"{cluster.name}-bookie-3"
+        cluster.scale(3)
+        assert cluster.wait_operation("Decommission")["bookie"] == fourth
+        workload.progress()
+        status = cluster.wait_ready(900)
+        cluster.wait_pods(3)
+        assert (status["history"][0]["type"], status["history"][0]["outcome"]) == ("Decommission", "Done")
+        assert not cluster.claims(fourth)
+        workload.progress()
+    kube.annotate("BookieCluster", cluster.name, {CONFIRM_DELETE: cluster.name})
+    cluster.delete()
+    cluster.wait_gone(600)
+    kube.wait_for(
+        "PersistentVolumeClaim",
+        lambda claims: not claims,
+        120,
+        "the claims' end",
+        selector=f"app.kubernetes.io/instance={cluster.name}",
+    )

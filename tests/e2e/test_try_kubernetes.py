@@ -3,22 +3,18 @@ the image, which is there; and the clusters of examples/kubernetes that need not
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.environment import Environment
 from tests.e2e.support.helm import Helm
 from tests.e2e.support.kube import Kube
+from tests.e2e.support.shell import run
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-_SECONDS = 600
 
 
 @pytest.fixture
@@ -75,28 +71,6 @@ def with_image(name: str, image: str, folder: Path) -> Path:
         text.replace(f"  version: {VERSION}\n", f"  version: {VERSION}\n  image: {image}\n"), encoding="utf-8"
     )
     return made
-
-
-def run(script: str, settings: Environment, **more: str) -> str:
-    environment = {
-        **os.environ,
-        "KUBECONFIG": settings.kubeconfig,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        **more,
-    }
-    done = subprocess.run(
-        ["bash", "-euxo", "pipefail", "-c", script],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    return done.stdout
 
 
 def test_the_quick_start_on_three_nodes(storage, three_nodes, settings, tmp_path):
