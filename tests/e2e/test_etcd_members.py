@@ -1,6 +1,6 @@
 """A cluster whose etcd the operator runs, while clients write: its members restart one after the other, one that lost
-its volume is replaced, also while a bookie is taken out, and their volumes go with the cluster. What the operator does with
-bookies goes on as with any other metadata service."""
+its volume is replaced, also while a bookie is taken out, and their volumes go with the cluster. What the operator does
+with bookies goes on as with any other metadata service."""
 
 from __future__ import annotations
 
