@@ -22,6 +22,9 @@ With its word, and that of bookies which never got them, a ledger could be close
   would look like its own the next time. (One that only the look did not see, and that no mark names, is asked again
   then like any other.)
 
+Limit: one that the mark names because it was away, and that has the beginning of the last segment without a gap, is
+believed. It looks like one that its writer went on without. (Ours know if their disks were set back, and are in limbo.)
+
 Then the recovery fails rather than cuts off, and the ledger stays IN_RECOVERY until a bookie that has the entries is
 back. Replication workers, decommissions, `recover`, the data integrity check and the Spark jobs close ledgers in this
 way and in no other.

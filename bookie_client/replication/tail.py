@@ -20,9 +20,8 @@ an entry that is still on its way to all others, for as long as the writer's pro
 that entry, and its findings are answered meanwhile, the writer acknowledges the entry although one copy less is left
 than it counts, and a recovery that does not reach the others closes the ledger below it. A bookie that knows of its
 loss prevents that: the ledger is in limbo there until it is closed, however it is filled, so the bookie denies nothing
-to any client. What is left are losses that the bookie does not know of. Their distrust would have to outlive the mark
-until the writer is known to be past such entries: until the bookie has an entry that the writer sent to it after the
-loss, and all before that one are confirmed.
+to any client. Ours know an emptied disk, and one that was set back. What is left are Apache's bookies;
+docs/adr/0019-a-bookie-knows-its-losses.md says why those who fill a bookie do not put it in limbo.
 
 Event loop only.
 """

@@ -5,7 +5,7 @@ Start (a failure ends it there, with everything that was started stopped again):
  2. HTTP probes: alive, not ready
  3. metadata service; the directories locked, cookies checked, new directories stamped
  4. each directory is the one that it is configured as; storage opened (the right engine, or refused); what it, or an
-    earlier bookie of its id, may have lost is put in limbo
+    earlier bookie of its id, may have lost is put in limbo, also where a directory is of an earlier time
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
@@ -46,6 +46,7 @@ from bookie_pod.node.durability import DirtyMarker, Durability
 from bookie_pod.node.identity.bookie_id import derive_bookie_id
 from bookie_pod.node.identity.cookie_check import StoredCookie
 from bookie_pod.node.identity.cookies import BookieDirectories
+from bookie_pod.node.identity.disk_age import DiskAge
 from bookie_pod.node.identity.earlier_life import metadata_questions
 from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories
 from bookie_pod.node.identity.published import directory_places
@@ -192,6 +193,7 @@ class Bookie:
         self._undo.push_async_callback(asyncio.to_thread, self._storage_start.close)
         self._storage = await self._storage_start.open(self.status.phase)
         await asyncio.to_thread(places.check_contents, self._storage.storage)
+        age = DiskAge(self._files, directories.current_folders(), self._metadata, self.bookie_id)
         newest_older = await check_losses(
             config,
             self._metadata,
@@ -199,6 +201,7 @@ class Bookie:
             self._storage.storage,
             self.bookie_id,
             lost,
+            await self._patiently(age.earlier),
             unclean=self._dirty.is_set(),
         )
         self.status.enter("replaying journals")
@@ -220,6 +223,7 @@ class Bookie:
             self._metadata.ledgers,
             lambda: self.upkeep.check_service(),
         )
+        self._tasks.assist("age of the disks", age.follow)
         await self._make_upkeep(own.cookie.instance_id)
         self._start_disks()
         server = await http

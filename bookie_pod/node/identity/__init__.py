@@ -5,5 +5,5 @@ cookie_check   cookies on disks and in the metadata service, held against each o
 ownership      directories are locked, and none is named twice
 published      what it tells clients with its registration, and people who ask before it starts
 earlier_life   ledgers of an earlier bookie of its id     leaving       a decommission of it that is under way
-rename         another id for the same disks
+rename         another id for the same disks              disk_age      directories that were set back
 """

@@ -231,10 +231,12 @@ async def check_losses(
     storage: LedgerStorage,
     bookie_id: str,
     lost: LostCookies | None,
+    set_back: Sequence[str],
     *,
     unclean: bool,
 ) -> int:
-    """Put in limbo what may be lost, between opening the storage and replaying the journals.
+    """Put in limbo what may be lost, between opening the storage and replaying the journals. `set_back`: folders that
+    are of an earlier time.
 
     Returns the highest id of a ledger that may be older than what this bookie holds; -1: none is. Raises InvalidCookie,
     MetadataError, StorageFault.
@@ -242,6 +244,8 @@ async def check_losses(
     earlier = EarlierLife(files, current_folders(config.directories.ledger))
     if lost is not None:
         reason = f"cookies were lost: {', '.join(lost.missing) or 'in the metadata service'}"
+    elif set_back:
+        reason = f"{', '.join(set_back)} was set back to an earlier time: what was stored since is not there"
     elif config.integrity.data_integrity_checking and unclean and not config.journal.write_data:
         reason = "the bookie did not stop cleanly, and its journal holds no entries (journalWriteData=false)"
     elif await asyncio.to_thread(earlier.is_unknown):

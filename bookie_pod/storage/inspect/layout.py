@@ -33,7 +33,7 @@ _COLLECTION: Final = ("gc-state.json", "gc-deleted-ledgers", "gc-fenced-ledgers"
 _STATE: Final = frozenset(
     {
         *(LAST_ID_FILE, "DIRTY", "BOOKIE_STATUS", *_COLLECTION, "scrub-state.json", SWAP_FILE, FORMAT_MARK),
-        *("earlier-ledgers", "metadata-seen", "storage-flags", "index-seal", "index-files-seal"),
+        *("disk-age", "earlier-ledgers", "metadata-seen", "storage-flags", "index-seal", "index-files-seal"),
         *("disk-full", "start-reserve"),
     }
 )
