@@ -24,12 +24,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from bookie_pod.config import properties
 from bookie_pod.config.derive import derive
 from bookie_pod.config.ignored import idle_keys, is_ignored
 from bookie_pod.config.keys import BadValueError, Key, parse, render
 from bookie_pod.config.model import BookieConfig, all_keys
 from bookie_pod.config.validate import broken_rules
+from bookie_protocol import java_properties as properties
 from bookie_protocol.errors import InvalidConfiguration
 
 FILE, ENVIRONMENT, FLAGS = 1, 2, 3

@@ -31,10 +31,10 @@ import msgspec
 import structlog
 
 from bookie_pod.config.model import BookieConfig, all_keys
-from bookie_pod.config.properties import line_of
 from bookie_pod.logs import FewLines
 from bookie_pod.metrics.registry import Number, Registry
 from bookie_protocol.errors import ExitCode
+from bookie_protocol.java_properties import line_of
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.options import MetadataDriver
 from bookie_protocol.metadata_service.uri import parse_metadata_service_uri

@@ -39,7 +39,8 @@ class MetadataServiceUri:
     """A parsed URI.
 
     `layout` None: what the cluster has. `folder` is set for OWNED only, `hosts` for the others. `namespace` is Oxia's;
-    `session_seconds` the time-out of sessions that the URI asks for, None: that of the options.
+    `session_seconds` the time-out of sessions that the URI asks for, None: that of the options; `client_file` a file of
+    Oxia's Java client.
     """
 
     driver: MetadataDriver
@@ -49,6 +50,7 @@ class MetadataServiceUri:
     folder: str | None = None
     namespace: str = ""
     session_seconds: float | None = None
+    client_file: str | None = None
 
     @property
     def connect_string(self) -> str:

@@ -47,18 +47,17 @@ _OXIA_PORT: Final = 6648
 _OXIA_NAMESPACE: Final = "default"
 _PULSAR_SCHEME: Final = "metadata-store:"
 _SESSION_TIMEOUT: Final = "sessionTimeoutMillis"
+_CLIENT_FILE: Final = "configFilePath"
 _OF_PULSARS_CLIENT: Final = (
     "allowReadOnlyOperations",
     "batchingEnabled",
     "batchingMaxDelayMillis",
     "batchingMaxOperations",
     "batchingMaxSizeKb",
-    "configFilePath",
     "fsyncEnable",
     "numSerDesThreads",
 )
-"""Parameters of Apache Pulsar's client of Oxia that mean nothing here, so that one URI serves both. The file of
-`configFilePath` is not read: TLS and token have keys of their own."""
+"""Parameters of Apache Pulsar's client of Oxia that mean nothing here, so that one URI serves both."""
 
 _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
     "null": None,
@@ -130,6 +129,7 @@ def _oxia_uri(text: str, rest: str, *, only_namespace: bool = False) -> Metadata
     authority, _, path = place.partition("/")
     hosts = _hosts(text, authority, _OXIA_PORT)
     namespace, slash, root = path.rstrip("/").partition("/")
+    given = _parameters(text, query)
     if slash and only_namespace:
         raise _invalid(text, "behind the hosts there is the namespace, and nothing else; the root is always /ledgers")
     return MetadataServiceUri(
@@ -138,20 +138,26 @@ def _oxia_uri(text: str, rest: str, *, only_namespace: bool = False) -> Metadata
         None,
         hosts,
         namespace=namespace or _OXIA_NAMESPACE,
-        session_seconds=_session_seconds(text, query),
+        session_seconds=_session_seconds(text, given),
+        client_file=given.get(_CLIENT_FILE) or None,
     )
 
 
-def _session_seconds(text: str, query: str) -> float | None:
-    """The time-out of sessions that a query of Oxia names. Unknown parameters are refused by their names."""
+def _parameters(text: str, query: str) -> dict[str, str]:
+    """Return the parameters that a query of Oxia names. Unknown ones are refused by their names."""
     given = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(given.keys() - {_SESSION_TIMEOUT, *_OF_PULSARS_CLIENT})
+    known_names = (_SESSION_TIMEOUT, _CLIENT_FILE, *_OF_PULSARS_CLIENT)
+    unknown = sorted(given.keys() - set(known_names))
     if unknown:
-        known = ", ".join(sorted((_SESSION_TIMEOUT, *_OF_PULSARS_CLIENT)))
+        known = ", ".join(sorted(known_names))
         raise InvalidConfiguration(
             f"metadataServiceUri={shown_uri(text)} is refused: the parameter {one_line(unknown[0], 100)} is not known;"
             f" there are {known}"
         )
+    return given
+
+
+def _session_seconds(text: str, given: dict[str, str]) -> float | None:
     wanted = given.get(_SESSION_TIMEOUT)
     if wanted is None:
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.config.properties import MalformedPropertiesError, parse
+from bookie_protocol.java_properties import MalformedPropertiesError, parse
 from tests.support.java import find_java
 
 PROGRAM = Path(__file__).with_name("PropertiesDump.java")

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from bookie_client.blocking import BlockingClient
 from bookie_client.options import ClientOptions
-from bookie_pod.config.properties import parse
+from bookie_protocol.java_properties import parse
 from tests.support.bookie_process import free_port
 from tests.support.serve_process import ServeProcess
 from tests.support.small_bookie import SMALL_BOOKIE

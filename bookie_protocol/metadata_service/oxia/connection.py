@@ -23,7 +23,6 @@ from typing import Any, Final
 import grpc
 
 from bookie_protocol.auth.watched_file import WatchedFile
-from bookie_protocol.bearer_tokens import shown_token
 from bookie_protocol.errors import (
     BadRequest,
     InvalidConfiguration,
@@ -84,13 +83,17 @@ class OxiaConnection:
     """A connection to a namespace, by any of `targets` (host:port)."""
 
     def __init__(
-        self, targets: Sequence[str], namespace: str, tls: MetadataTls | None = None, token_file: str | None = None
+        self,
+        targets: Sequence[str],
+        namespace: str,
+        tls: MetadataTls | None = None,
+        token: WatchedFile[str] | None = None,
     ) -> None:
         """Raises `InvalidConfiguration` for files that cannot be used."""
         self.targets = tuple(targets)
         self.namespace = namespace
         self._tls = tls
-        self._token = None if token_file is None else WatchedFile(TOKEN_KEY, token_file, shown_token)
+        self._token = token
         if self._token is not None:
             self._token.value()
         self._service = wire.SERVICE

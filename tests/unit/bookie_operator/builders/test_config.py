@@ -15,9 +15,9 @@ from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.settings import DYNAMIC_DEFAULTS
 from bookie_operator.crds.config_keys import RESERVED
-from bookie_pod.config import properties
 from bookie_pod.config.load import read_config
 from bookie_pod.config.model import BookieConfig, all_keys, effective
+from bookie_protocol import java_properties as properties
 from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster, environment
 
 MIB = 1 << 20

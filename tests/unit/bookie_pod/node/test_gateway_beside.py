@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 
 from bookie_pod.config.load import load_config
-from bookie_pod.config.properties import line_of, parse
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import gateway_beside
 from bookie_pod.node.gateway_beside import GatewayBeside, configuration_of_child
 from bookie_pod.node.live_status import LiveStatus
+from bookie_protocol.java_properties import line_of, parse
 
 KEYS = {
     "metadataServiceUri": "embedded://127.0.0.1:2281/ledgers",

@@ -183,6 +183,7 @@ def test_oxia_as_pulsar_writes_it(
     found = parse_metadata_service_uri(text)
     assert (found.driver, found.hosts, found.namespace) == (MetadataDriver.OXIA, hosts, namespace)
     assert (found.root, found.session_seconds) == (root, seconds)
+    assert found.client_file == ("/a/b.yaml" if "configFilePath" in text else None)
 
 
 def test_all_parameters_of_pulsars_client_are_taken() -> None:

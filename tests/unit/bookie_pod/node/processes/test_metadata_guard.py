@@ -139,6 +139,24 @@ async def test_nobody_gets_an_answer_without_the_token(guard: Guarded) -> None:
     assert TOKEN not in counted
 
 
+async def test_our_driver_for_oxia_reads_the_file_of_the_java_client(
+    guard: Guarded, certificates: Certificates
+) -> None:
+    """One URI serves brokers and bookies."""
+    file = guard.folder / "oxia.properties"
+    file.write_text(
+        f"enableTls=true\nauthPluginClassName=io.oxia.client.auth.TokenAuthentication\nauthParams=file:{guard.tokens}\n"
+    )
+    async with guard.serve(**guard.server_tls()) as server:
+        uri = f"metadata-store:oxia://127.0.0.1:{server.port}/default"
+        service = await open_metadata_service(f"{uri}?configFilePath={file}", timeout=10, tls=guard.tls())
+        await service.cluster.initialize()
+        assert await service.cluster.exists()
+        await service.close()
+        with pytest.raises(MetadataUnavailable):
+            await open_metadata_service(uri, timeout=2, tls=guard.tls())
+
+
 async def test_clients_of_oxia_show_the_token_too(guard: Guarded) -> None:
     async with guard.serve() as server:
         asked = {

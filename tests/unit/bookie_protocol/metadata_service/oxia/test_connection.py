@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
+from bookie_protocol.auth.watched_file import WatchedFile
+from bookie_protocol.bearer_tokens import shown_token
 from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, MetadataUnavailable
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia import wire
@@ -144,7 +146,7 @@ async def test_a_server_that_is_not_oxia_is_not_asked_for_ever() -> None:
 async def test_the_token_is_shown_and_a_new_one_is_read(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("a-token-of-some-length\n")
-    await ask(server, token_file=str(file))
+    await ask(server, token=WatchedFile("a file", str(file), shown_token))
     assert server.shown[0]["authorization"] == "Bearer a-token-of-some-length"
     with pytest.raises(InvalidConfiguration):
-        OxiaConnection([server.address], "ns", token_file=str(tmp_path / "none"))
+        OxiaConnection([server.address], "ns", token=WatchedFile("a file", str(tmp_path / "none"), shown_token))

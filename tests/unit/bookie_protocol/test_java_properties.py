@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.config.properties import MalformedPropertiesError, Property, parse
+from bookie_protocol.java_properties import MalformedPropertiesError, Property, parse
 
 
 @pytest.mark.parametrize(
