@@ -221,6 +221,7 @@ class Bookie:
             self._server.context.operations.ledgers,
             newest_older,
             self._metadata.ledgers,
+            self.bookie_id,
             lambda: self.upkeep.check_service(),
         )
         self._tasks.assist("age of the disks", age.follow)

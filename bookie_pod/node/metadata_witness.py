@@ -154,6 +154,8 @@ class MetadataWitness:
         self._is_empty = False
         """True if the bookie held nothing when it began."""
         self._turn = asyncio.Lock()
+        self._begun = self._passed = 0
+        """The number of the check that began last, and of the one that passed last."""
         self._history: str | None = None
         """The record `history` of this place as it was read last; None: not known yet. The position of `_seen` counts
         if it is the same."""
@@ -198,8 +200,16 @@ class MetadataWitness:
             await self._note()
 
     async def check(self) -> None:
-        """Raises `MetadataWentBack` unless the service knows all that it knew; renews the mark. `MetadataError`."""
+        """Raises `MetadataWentBack` unless the service knows all that it knew; renews the mark. `MetadataError`.
+
+        A check that begins while callers wait for their turns is that of all of them: questions about many ledgers come
+        at once, and a mark is two writes to the disk and one to the service.
+        """
+        asked = self._begun
         async with self._turn:
+            if self._passed > asked and not self._seen.went_back:
+                return
+            self._begun = number = self._begun + 1
             await self._read_history()
             stored = await self._stored()  # in step with everything that was written before
             await self._look()
@@ -212,6 +222,7 @@ class MetadataWitness:
             if self._seen.went_back:
                 raise MetadataWentBack(self._seen.went_back)
             await self._renew(stored)
+            self._passed = number
 
     async def accept(self) -> None:
         """A person says that the state of now counts. `MetadataError`, `StorageFault`."""

@@ -107,7 +107,7 @@ class EarlierLife:
 
 
 def metadata_questions(
-    ledgers: Ledgers, newest: int, store: LedgerStore, check: Callable[[], Awaitable[None]]
+    ledgers: Ledgers, newest: int, store: LedgerStore, bookie_id: str, check: Callable[[], Awaitable[None]]
 ) -> MetadataQuestions:
     """Return the questions of the server. `newest` as above; `check` raises `MetadataError` unless the word of the
     service is enough to delete a ledger."""
@@ -118,4 +118,4 @@ def metadata_questions(
         except MetadataNotFound:
             return None
 
-    return MetadataQuestions(ledgers, newest, look, check)
+    return MetadataQuestions(ledgers, newest, look, bookie_id, check)

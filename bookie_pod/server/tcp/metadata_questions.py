@@ -28,8 +28,11 @@ Invariants
 - A stored ledger of another life is dead if the metadata, asked for after it was stored, name the life in question, and
   the ledger is open and has its first ensemble: then no client has fenced it or copied entries of it. A fence or copy
   that came since the question began may be its own, as neither names a life: then the bookie asks again. The writer's
-  first request has to be the first entry that goes to a bookie, too: Apache's bookie, and earlier releases, may have
+  first request has to be the first entry that goes to this bookie, too: Apache's bookie, and earlier releases, may have
   taken entries of this life here before, and left the stored life as it was.
+- Of a dead ledger the key does not count: the next one may have another.
+- Copies and fences have no life (`NO_WRITER`), so a ledger of which nothing else is here counts as one of another life.
+  It is the writer's own if the metadata place this bookie in an ensemble before the last one.
 - Of a ledger that is here with this life, and of one that is here or younger than the bookie if it is named by its id
   alone, nothing is asked.
 - Bounds: `MOST_AT_ONCE` questions are under way. A connection reads nothing more while `MOST_OF_ONE` of its requests,
@@ -61,7 +64,7 @@ from bookie_protocol.errors import (
     NoSuchLedger,
     PodkeeperError,
 )
-from bookie_protocol.keys import NO_LIFE, life_of
+from bookie_protocol.keys import NO_WRITER, life_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
@@ -127,13 +130,19 @@ async def _nothing() -> None:
 
 
 class MetadataQuestions:
-    """`newest`: the highest id of a ledger that there was when this bookie was new; -1: none. `check` raises
-    MetadataError unless the word of the service is enough to delete a ledger."""
+    """`newest`: the highest id of a ledger that there was when this bookie was new; -1: none. `bookie_id`: its name in
+    ensembles. `check` raises MetadataError unless the word of the service is enough to delete a ledger."""
 
     def __init__(
-        self, ledgers: Ledgers, newest: int, look: Look, check: Callable[[], Awaitable[None]] = _nothing
+        self,
+        ledgers: Ledgers,
+        newest: int,
+        look: Look,
+        bookie_id: str,
+        check: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self._check = check
+        self._bookie_id = bookie_id
         self._ledgers = ledgers
         self._newest = newest
         self._look = look
@@ -188,12 +197,13 @@ class MetadataQuestions:
             stored = self._ledgers.life_of(ledger_id)
             metadata = await self._look(ledger_id)
             alive = metadata if _is_alive(metadata, life) else None
-            is_dead = alive is not None and stored not in (NO_LIFE, life) and _begins(alive, question.askers[0])
+            others = self._ledgers.may_give_way(ledger_id, life)
+            is_dead = alive is not None and others and self._begins(alive, question.askers[0])
             if is_dead:
                 await self._check()
             if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
                 continue
-            if not (alive is not None and question.is_touched and self._has_another(ledger_id, stored, life)):
+            if not (alive is not None and question.is_touched and self._has_another(ledger_id, life)):
                 break
         if metadata is None:
             return _Answer.OVER
@@ -204,13 +214,27 @@ class MetadataQuestions:
             if is_dead:
                 _log.info("ledger deleted: the id has another ledger now", ledger=ledger_id)
                 self._ledgers.storage.delete_ledger(ledger_id)
+            elif stored == NO_WRITER and self._was_here(alive):
+                self._ledgers.own_copies(ledger_id)
             return _Answer.ALIVE
         is_written = metadata.state is LedgerState.OPEN or not self._is_older(ledger_id)
         return _Answer.GOES_ON if is_written else _Answer.OVER
 
-    def _has_another(self, ledger_id: int, stored: bytes, life: bytes) -> bool:
-        """Return whether the bookie has, or remembers the fence of, another ledger of the id."""
-        return stored not in (NO_LIFE, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
+    def _has_another(self, ledger_id: int, life: bytes) -> bool:
+        """Return whether the bookie may have, or remembers the fence of, another ledger of the id."""
+        may_have = self._ledgers.may_give_way(ledger_id, life)
+        return may_have or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
+
+    def _begins(self, metadata: LedgerMetadata, first: Asker) -> bool:
+        """Return whether the first request that asked is the first that this bookie gets of the ledger."""
+        entries = range(metadata.ensemble_size)
+        mine = [each for each in entries if self._bookie_id in metadata.bookies_for(each)]
+        return len(metadata.ensembles) == 1 and [first.entry_id] == mine[:1]
+
+    def _was_here(self, metadata: LedgerMetadata) -> bool:
+        """Return whether the metadata place entries here that were written, or copied, before the last ensemble."""
+        *before, _ = metadata.first_entry_ids
+        return any(self._bookie_id in metadata.ensembles[each] for each in before)
 
     def _tell(self, question: _Question, answer: _Answer) -> None:
         """Serve all who asked, in the order in which they did."""
@@ -306,12 +330,6 @@ def _is_alive(metadata: LedgerMetadata | None, life: bytes) -> bool:
     if metadata is None or not life or not metadata.creation_token:
         return False
     return life_of(metadata.creation_token) == life and metadata.state is LedgerState.OPEN
-
-
-def _begins(metadata: LedgerMetadata, first: Asker) -> bool:
-    """Return whether the first request that asked is the first that a bookie gets of the ledger. Each bookie of an
-    ensemble gets one of as many entries as the ensemble has bookies."""
-    return len(metadata.ensembles) == 1 and first.entry_id is not None and first.entry_id < metadata.ensemble_size
 
 
 def refused_as(kind: type[LedgerFenced] | type[NoSuchLedger], ledger_id: int) -> PodkeeperError:

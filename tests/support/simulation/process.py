@@ -70,7 +70,7 @@ class BookieProcess:
         self.clients = Clients(context, self.handlers)
         self.served: list[Connection] = []
         store: Any = _Store(self)
-        self.handlers.questions = metadata_questions(ledgers, -1, store, no_check)
+        self.handlers.questions = metadata_questions(ledgers, -1, store, bookie.bookie_id, no_check)
         self.clients.accepting = True
         self.storage.swap()  # what was replayed is not in memory
         self.storage.on_put = lambda ledger_id, entry_id, entry: bookie.put(

@@ -106,6 +106,24 @@ async def test_service_that_goes_forwards_is_believed(world: World) -> None:
     assert again.went_back is None
 
 
+async def test_checks_that_wait_share_one_mark(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions about many ledgers come at once."""
+    witness = await world.witness()
+    marks = 0
+    renew = witness._renew
+
+    async def counted(stored: object) -> None:
+        nonlocal marks
+        marks += 1
+        await renew(stored)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(witness, "_renew", counted)
+    await asyncio.gather(*(witness.check() for _ in range(20)))
+    assert marks == 2, "that of the first, which had begun when the others came, and theirs"
+    await witness.check()
+    assert marks == 3, "what was checked before counts for no later question"
+
+
 @pytest.mark.parametrize("caught_up", [False, True])
 async def test_service_that_was_put_back_is_not_believed_until_the_newest_is_back(
     world: World, caught_up: bool

@@ -191,7 +191,7 @@ async def test_first_entry_is_taken_for_no_other_life_and_of_an_older_ledger_if_
     metadata = LedgerMetadata(7, 1, 1, 1, {0: ("b1",)}, creation_token=token)
     store.make(replace(metadata, state=state) if state is not LedgerState.CLOSED else metadata.closed(0, 1))
     rig = ServerRig()
-    rig.handlers.questions = metadata_questions(rig.ledgers, newest, store, no_check)
+    rig.handlers.questions = metadata_questions(rig.ledgers, newest, store, "b1", no_check)
     conn, transport = rig.connect()
     conn.data_received(v3_add(entry(7, 0), life=life))
     goes_on = is_this and (newest < 7 or state is LedgerState.OPEN)
