@@ -50,7 +50,7 @@ from bookie_pod.node.identity.disk_age import DiskAge
 from bookie_pod.node.identity.earlier_life import metadata_questions
 from bookie_pod.node.identity.ownership import check_distinct, check_partitions, hold_directories
 from bookie_pod.node.identity.published import directory_places
-from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
+from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses, doubt_everything
 from bookie_pod.node.listening import bind_listener, hold_grpc_port
 from bookie_pod.node.live_status import LiveStatus, join_cluster
 from bookie_pod.node.metadata import open_metadata, with_patience
@@ -205,7 +205,14 @@ class Bookie:
             unclean=self._dirty.is_set(),
         )
         self.status.enter("replaying journals")
-        replayed = await self._storage_start.replay(self.status.phase)
+
+        async def doubt(reason: str) -> None:
+            nonlocal newest_older
+            newest_older = await doubt_everything(
+                config, self._metadata, self._files, self._storage.storage, self.bookie_id, reason
+            )
+
+        replayed = await self._storage_start.replay(self.status.phase, doubt)
         await asyncio.to_thread(places.record)
         await self._storage_start.check(self.status.enter)
         self.status.enter("starting")

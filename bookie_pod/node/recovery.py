@@ -1,7 +1,8 @@
 """The start-up step between opening the storage and serving: replay every journal, flush, move the marks.
 
 Invariants
-- The marks move only after the storage is flushed, and what is before them in the journals is durable.
+- The marks move only after the storage is flushed, and what is before them in the journals is durable. If records
+  were given up, everything that they may have held is in limbo before.
 - If the disks are full the bookie serves what it holds, read-only until it is flushed, the marks stay, and a next start
   replays the same records again; any other failure ends the start.
 - Replaying the same records again changes nothing: entries are put again, the index ends up at the newer copy.
@@ -86,10 +87,13 @@ def replay_journals(
     *,
     journal_folders: Sequence[str],
     ledger_folders: Sequence[str],
-    skip_invalid_records: bool,
+    give_up: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> ReplayedJournals:
     """Replay all journals, and move the marks.
+
+    `give_up` lets damaged records be left out (`skipReplayJournalInvalidRecord`). It is called with the reason before a
+    mark moves, and puts everything in limbo that they may have held.
 
     Raises JournalDamaged, JournalMissing or StorageFault; ReplayCancelled soon after `cancelled()` has become true.
     """
@@ -102,12 +106,15 @@ def replay_journals(
             marks[index].copies(),
             files,
             sink,
-            ReplayOptions(skip_invalid_records=skip_invalid_records),
+            ReplayOptions(skip_invalid_records=give_up is not None),
             _Progress(index),
         )
         for index, folder in enumerate(journal_folders)
     ]
     sink.log_summary(count)
+    given_up = [reason for end in ends for reason in end.given_up]
+    if give_up is not None and given_up:
+        give_up(f"records of the journals were given up: {'; '.join(given_up)}")
     for folder, mark_files, end in zip(journal_folders, marks, ends, strict=True):
         mark_files.goes_on_from(end.began)
         settle_end(folder, files, end)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -25,7 +26,7 @@ from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.integrity.scrubbing import finish_rebuilds
 from bookie_pod.node.parts import StorageSide, open_storage_side
-from bookie_pod.node.recovery import ReplayedJournals, replay_journals
+from bookie_pod.node.recovery import ReplayCancelled, ReplayedJournals, replay_journals
 from bookie_pod.storage.disks import give_up_reserves
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.files import Files
@@ -36,6 +37,8 @@ from bookie_protocol.errors import StorageFault
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 MAX_LOGGED = 20
+ASK_CANCELLED_S: Final = 0.5
+"""Seconds between two looks at whether the start was given up, in a step that waits."""
 
 
 class StorageStart:
@@ -72,8 +75,13 @@ class StorageStart:
         if hasattr(self, "side"):
             self.side.storage.close()
 
-    async def replay(self, phase: str) -> ReplayedJournals:
-        """All journals into the storage."""
+    async def replay(self, phase: str, doubt: Callable[[str], Coroutine[Any, Any, None]]) -> ReplayedJournals:
+        """All journals into the storage. `doubt` puts everything in limbo if records of them had to be left out, for a
+        reason that it is given."""
+        loop = asyncio.get_running_loop()
+
+        def give_up(reason: str) -> None:
+            self._steps.wait_for(asyncio.run_coroutine_threadsafe(doubt(reason), loop))
 
         def replay() -> ReplayedJournals:
             return replay_journals(
@@ -81,7 +89,7 @@ class StorageStart:
                 self.side.storage,
                 journal_folders=current_folders(self._config.directories.journal),
                 ledger_folders=current_folders(self._config.directories.ledger),
-                skip_invalid_records=self._config.journal.skip_invalid_record,
+                give_up=give_up if self._config.journal.skip_invalid_record else None,
                 cancelled=self._steps.cancelled,
             )
 
@@ -114,6 +122,15 @@ class BlockingSteps:
         """Return whether the start was given up. Any thread."""
         self.asked += 1
         return self._cancelled.is_set()
+
+    def wait_for(self, asked: Future[None]) -> None:
+        """Wait, in a step, for what the event loop does. Raises `ReplayCancelled`, and what that raises."""
+        while not asked.done():
+            wait([asked], ASK_CANCELLED_S)
+            if self.cancelled():
+                asked.cancel()
+                raise ReplayCancelled("the start was given up")
+        asked.result()
 
     async def run(self, phase: str, work: Callable[[], _T]) -> _T:
         """Run one step; returns and raises what it does."""

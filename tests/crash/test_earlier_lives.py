@@ -52,7 +52,6 @@ def _restarted(rig: GcRig, *, replay: bool = False) -> GcRig:
             storage,
             journal_folders=[JOURNAL],
             ledger_folders=list(rig.bookie.directories),
-            skip_invalid_records=False,
         )
         storage.close()
     rig.open()

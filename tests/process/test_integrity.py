@@ -197,6 +197,30 @@ def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster
     check(cluster.uri, closed)
 
 
+def test_records_of_a_journal_that_are_given_up_are_fetched_and_not_denied(cluster: ServeCluster) -> None:
+    """They may be of any ledger; no setting but that one is needed."""
+    bookie = cluster.bookies["bookie-1"]
+    assert bookie.stop() == 0
+    bookie.settings |= {"flushInterval": "600000", "localScrubInterval": "0"}  # so that only the journal has it
+    cluster.start(["bookie-1"])
+    ledger_id = write(cluster.uri)
+    bookie.kill()
+    (path,) = (each for each in (bookie.work / "journal" / "current").glob("*.txn") if payload(0) in each.read_bytes())
+    content = bytearray(path.read_bytes())
+    content[content.index(payload(0)) + 100] ^= 0x10
+    path.write_bytes(content)
+    assert "skipReplayJournalInvalidRecord=true" in bookie.refused()[1]
+    cluster.bookies["bookie-2"].pause()
+    bookie.settings["skipReplayJournalInvalidRecord"] = "true"
+    cluster.start(["bookie-1"])
+    assert {code(bookie, ledger_id, each) for each in (0, ENTRIES - 1, -1)} == {UNKNOWN}
+    cluster.bookies["bookie-2"].resume()
+    until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
+    cluster.kill("bookie-2")
+    check(cluster.uri, ledger_id)
+    assert code(bookie, ledger_id, ENTRIES) == V3Status.ENOENTRY, "now it knows"
+
+
 @pytest.fixture
 def sorted_cluster(tmp_path: Path, metadata: MetadataProcess) -> Iterator[ServeCluster]:
     made = ServeCluster(tmp_path, metadata.uri(), SCRUBBING | {"ledgerStorageClass": SORTED_LEDGER_STORAGE})

@@ -76,7 +76,6 @@ class ServedBookie:
             self.side.storage,
             journal_folders=journal_folders,
             ledger_folders=current_folders(config.directories.ledger),
-            skip_invalid_records=False,
         )
         self.journals = make_journals(config, self.files, self.registry, loop, self.failures.append)
         for journal in self.journals:

@@ -456,7 +456,6 @@ class StorageWorld:
                 self._storage,
                 journal_folders=[_JOURNAL],
                 ledger_folders=list(bookie.directories),
-                skip_invalid_records=False,
             )
             places.check_contents(self._storage)
             places.record()

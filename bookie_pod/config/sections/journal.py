@@ -108,7 +108,8 @@ class JournalConfig:
     """Has no effect: there is one way to write a journal file."""
     skip_invalid_record: bool = key("skipReplayJournalInvalidRecord", False)
     """Skip a damaged record at replay instead of refusing to start. Loses acknowledged entries: only as a
-    last resort, when every ledger has other copies."""
+    last resort, when every ledger has other copies. Then all ledgers of this bookie are in limbo until it has fetched
+    what it lost."""
 
     @property
     def waits_for_group(self) -> bool:

@@ -252,9 +252,7 @@ async def check_losses(
         reason = "the bookie is new, and ledgers name an earlier one of its id"
     else:
         return await asyncio.to_thread(earlier.newest)
-    newest = await newest_ledger(metadata.ledgers)
-    await run_preboot_check(storage, metadata.ledgers, bookie_id, reason)
-    await asyncio.to_thread(earlier.note, newest)
+    newest = await doubt_everything(config, metadata, files, storage, bookie_id, reason)
     if lost is not None:
         journals = current_folders(config.directories.journal)
         ledgers = current_folders(config.directories.ledger)
@@ -262,4 +260,17 @@ async def check_losses(
         if gone:
             await asyncio.to_thread(forget_marks, files, journals, ledgers)
         await lost.stamp()
+    return newest
+
+
+async def doubt_everything(
+    config: BookieConfig, metadata: MetadataService, files: Files, storage: LedgerStorage, bookie_id: str, reason: str
+) -> int:
+    """Put every ledger in limbo that the metadata place here: what is lost may be of any. Durable on return.
+
+    Returns what `check_losses` does. Raises MetadataError, StorageFault."""
+    earlier = EarlierLife(files, current_folders(config.directories.ledger))
+    newest = await newest_ledger(metadata.ledgers)
+    await run_preboot_check(storage, metadata.ledgers, bookie_id, reason)
+    await asyncio.to_thread(earlier.note, newest)
     return newest

@@ -12,7 +12,8 @@ Invariants
   releases) follow each other by number, and only the newest that holds records may end in a torn tail, as the journal
   syncs a file before it writes to the next one.
 - Anything else that is not sound is `JournalDamaged`, naming file and offset.
-- `skip_invalid_records` gives up the rest of a damaged file, loudly, and goes on with the next one.
+- `skip_invalid_records` gives up the rest of a damaged file, loudly, and goes on with the next one. What was given up
+  may be of any ledger, and `ReplayEnd` says so: the caller doubts them all before it moves a mark.
 - Of the files only a torn tail is ever changed, and only where the mark stays before it, and files that never got their
   header are removed (`settle_end`).
 - Replay is idempotent for the sink: it may get records again that ledger storage holds already.
@@ -85,6 +86,7 @@ class ReplayEnd:
     `torn`    a torn tail follows there
     `unused`  files behind it that hold a header and nothing else
     `unbegun` files behind it that never got a header
+    `given_up` why records may have been left out, one reason for each place
     """
 
     began: LogMark
@@ -93,9 +95,12 @@ class ReplayEnd:
     torn: bool = False
     unused: tuple[int, ...] = ()
     unbegun: tuple[int, ...] = ()
+    given_up: tuple[str, ...] = ()
 
 
-def _choose_mark(directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions) -> LogMark:
+def _choose_mark(
+    directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions, given_up: list[str]
+) -> LogMark:
     """Return the mark to replay a journal from: the oldest of `marks` (ascending) at which a record begins.
 
     If there is none, everything that is there is replayed: deleted files were below a mark. The same holds with
@@ -125,6 +130,7 @@ def _choose_mark(directory: str, marks: Sequence[LogMark], files: Files, options
     if not options.skip_invalid_records:
         raise error
     _log.error("no mark is right, all that is there is replayed", reason=str(error))
+    given_up.append(str(error))
     return everything
 
 
@@ -148,9 +154,10 @@ def replay_journal(
     Raises `JournalMissing`, `JournalDamaged`, or `StorageFault` if a file cannot be read; whatever the sink raises.
     """
     options = options or ReplayOptions()
-    began = mark = after = _choose_mark(directory, marks, files, options)
+    given_up: list[str] = []
+    began = mark = after = _choose_mark(directory, marks, files, options, given_up)
     ids = [journal_id for journal_id in list_journals(files, directory) if journal_id >= mark.journal_id]
-    surveys = _Judge(directory, mark, options).judged([_survey(files, directory, each, mark) for each in ids])
+    surveys = _Judge(directory, mark, options, given_up).judged([_survey(files, directory, each, mark) for each in ids])
     deletions = {ledger_id: at for survey in surveys for ledger_id, at in _deletions_in(survey)}
     total = sum(survey.end - survey.start for survey in surveys)
     done = 0
@@ -164,7 +171,8 @@ def replay_journal(
             torn = survey.torn
     behind = [each for each in surveys if each.journal_id > after.journal_id and each.damage is None]
     unused = tuple(each.journal_id for each in behind if not each.is_emptied)
-    return ReplayEnd(began, mark, after, torn, unused, tuple(each.journal_id for each in behind if each.is_emptied))
+    unbegun = tuple(each.journal_id for each in behind if each.is_emptied)
+    return ReplayEnd(began, mark, after, torn, unused, unbegun, tuple(given_up))
 
 
 def settle_end(directory: str, files: Files, end: ReplayEnd, *, cut: bool = False) -> None:
@@ -243,7 +251,8 @@ def _survey(files: Files, directory: str, journal_id: int, mark: LogMark) -> Jou
 class _Judge:
     """Refuses what is damaged or missing, and torn tails where none can be; or gives it up, if it may."""
 
-    def __init__(self, directory: str, mark: LogMark, options: ReplayOptions) -> None:
+    def __init__(self, directory: str, mark: LogMark, options: ReplayOptions, given_up: list[str]) -> None:
+        self._given_up = given_up
         self._directory = directory
         self._mark = mark
         self._options = options
@@ -293,6 +302,7 @@ class _Judge:
         if not self._options.skip_invalid_records:
             raise error
         _log.error("the rest of a journal is given up", reason=str(error))
+        self._given_up.append(str(error))
 
 
 def _deletions_in(survey: JournalSurvey) -> Iterator[tuple[int, int]]:

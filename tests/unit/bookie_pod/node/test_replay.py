@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -29,7 +29,7 @@ from bookie_pod.storage.journal.format import (
 )
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import MarkFiles
-from bookie_protocol.errors import JournalMissing, LedgerStateUnknown, StorageFault
+from bookie_protocol.errors import JournalDamaged, JournalMissing, LedgerStateUnknown, StorageFault
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.journal_rig import Replayed
 from tests.support.storage_engine import MemoryBookie, small_options
@@ -78,7 +78,6 @@ def replay(bookie: MemoryBookie, storage: DbLedgerStorage, **more: object) -> Re
         storage,
         journal_folders=JOURNALS,
         ledger_folders=["/l0", "/l1"],
-        skip_invalid_records=False,
         **more,  # type: ignore[arg-type]
     )
 
@@ -112,6 +111,47 @@ def test_a_ledger_whose_key_was_lost_and_whose_owner_has_none_keeps_that(
     journal(bookie, 0, key_record(2, NO_KEY), entry_record(entry(2, 0)))
     replay(bookie, storage)
     assert storage.ledger(2) == LedgerRecord(NO_KEY)
+
+
+def _flip(bookie: MemoryBookie, path: str) -> None:
+    content = bytearray(bookie.files.read_bytes(path))
+    content[content.index(entry(2, 0)) + 30] ^= 1
+    bookie.files.write_bytes_synced(path, content)
+
+
+def _remove(bookie: MemoryBookie, path: str) -> None:
+    bookie.files.unlink(path)
+
+
+@pytest.mark.parametrize("spoil", [_flip, _remove, None], ids=["damaged", "missing", "whole"])
+def test_records_that_are_given_up_are_told_before_a_mark_moves(
+    bookie: MemoryBookie, storage: DbLedgerStorage, spoil: Callable[[MemoryBookie, str], None] | None
+) -> None:
+    """Whoever is told doubts every ledger, whose entries may have been among them."""
+
+    def next_journal(*records: list[bytes]) -> str:
+        after = replay_journal(JOURNALS[0], [NOTHING], bookie.files, Replayed()).after
+        return journal(bookie, 0, *records, after=after)
+
+    next_journal(key_record(6, KEY))
+    replay(bookie, storage)
+    before = marks(bookie)
+    path = next_journal(key_record(2, KEY), *(entry_record(entry(2, e)) for e in range(3)))
+    next_journal(key_record(4, KEY), entry_record(entry(4, 0)))
+    if spoil is not None:
+        spoil(bookie, path)
+        with pytest.raises((JournalDamaged, JournalMissing)):
+            replay(bookie, storage)
+    told = []
+
+    def give_up(reason: str) -> None:
+        told.append(reason)
+        assert marks(bookie) == before
+        assert storage.read(4, 0) == entry(4, 0)
+
+    assert replay(bookie, storage, give_up=give_up).unflushed is None
+    assert len(told) == (spoil is not None)
+    assert marks(bookie)[0] > before[0]
 
 
 def test_replaying_twice_changes_nothing(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:

@@ -201,6 +201,10 @@ async def test_a_lasting_task_that_its_owner_cancels_is_no_fault() -> None:
 # --- a start ----------------------------------------------------------------------------------------------------------
 
 
+async def doubt(reason: str) -> None:
+    """Nothing is given up."""
+
+
 @contextmanager
 def replaying(
     monkeypatch: pytest.MonkeyPatch, replay: Callable[..., object]
@@ -210,7 +214,7 @@ def replaying(
     start.side = cast("StorageSide", SimpleNamespace(storage=SimpleNamespace(flushing=list)))
     monkeypatch.setattr(storage_start, "replay_journals", replay)
     assert start.step() is None
-    yield start, asyncio.create_task(start.replay("replaying journals"))
+    yield start, asyncio.create_task(start.replay("replaying journals", doubt))
     assert start.step() is None
 
 

@@ -321,7 +321,7 @@ def test_replay_deletes_what_a_rebuild_met_before_it(tmp_path: Path, lost: bool,
         shutil.rmtree(_current(layout) / "ledgers")
     _rebuild_ledgers(layout, journals)
     storage = _open_db(layout)
-    replay_journals(FILES, storage, journal_folders=journals, ledger_folders=layout.ledgers, skip_invalid_records=False)
+    replay_journals(FILES, storage, journal_folders=journals, ledger_folders=layout.ledgers)
     record = storage.ledger(4)
     if again or lost:
         assert record == LedgerRecord(KEY if again else b"", fenced=lost, limbo=lost)
@@ -345,7 +345,7 @@ def test_entries_in_a_journal_tell_that_their_ledger_is_here(tmp_path: Path, reb
         shutil.rmtree(_current(layout) / "ledgers")
         _rebuild_ledgers(layout, journals)
     storage = _open_db(layout)
-    replay_journals(FILES, storage, journal_folders=journals, ledger_folders=layout.ledgers, skip_invalid_records=False)
+    replay_journals(FILES, storage, journal_folders=journals, ledger_folders=layout.ledgers)
     assert storage.read(7, 0) == entry(7, 0, 100)
     assert sorted(storage.ledger_ids()) == [2, 7]
     storage.close()
