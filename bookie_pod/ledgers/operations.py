@@ -263,7 +263,7 @@ class LedgerOperations:
 
         A ledger has one writer, which always presents the life or never. Raises `gone` to a writer that presents none,
         LedgerStateUnknown to the writer of the living ledger if another one of its id is still stored here, or may be:
-        copies (`NO_WRITER`) may be of either. Who presents none cannot be told from the writer of the copies.
+        copies (`NO_WRITER`) may be of either. A writer that presents none may be that of the copies.
         """
         if not life and state.life != NO_WRITER:
             raise gone(f"ledger {state.ledger_id}: its writer is another client")
