@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from bookie_pod.storage.entry_log.format import HEADER, HEADER_SIZE, MAGIC, VERSION
+from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.index_files import IndexFilesRebuild
 from bookie_pod.storage.index_rebuild.offline import OfflineLocations
@@ -19,6 +21,8 @@ from tests.support.scrub_rig import signed
 from tests.support.storage_engine import MemoryBookie, put
 
 LEDGER, ENTRIES = 3, 5
+FOREIGN_HEADER = HEADER.pack(MAGIC, VERSION, 0, 0).ljust(HEADER_SIZE, b"\0")
+"""The header of a log that Apache BookKeeper has begun."""
 KINDS = pytest.mark.parametrize("kind", ["db", "online", "sorted", "interleaved"])
 
 
@@ -101,3 +105,9 @@ def _rebuild_index_files(rig: GcRig, folder: str, logs: StoredLogs, ledger_id: i
     rebuilding.commit(".BACKUP-1")
     old.close()
     return Rebuilt(len(rebuilding.report.damages), rebuilding.report.lost)
+
+
+def leave_foreign_log(files: Files, folder: str, log_id: int, *entries: bytes) -> None:
+    """Another program has used the directory, and leaves a log with these entries."""
+    framed = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
+    files.write_bytes_synced(f"{folder}/{log_id:x}.log", FOREIGN_HEADER + framed)

@@ -155,10 +155,17 @@ class DataIntegrityCheck:
         self._copies = copies
         self._interval_s = interval_s
         self._requested = asyncio.Event()
+        self._doubts = -1
+        """The doubts of the storage when it was looked last."""
 
     def request(self) -> None:
         """Look for ledgers in limbo once more, now. Event loop."""
         self._requested.set()
+
+    def request_if_doubted(self) -> None:
+        """Look once more if the storage has put ledgers in limbo since the last look. Event loop."""
+        if self._storage.doubts != self._doubts:
+            self.request()
 
     async def serve(self) -> None:
         """Run now and after each request. Never returns."""
@@ -171,6 +178,7 @@ class DataIntegrityCheck:
         pause = self._interval_s
         while True:
             self._requested.clear()
+            self._doubts = self._storage.doubts
             everything, limbo = await asyncio.to_thread(self._what_is_needed)
             self.state.needed = everything or bool(limbo)
             if not self.state.needed:
@@ -209,11 +217,8 @@ class DataIntegrityCheck:
                 _log.warning("ledgers failed the data integrity check, tried again", count=state.ledgers_failed)
                 return False
             await asyncio.to_thread(self._storage.flush)
-            if everything and self._storage.doubts != doubts:
+            if everything and not await asyncio.to_thread(self._storage.clear_flags, NEEDS_INTEGRITY_CHECK, doubts):
                 return False
-            if everything:
-                flags = await asyncio.to_thread(self._storage.flags)
-                await asyncio.to_thread(self._storage.set_flags, flags & ~NEEDS_INTEGRITY_CHECK)
             await asyncio.to_thread(self._what_is_needed)
             state.needed, state.last_error = state.ledgers_open > 0, ""
             _log.info(

@@ -178,7 +178,7 @@ class Integrity:
         repair = ScrubRepair(self.replicas, self._copies, parts.storage.flush, instruments)
 
         def on_loop(found: Found) -> None:
-            self.data_check.request()
+            self.data_check.request_if_doubted()
             if parts.config.integrity.local_scrub_repair:
                 parts.tasks.assist("scrub repair", lambda: repair.run(found))
 

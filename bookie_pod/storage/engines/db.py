@@ -237,6 +237,13 @@ class DbLedgerStorage:
             if each.failure is None and each.ledgers.flags() != flags:
                 each.ledgers.set_flags(flags)
 
+    def clear_flags(self, flags: int, doubts: int) -> bool:
+        """See `LedgerStorage`. A rebuild that sets a flag raises a doubt first."""
+        for each in self.directories:
+            if each.failure is None and each.ledgers.flags() & flags:
+                each.ledgers.change_flags(lambda known: known & ~flags if self.doubts == doubts else known)
+        return self.doubts == doubts
+
     # --- background threads ---------------------------------------------------------------------------------
 
     def flush(self) -> None:

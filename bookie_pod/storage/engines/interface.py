@@ -250,6 +250,11 @@ class LedgerStorage(Protocol):
         """Replace the flags; durable on return. `StorageFault`."""
         ...
 
+    def clear_flags(self, flags: int, doubts: int) -> bool:
+        """Clear these flags, unless `doubts` is another number by now; durable on return. Return whether they are
+        clear. `StorageFault`."""
+        ...
+
     def flush(self) -> None:
         """Make everything put, set or deleted before the call durable. Never on the event loop.
 
@@ -349,7 +354,7 @@ class ListenedStorage(ABC):
         Durable with the next flush."""
 
         def put() -> None:
-            self.doubts += 1
+            self.doubts += 1  # also of those that are in limbo: they may be leaving it
             records = self._records()
             for ledger_id in ledger_ids:
                 record = records.get(ledger_id)

@@ -139,6 +139,7 @@ class MemTableStorage(ListenedStorage):
         cache.records.name_logs(
             FirstLogs(logs.first_log_of_new_ledgers, lambda: logs.newest_log_id, logs.later_processes_begin_at)
         )
+        cache.compare_logs(logs.has_foreign, logs.later_logs_begin_at)
         self.memtable = EntryMemTable(memtable_bytes, first_copy_stays=self._in_order)
         self.checkpoints_by_interval = log_per_ledger
         """True with one log per ledger: no rotation is certain then. Else a rotation asks for a checkpoint."""
@@ -309,6 +310,13 @@ class MemTableStorage(ListenedStorage):
 
     def set_flags(self, flags: int) -> None:
         self._flags.write(flags)
+
+    def clear_flags(self, flags: int, doubts: int) -> bool:
+        """See `LedgerStorage`. Nothing sets a flag while the bookie serves."""
+        if self.doubts != doubts:
+            return False
+        self._flags.write(self._flags.read() & ~flags)
+        return True
 
     # --- storage thread -------------------------------------------------------------------------------------
 

@@ -94,6 +94,10 @@ class SingleDirectoryStorage(ListenedStorage):
         )
         self._seal = seal
         ledgers.on_limbo = lambda ledger_id: seal.withdraw()
+        ledgers.before_write = locations.before_write = seal.tell_withdrawn
+        if ledgers.has_limbo() or (seal.is_complete and logs.has_foreign(seal.first_log)):
+            seal.withdraw()
+        seal.later_logs = logs.later_logs_begin_at
         self.read_cache = ReadCache(read_cache_bytes)
         self.flush_wanted = False
         """A flush was asked for and has not swapped yet. Event loop."""
@@ -136,7 +140,8 @@ class SingleDirectoryStorage(ListenedStorage):
         return self._seal.withdrawals
 
     def may_lack_rows(self) -> None:
-        """Take the index for incomplete: an entry was found that has no row. Any thread."""
+        """Take the index for incomplete: an entry was found that has no row. Durable before the index is written to
+        again. Any thread."""
         self._seal.withdraw()
 
     # --- event loop -----------------------------------------------------------------------------------------
@@ -417,8 +422,9 @@ class SingleDirectoryStorage(ListenedStorage):
 
     def prove_index(self, withdrawals: int) -> None:
         """The index surely names every entry that was durable here: see `IndexSeal.prove`. Durable with the next
-        seal."""
-        self._seal.prove(withdrawals)
+        seal. Nothing is proved while a ledger is in limbo."""
+        if not self.ledgers.has_limbo():
+            self._seal.prove(withdrawals)
 
     def flush_and_seal(self) -> None:
         """Flush, and renew the seal, so that a later loss of the indexes' present rows is noticed. Called before a mark
@@ -436,7 +442,6 @@ class SingleDirectoryStorage(ListenedStorage):
     def _write(self, frozen: FrozenWork) -> None:
         begin = time.perf_counter()
         try:
-            self._seal.tell_withdrawn()
             frozen.write(self.logs, self.locations, self.ledgers, self._metrics)
         except BaseException as error:
             self._metrics.flush_failed()

@@ -8,7 +8,8 @@ Header, 1024 bytes, all integers big-endian and signed::
     16  i32   number of ledgers in the map
     20  4     "MCRC" if the next field is there (ours; the reference leaves zeros and ignores them)
     24  u32   CRC32C of the 12 bytes at 8, then of the ledgers map from its offset on
-    28  996   zeros
+    28  4     "PKLG" if we have made the log (ours, likewise)
+    32  992   zeros
 
 Entry, packed, the first at 1024::
 
@@ -73,6 +74,9 @@ MAP_CHECK = Struct(">4sI")
 """`MAP_CHECK_MAGIC` and the checksum of the map; written together with the pointer and right after it."""
 MAP_CHECK_OFFSET = MAP_POINTER_OFFSET + MAP_POINTER.size
 MAP_CHECK_MAGIC = b"MCRC"
+MAKER_OFFSET = MAP_CHECK_OFFSET + MAP_CHECK.size
+MAKER = b"PKLG"
+"""Which program has made the log: this one."""
 
 SIZE = Struct(">i")
 ENTRY_HEAD = Struct(">iqq")
@@ -104,7 +108,7 @@ class LogHeader:
 
 def encode_header() -> bytes:
     """The header of a log that is being written, `HEADER_SIZE` bytes."""
-    return HEADER.pack(MAGIC, VERSION, 0, 0).ljust(HEADER_SIZE, b"\0")
+    return (HEADER.pack(MAGIC, VERSION, 0, 0).ljust(MAKER_OFFSET, b"\0") + MAKER).ljust(HEADER_SIZE, b"\0")
 
 
 def encode_direct_header() -> bytes:

@@ -25,6 +25,8 @@ import numpy.typing as npt
 
 from bookie_pod.storage.entry_log.format import (
     HEADER_SIZE,
+    MAKER,
+    MAKER_OFFSET,
     MAP_CHECK,
     MAP_CHECK_OFFSET,
     MAP_ENTRY_ID,
@@ -176,6 +178,13 @@ def synced_end(file: File) -> int | None:
     Raises `OSError`.
     """
     return None if map_checksum_in(file.pread(HEADER_SIZE, 0)) is None else map_offset(file)
+
+
+def may_be_foreign(file: File) -> bool:
+    """Return whether another program may have written the log. A header that a power cut took tells nothing. Raises
+    `OSError`."""
+    maker = file.pread(HEADER_SIZE, 0)[MAKER_OFFSET : MAKER_OFFSET + len(MAKER)]
+    return maker != MAKER and file.data_from(0) is not None
 
 
 def read_ledgers_map(file: File) -> StoredMap:

@@ -41,6 +41,7 @@ from bookie_pod.storage.entry_log.ledger_sizes import (
     LedgerSizesBuilder,
     is_pointer_torn,
     map_offset,
+    may_be_foreign,
     read_ledgers_map,
     synced_end,
 )
@@ -48,7 +49,8 @@ from bookie_pod.storage.entry_log.reader import MAX_OPEN_FILES, EntryReader
 from bookie_pod.storage.entry_log.scan import LedgersMap, LogScan
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import File, Files, storage_fault
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.log_ids import following_id, is_before
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 logger = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -161,6 +163,15 @@ class EntryLogger(LogAppender):
         """Return whether a power cut tore the header's pointer to the ledgers map. Raises `StorageFault`."""
         return self._look(log_id, is_pointer_torn)
 
+    def has_foreign(self, first: int) -> bool:
+        """Return whether another program may have written a log from this one on (0: any). Raises `ResourcesShort`."""
+        try:
+            return any(self._look(each, may_be_foreign) for each in self.log_ids() if not is_before(each, first))
+        except ResourcesShort:
+            raise  # a lack of resources proves nothing
+        except StorageFault:
+            return True
+
     def _look(self, log_id: int, look: Callable[[File], _T]) -> _T:
         handle = self._reader.handles.acquire(log_id)
         try:
@@ -244,6 +255,11 @@ class EntryLogger(LogAppender):
     def secure_next_process(self) -> None:
         """Make the number given to `later_processes_begin_at` durable. Called before a mark moves. `StorageFault`."""
         self._catalog.secure_next_process()
+
+    def later_logs_begin_at(self) -> int:
+        """Return the first log that another program may make from now on, whatever crash comes. `StorageFault`."""
+        self._catalog.secure_ids()
+        return following_id(self._catalog.last_id)
 
     def exists(self, log_id: int) -> bool:
         return self._catalog.exists(log_id)

@@ -45,6 +45,8 @@ class CollectedStorage(ABC):
 
     def __init__(self, storage: SingleDirectoryStorage | MemTableStorage) -> None:
         self._owner = storage
+        self._has_denied = False
+        """`deny_nothing` was called, and `secure` has not returned since."""
 
     @property
     def logs(self) -> EntryLogger:
@@ -127,14 +129,24 @@ class CollectedStorage(ABC):
 
     @abstractmethod
     def may_lack_rows(self, ledger_id: int) -> None:
-        """Take the rows of the ledger for incomplete: an entry of it was found that has none."""
+        """Take the rows of the ledger for incomplete: an entry of it was found that has none. Durable before its rows
+        change."""
 
     def deny_nothing(self, ledger_id: int) -> None:
-        """Put the ledger in limbo: an entry of it was found that has no row, and gets none now. Durable with the next
-        `flush`."""
-        record = self.record(ledger_id)
-        if record is not None and not record.limbo:
-            self._owner.put_in_limbo([ledger_id])
+        """Put the ledger in limbo: an entry of it was found that has no row, and gets none now. If it is in limbo, a
+        comparison that has begun does not end that. Durable with the next `secure`."""
+        self._owner.put_in_limbo([ledger_id])
+        self._has_denied = True
+
+    def secure(self) -> None:
+        """Make durable what `deny_nothing` has done. One thread at a time. `StorageFault`."""
+        denied, self._has_denied = self._has_denied, False
+        try:
+            if denied:
+                self._owner.flush()
+        except BaseException:
+            self._has_denied = True
+            raise
 
     def was_durable(self, ledger_id: int, entry_id: int) -> bool:
         """Return whether something proves that the entry was durable here. Asked where the index may run ahead."""

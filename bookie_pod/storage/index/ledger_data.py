@@ -329,6 +329,10 @@ class LedgerRecords:
         """Ids of all ledgers, in no order."""
         return list(self._ledgers)
 
+    def has_limbo(self) -> bool:
+        """Return whether a ledger is in limbo."""
+        return any(record.limbo for record in list(self._ledgers.values()))
+
     def __len__(self) -> int:
         return len(self._ledgers)
 
@@ -350,10 +354,10 @@ class LedgerRecords:
             first_log = self._new_first_log(ledger_id, record)
         if record.first_log != first_log:
             record = replace(record, first_log=first_log)
+        if record.limbo and (known is None or not known.limbo):
+            self.on_limbo(ledger_id)  # first: no thread sees, or writes, the record before that
         self._ledgers[ledger_id] = self._share(record)
         self._dirty.add(ledger_id)
-        if record.limbo and (known is None or not known.limbo):
-            self.on_limbo(ledger_id)
 
     def _new_first_log(self, ledger_id: int, record: LedgerRecord) -> int:
         if self._first_logs is None or record.first_log is not None:

@@ -14,7 +14,7 @@ Invariants
   nothing that this process knows can be lost by it.
 
 Threads: changes and `take_dirty` on the event loop (or on the replaying thread, before the loop serves);
-`get` and `ledger_ids` from any thread; `write`, `set_flags`, `fill` and `adopt` take turns on a lock.
+`get` and `ledger_ids` from any thread; `write`, `change_flags`, `fill` and `adopt` take turns on a lock.
 
 Source: docs/internals/on-disk-formats.md, section 8.3.
 """
@@ -54,6 +54,8 @@ class LedgerIndex(LedgerRecords):
         """Ledgers of which the database has no record yet."""
         self.unsealed = True
         """Something may have been written since the last `seal`."""
+        self.before_write: Callable[[], None] = lambda: None
+        """Called before anything is written, or a new database is used; what it raises is raised."""
         self._load()
         self.flags()
 
@@ -101,6 +103,7 @@ class LedgerIndex(LedgerRecords):
     def write(self, records: Mapping[int, LedgerRecord | None]) -> None:
         """Write these records, and delete the rows of ledgers that have none; durable on return."""
         with self._write_lock:
+            self.before_write()
             self.unsealed = True
             self._put(self._store, records)
             self._store.sync()
@@ -154,8 +157,10 @@ class LedgerIndex(LedgerRecords):
         the one in use stays, or, if `switch` failed, none is in use."""
         with self._write_lock:
             written, self._written = self._written or set(), None
+            records = self.records(written)
+            self.before_write()  # behind the look: what these records hide was withdrawn before
             self.unsealed = True
-            self._put(store, self.records(written))
+            self._put(store, records)
             flags = self._store.get(FLAGS_KEY)
             if flags is not None:
                 batch = store.batch()
@@ -173,12 +178,21 @@ class LedgerIndex(LedgerRecords):
         """Flags of the storage; 0 if none was ever set. Raises `StorageFault` for a flag of a newer
         release."""
         with self._write_lock:
-            value = self._store.get(FLAGS_KEY)
+            return self._flags()
+
+    def _flags(self) -> int:
+        value = self._store.get(FLAGS_KEY)
         return 0 if value is None else checked_flags(value, f"ledger index {self.path}")
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags; durable on return."""
+        self.change_flags(lambda known: flags)
+
+    def change_flags(self, change: Callable[[int], int]) -> None:
+        """Replace the flags by what `change` makes of them, which is asked under the lock; durable on return."""
         with self._write_lock:
+            flags = change(self._flags())
+            self.before_write()
             self.unsealed = True
             batch = self._store.batch()
             batch.put(FLAGS_KEY, _ID.pack(flags))

@@ -163,6 +163,8 @@ class LocationIndex:
         self._deletions = 0
         self.unsealed = True
         """Something may have been written since the last `seal`."""
+        self.before_write: Callable[[], None] = lambda: None
+        """Called before anything is written; what it raises is raised."""
         self._in_doubt = False
         """True while a write is under way or after it failed: rows may be seen that are not durable."""
         self._write_lock = threading.Lock()
@@ -287,6 +289,7 @@ class LocationIndex:
             return self._store
 
     def _write_through(self, runs: Iterable[LocationRun], deletions: Iterable[int]) -> None:
+        self.before_write()
         self._in_doubt = self.unsealed = True
         self._apply(self._store, runs, deletions)
         self._store.sync()
@@ -311,6 +314,7 @@ class LocationIndex:
     def drop(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
         """Remove the rows of these entries; durable on return. In the replay, when there is no twin. `StorageFault`."""
         with self._write_lock:
+            self.before_write()
             batch = self._store.batch()
             for entry_id in entry_ids:
                 batch.delete(KEY.pack(ledger_id, entry_id))

@@ -2,7 +2,8 @@
 
     8 bytes    "PKSEAL02"
     16 bytes   for each database: first 8 bytes of the SHA-256 of its identity, and the number of its last seal, i64
-    8 bytes    1: `locations` is complete, see below; 0: that is not known. i64
+    8 bytes    0: it is not known whether `locations` is complete, see below. Else it is, unless another program has
+               made one of the entry logs from this number - 1 on. i64
     4 bytes    CRC32C of all that is before it
 
 An older release wrote "PKSEAL01" and nothing of completeness, which is not known then. It takes this file for damaged.
@@ -17,15 +18,18 @@ so itself (`OrderedStore.has_all_tables`).
 Invariants
 - The row is durable before the file; so a crash leaves a row that is as new as the file, or newer.
 - `locations` is complete if it surely names every entry that was durable here, but for those in journals behind the
-  mark: it was never without its seal since the directory was new, or a rebuild has read all logs without a fault. It
-  is not known any more once a ledger gets into limbo, or an entry without a row was found, whatever comes later. That
-  is durable before a record of a ledger is written.
+  mark: it was never without its seal since the directory was new, or a rebuild has read all logs without a fault, while
+  no ledger was in limbo. It is not known any more once a ledger is in limbo, or an entry without a row was found,
+  whatever comes later. That is durable before anything else is written to either database (`tell_withdrawn`).
+- Nor is it known once another program has used the directory, which does not know this file: it makes entry logs, and
+  they do not say that they are ours. Nor behind a file that is older than the last two seals in its databases: it was
+  left here while the directory was elsewhere.
 - A database of another identity is another one (rebuilt, by our tools or those of Apache BookKeeper), and is accepted;
   so is one without a file, of an older release, and a file that is damaged, which is logged.
 - The row has the key of a negative ledger id: Apache BookKeeper skips such rows of `ledgers`, and asks `locations` only
   for entries of ledgers that it knows. It does not change them, nor the file, when it uses the directory for a while.
 
-Threads: `check` at the start; `withdraw` and `prove` any; everything else one at a time.
+Threads: `check` at the start; `withdraw`, `prove` and `tell_withdrawn` any; everything else one at a time.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ import hashlib
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, Protocol
 
 import google_crc32c
@@ -88,20 +93,26 @@ class IndexSeal:
         self._path = f"{folder}/{NAME}"
         self._number = 0
         self._told = False
-        """The file says that `locations` is complete."""
+        """The file may say that `locations` is complete."""
+        self.first_log = 0
+        """The first log that the file says nothing of; 0: it says nothing of any."""
+        self.later_logs: Callable[[], int] = lambda: self.first_log
+        """Returns the first log that another program may make from now on. May raise `StorageFault`."""
         self.is_complete = False
         """`locations` is complete, as far as that is known."""
         self.withdrawals = 0
         """Grows whenever it turns out that `locations` may lack rows."""
         self._proving = threading.Lock()
+        self._writing = threading.Lock()
+        """Held while the file is written."""
 
     def check(self, stores: Mapping[StoreKind, OrderedStore]) -> bool:
         """Return whether all of them are sealed.
 
         Raises `IndexEndLost` if one has lost its end, and `StorageFault` if one cannot be read.
         """
-        expected = self._read()
-        sealed = True
+        expected, self._told, self.first_log = self._read()
+        sealed = is_newest = True
         # Ledgers first, and so they are rebuilt first: locations are rebuilt of ledgers that are known.
         for kind, store in sorted(stores.items(), key=lambda each: each[0] is not StoreKind.LEDGERS):
             row = store.get(SEAL_KEY)
@@ -109,21 +120,21 @@ class IndexSeal:
             identity, number = expected.get(kind, (b"", 0))
             self._number = max(self._number, found, number)
             same = identity == _identity(store)
-            sealed = sealed and same
+            sealed, is_newest = sealed and same, is_newest and found <= number + 1
             if lost := _lost(store, found, number if same else 0):
                 raise IndexEndLost(
                     f"{store.path} has lost {lost}, and entries would be denied, or fences forgotten. Rebuild it with"
                     f" `bookie disk rebuild-{kind.value}`, or empty the bookie's directories"
                     " and let it fetch its entries from others"
                 )
-        self.is_complete = sealed and self._told
+        self.is_complete = sealed and is_newest and self._told
         return sealed
 
     def proves_complete(self, store: OrderedStore) -> bool:
         """Return whether this is the `locations` database, and complete; it need not be readable. One that was never
         written to may have been made in the place of one that was lost."""
         try:
-            return self.check({StoreKind.LOCATIONS: store}) and self._told
+            return self.check({StoreKind.LOCATIONS: store}) and self.is_complete
         except ResourcesShort:
             raise  # a lack of resources proves nothing
         except StorageFault:
@@ -142,7 +153,7 @@ class IndexSeal:
             raise
 
     def withdraw(self) -> None:
-        """`locations` may lack rows. Durable with the next `tell_withdrawn` or `renew`. Any thread."""
+        """`locations` may lack rows. Durable with the next `tell_withdrawn` or `renew`."""
         with self._proving:
             self.withdrawals += 1
             self.is_complete = False
@@ -153,19 +164,21 @@ class IndexSeal:
             self.is_complete |= self.withdrawals == withdrawals
 
     def tell_withdrawn(self) -> None:
-        """Records of ledgers are about to be written: from now on the file does not say that `locations` is complete if
-        it is not. Raises as `renew` does."""
-        if self._told and not self.is_complete:
-            rows = self._read()
-            if rows:
-                self._write_rows(rows)
+        """A database is about to be written to: from now on the file does not say that `locations` is complete if it is
+        not. Raises as `renew` does."""
+        with self._writing:
+            if self._told and not self.is_complete:
+                rows = self._read()[0]
+                if rows:
+                    self._put_rows(rows)
+                self._told = False
 
     def seal_new(self, kind: StoreKind, store: OrderedStore) -> Callable[[], None]:
         """Seal a complete database that is to take the place of the one of this kind, where the other one has a seal.
 
         Return the function that notes it in the file, to be called once the database is in its place. Both raise as
         `renew` does."""
-        rows = self._read()
+        rows, self._told, self.first_log = self._read()
         self.is_complete = self._told
         if not rows:
             return lambda: None
@@ -178,8 +191,17 @@ class IndexSeal:
         self._write_rows({kind: (_identity(stores[kind]), self._number) for kind in StoreKind})
 
     def _write_rows(self, rows: Mapping[StoreKind, tuple[bytes, int]]) -> None:
+        with self._writing:
+            self._put_rows(rows)
+
+    def _put_rows(self, rows: Mapping[StoreKind, tuple[bytes, int]]) -> None:
         complete = self.is_complete
-        data = _MAGIC + b"".join(_ROW.pack(*rows[kind]) for kind in StoreKind) + _COMPLETE.pack(complete)
+        self._told |= complete  # also if the write fails
+        if complete:
+            with suppress(StorageFault):  # then the next process looks at more logs than it has to
+                self.first_log = self.later_logs()
+        word = _COMPLETE.pack(1 + self.first_log if complete else 0)
+        data = _MAGIC + b"".join(_ROW.pack(*rows[kind]) for kind in StoreKind) + word
         try:
             self._files.write_bytes_atomic(self._path, data + _CRC.pack(google_crc32c.value(data)))
         except OSError as error:
@@ -188,22 +210,22 @@ class IndexSeal:
             raise storage_fault(f"cannot write {self._path}", error) from error
         self._told = complete
 
-    def _read(self) -> dict[StoreKind, tuple[bytes, int]]:
+    def _read(self) -> tuple[dict[StoreKind, tuple[bytes, int]], bool, int]:
+        """The rows; whether `locations` is complete; the first log of which that is not said."""
         try:
             data = self._files.read_bytes(self._path)
         except FileNotFoundError:
-            self._told = False
-            return {}
+            return {}, False, 0
         except OSError as error:
             raise storage_fault(f"cannot read {self._path}", error) from error
         end = _ROWS_END if data.startswith(_OLDER_MAGIC) else _ROWS_END + _COMPLETE.size
         content, crc = data[:end], data[end:]
         if not content.startswith((_MAGIC, _OLDER_MAGIC)) or crc != _CRC.pack(google_crc32c.value(content)):
             _log.warning("the seal of the index is damaged: it is unknown whether its end is there", path=self._path)
-            self._told = False
-            return {}
-        self._told = content[_ROWS_END:] == _COMPLETE.pack(1)
-        return dict(zip(StoreKind, _ROW.iter_unpack(content[len(_MAGIC) : _ROWS_END]), strict=True))
+            return {}, False, 0
+        word = int.from_bytes(content[_ROWS_END:], "big")
+        rows = dict(zip(StoreKind, _ROW.iter_unpack(content[len(_MAGIC) : _ROWS_END]), strict=True))
+        return rows, word > 0, max(0, word - 1)
 
 
 def _lost(store: OrderedStore, found: int, number: int) -> str:

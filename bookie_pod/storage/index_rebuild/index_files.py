@@ -67,6 +67,7 @@ class ScannedLogs(Protocol):
     def scan_sizes(self, log_id: int, ledgers: Collection[int]) -> LogScan[int]: ...
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
     def make_durable(self, log_id: int) -> None: ...
+    def has_foreign(self, first: int) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -217,6 +218,8 @@ class IndexFilesRebuild:
             return False
         if self._seal is None:
             self._seal = IndexFilesSeal(self._files, self._old.folders)
+            if self._logs.has_foreign(self._seal.first_log):
+                self._seal.distrust()
         file = self._files.open(path)
         try:
             return self._seal.is_complete(ledger_id, file)

@@ -176,7 +176,12 @@ class OfflineLocations(OfflineRebuild):
             store = self._old(StoreKind.LOCATIONS)
             lost_end = store is not None and self._lost_end(files, logs.folders[0], store)
             self._seal = IndexSeal(files, logs.folders[0])
-            self._was_complete = store is not None and self._seal.proves_complete(store)
+            self._was_complete = (
+                store is not None
+                and self._seal.proves_complete(store)
+                and not logs.has_foreign(self._seal.first_log)
+                and all(record is not None and not record.limbo for _, record in rows.records())
+            )
             self._had_old = store is not None
             self._target = self._new()
             index = LocationIndex(self._target)
@@ -225,11 +230,12 @@ class OfflineLocations(OfflineRebuild):
     def commit(self) -> None:
         """Put the new database in the place of the old one. `StorageFault`.
 
-        It is sealed if it is surely complete: the old one was, and no log is damaged. Then the next process knows that.
+        It is sealed if it is surely complete: the old one was, no log is damaged, and no ledger gets into limbo. Then
+        the next process knows that.
         Where the old one may have named entries that no log shows any more, their ledgers are in limbo before that.
         """
         damaged = bool(self.report.damaged_logs)
-        whole = self._was_complete and not damaged and self.report.old_unreadable is None
+        whole = self._was_complete and not damaged and self.report.old_unreadable is None and not self.report.unread
         note_seal = self._seal.seal_new(self.kind, self._target) if whole else None
         everything = not self._had_old or self.old_unreadable is not None or (damaged and not self._was_complete)
         if everything or self.report.unread:

@@ -242,9 +242,10 @@ class LocationsRebuild:
         try:
             # What was flushed before the twin was there lies in logs that are there now, and all of it is written.
             self._directory.flush()
-            self._read_logs(twin)
-            self._state.phase = RebuildPhase.ROWS
-            self._keep_others(twin)
+            complete = self._directory.is_index_complete
+            self._read(twin, complete=complete)
+            if complete and not self._directory.is_index_complete:
+                self._read(twin, complete=False)  # what it was taken for has decided which records get no row
             problem = next(iter(self._state.damages), self._state.unreadable)
             if problem and not accept_damage:
                 raise LogsDamaged(problem)
@@ -256,19 +257,26 @@ class LocationsRebuild:
         if new.failure is not None:
             raise new.failure
 
+    def _read(self, twin: Twin, *, complete: bool) -> None:
+        """Fill the twin. `complete`: the index in use is."""
+        self._state.rows_changed = 0
+        self._read_logs(twin, complete=complete)
+        self._state.phase = RebuildPhase.ROWS
+        self._keep_others(twin)
+
     def _put_in_limbo(self) -> None:
         """Deny nothing of ledgers of which the index in use may have named entries that no log shows any more."""
         ledgers = self._directory.ledgers
         if self._state.damages and not self._directory.is_index_complete:
             self._unread.update(ledgers.ledger_ids())
         if self._unread:
-            ledgers.set_flags(ledgers.flags() | NEEDS_INTEGRITY_CHECK)
-            self._directory.put_in_limbo(self._unread)
+            self._directory.put_in_limbo(self._unread)  # first: a check that ends now does not clear the flag
+            ledgers.change_flags(lambda flags: flags | NEEDS_INTEGRITY_CHECK)
             self._directory.flush()
 
     # --- entry logs -----------------------------------------------------------------------------------------
 
-    def _read_logs(self, twin: Twin) -> None:
+    def _read_logs(self, twin: Twin, *, complete: bool) -> None:
         self._state.phase = RebuildPhase.LOGS
         closed = {log_id for log_id in self._logs.log_ids() if self._logs.is_flushed(log_id)}
         scanning = LocationRebuild(
@@ -282,7 +290,7 @@ class LocationsRebuild:
                 twin.get,
                 _InUse(self._directory),
                 self._is_living,
-                complete=self._directory.is_index_complete,
+                complete=complete,
             ),
             may_be_torn=closed.__contains__,
             may_be_earlier=self._may_be_earlier,

@@ -25,10 +25,12 @@ from bookie_pod.storage.entry_log.format import (
     decode_header,
 )
 from bookie_pod.storage.entry_log.interface import EntryLogStats
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, read_ledgers_map, synced_end
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, may_be_foreign, read_ledgers_map, synced_end
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES, LedgersMap, LogScan, ScanEnd
 from bookie_pod.storage.files import File, Files, storage_fault
+from bookie_pod.storage.log_ids import is_before
+from bookie_protocol.errors import ResourcesShort
 
 _SIZE_WORD = 4
 CHUNK: Final = 1 << 20
@@ -108,6 +110,23 @@ class StoredLogs:
                 file.close()
         except OSError as error:
             raise storage_fault(f"cannot read entry log {self.path(log_id)}", error) from error
+
+    def has_foreign(self, first: int) -> bool:
+        """See `EntryLogger.has_foreign`."""
+        return any(self._is_foreign(log_id) for log_id in self.log_ids() if not is_before(log_id, first))
+
+    def _is_foreign(self, log_id: int) -> bool:
+        try:
+            file = self._files.open(self.path(log_id))
+            try:
+                return may_be_foreign(file)
+            finally:
+                file.close()
+        except OSError as error:
+            fault = storage_fault(f"cannot read entry log {log_id:x}.log", error)
+            if isinstance(fault, ResourcesShort):
+                raise fault from error
+            return True
 
     def ledgers_map(self, log_id: int) -> LedgersMap:
         """See `EntryLogger.ledgers_map`."""

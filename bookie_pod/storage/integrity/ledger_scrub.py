@@ -303,6 +303,7 @@ class LedgerScrub(ScrubPart):
         self._digests = digests
         self._sound: set[int] = set()
         """Logs that this pass, in this process, saw whole."""
+        self._secure = storage.secure
         storage.refuse(self.register.locations, self.register.unwanted)
         storage.logs.check_with(ReadCheck(self._digests, self.met))
         self._forget_cached = storage.forget_cached

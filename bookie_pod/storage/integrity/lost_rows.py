@@ -9,7 +9,9 @@ Invariants
 - The ledger of an entry that may have been durable and gets no row now is in limbo: no caller takes "no such entry" for
   the last word. It leaves limbo once it was compared with other bookies.
 - An index that lacked the row of an entry in a log that was surely synced is not known to be complete any more,
-  whatever becomes of that entry. In any other log it may have been an add that was never acknowledged.
+  whatever becomes of that entry. That is noted before the row is back. In any other log it may have been an add that
+  was never acknowledged.
+- Limbo is durable before the position of the pass is stored behind the entry.
 - Garbage collection and this module judge an entry without a row by one rule (`was_synced`). A row that is put back
   would count as a proof for what lies before it, so an entry that was never synced is remembered first (`unsynced`).
   Where that is unknown, nothing behind in its log gets a row in this pass.
@@ -87,8 +89,6 @@ class LostRows:
         self._waiting: dict[tuple[int, int], int] = {}
         """The place of the best copy so far, by ledger and entry."""
         self._left_out = 0
-        self._kept_back = False
-        """A ledger was put in limbo."""
         self.untold = False
         """It is unknown whether an earlier entry of this log, which has no row, was synced."""
 
@@ -114,7 +114,6 @@ class LostRows:
     def _keep_back(self, ledger_id: int) -> bool:
         self._storage.may_lack_rows(ledger_id)
         self._storage.deny_nothing(ledger_id)
-        self._kept_back = True
         return False
 
     def take_over(self, location: int, row: int, ledger_id: int, entry_id: int, entry: bytes) -> None:
@@ -141,21 +140,18 @@ class LostRows:
     def finish(self, *, all_seen: bool) -> None:
         """Give the rows to the copies that wait, if this pass has seen all logs. Limbo is durable on return. Raises
         `StorageFault`."""
-        if self._kept_back:
-            self._storage.flush()
         if self._left_out:
             error = StorageFault(
                 f"more than {MAX_WAITING} entries without a row: rebuild the index with `bookie index rebuild`"
             )
             self._not_checked(f"{self._left_out} copies of entries without a row", error)
-        waiting, self._waiting, self._left_out = self._waiting, {}, 0
-        if not all_seen:
-            return
+        waiting, self._waiting, self._left_out = self._waiting if all_seen else {}, {}, 0
         for (ledger_id, entry_id), location in waiting.items():
             if self._storage.has_ledger(ledger_id) and not self._storage.is_earlier_life(
                 ledger_id, split_location(location)[0]
             ):
                 self._settle(location, ledger_id, entry_id)
+        self._storage.secure()
 
     def _settle(self, location: int, ledger_id: int, entry_id: int) -> None:
         copy = self._look_at(location, ledger_id, entry_id)
@@ -192,6 +188,8 @@ class LostRows:
         return copy
 
     def _restore(self, location: int, ledger_id: int, entry_id: int, row: int = 0) -> bool:
+        if not row and self._storage.logs.is_proved_synced(split_location(location)[0]):
+            self._storage.may_lack_rows(ledger_id)  # first: durable before the row is
         try:
             if not self._storage.restore(ledger_id, entry_id, location, row):
                 return False
@@ -207,6 +205,4 @@ class LostRows:
             location=location,
             before=row,
         )
-        if not row and self._storage.logs.is_proved_synced(split_location(location)[0]):
-            self._storage.may_lack_rows(ledger_id)
         return True

@@ -211,6 +211,8 @@ class ScrubPart(ABC):
         self._progress = (0, 0)
         self._save_lock = threading.Lock()
         self._forget_cached: Callable[[int], None] = _nothing
+        self._secure: Callable[[], None] = _no_matter
+        """Makes durable what is known of all that the position has passed. May raise `StorageFault`."""
         self.on_met: Callable[[], None] = _no_matter
         """Called on a reader's thread after a read found damage; must not block."""
 
@@ -341,9 +343,9 @@ class ScrubPart(ABC):
         try:
             with self._save_lock:
                 self._saved_at, self._save_wanted = self._clock(), False
-                self._file.write(
-                    ScrubMemory(replace(self.position), self.register.damages(), self.register.superseded())
-                )
+                position = replace(self.position)
+                self._secure()
+                self._file.write(ScrubMemory(position, self.register.damages(), self.register.superseded()))
         except StorageFault as error:
             # Other parts report a full or failed disk; this pass continues in memory.
             _log.warning("the scrubber's position is not stored", reason=str(error))

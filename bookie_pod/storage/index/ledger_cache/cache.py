@@ -326,6 +326,15 @@ class LedgerCache:
         # Those that name no log may be of another program, which knows no seal.
         self._seal.prove(ledger_id for ledger_id in unsealed if self.records.first_log(ledger_id))
 
+    def compare_logs(self, has_foreign: Callable[[int], bool], later_logs: Callable[[], int]) -> None:
+        """Find out whether another program has used the directories since the seal was written. Before the replay.
+
+        `has_foreign`: whether it may have made a log from this one on. `later_logs`: see the seal."""
+        if self._seal.claims_anything and has_foreign(self._seal.first_log):
+            _log.warning("another program has used these directories: what index files may lack is unknown")
+            self._seal.distrust()
+        self._seal.later_logs = later_logs
+
     def may_lack_rows(self, ledger_id: int) -> None:
         """Take the ledger for incomplete: an entry of it was found that has no row. Any thread."""
         self._seal.withdraw(ledger_id)

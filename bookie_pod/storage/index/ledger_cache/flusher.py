@@ -100,7 +100,6 @@ class IndexFlusher:
             try:
                 if any(taken.values()):
                     self._sync_logs()
-                self._seal.tell_withdrawn(self._directories.in_use())
                 for ledger_id, pages in taken.items():
                     if pages or ledger_id in headers:
                         self._flush_ledger(ledger_id, pages, ledger_id in headers)
@@ -192,6 +191,7 @@ class IndexFlusher:
 
     def _write(self, file: File, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
         record = self._records.get(ledger_id)
+        self._seal.tell_withdrawn(self._directories.in_use())  # behind the looks at what is written now
         if header and record is not None:
             file.pwrite(encode_header(record, 0 if ledger_id in self._records.version_0 else 1), 0)
         for first_entry, data in _runs(pages):

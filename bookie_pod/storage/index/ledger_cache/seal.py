@@ -23,6 +23,11 @@
     8 bytes    -2, i64
     4 bytes    0, u32
 
+    Likewise, a row that says of which entry logs the seal knows, the last one counts:
+    8 bytes    -1 - the first log that another program may have made since, i64
+    8 bytes    -3, i64
+    4 bytes    0, u32
+
 What lies behind the end of an index file reads as absent, a ledger without a file as unknown, and so does a slot that
 is zero: a file that was cut, lost, or zeroed in the middle would deny entries that were acknowledged. So every
 checkpoint writes down how long each file is, and which slots of each of its pages hold locations: of the ledgers that
@@ -37,8 +42,11 @@ Invariants
   the journals have all of it. Of any other one it is not known: of a file that another program has made, of one that
   an older release has sealed, and of one whose page size has changed. It is not known any more once the ledger is in
   limbo, or an entry without a row was found, whatever comes later. That is withdrawn by a whole new file, since a row
-  could be lost with the end of this one, and before a header is written that tells no more of a limbo.
-- A seal beside which another one is damaged may not be the newest: no ledger is complete then.
+  could be lost with the end of this one, and before anything is written to an index file.
+- Nothing is known to be complete once another program has used the directories, which does not know this file: it makes
+  entry logs, and they do not say that they are ours.
+- A seal beside another one, or beside a damaged one, may not be the newest: each may be of a time in which the other's
+  directory was not there. No ledger is complete then, and a new seal removes the others.
 - A file without a row is accepted: of tools, of Apache BookKeeper, which does not know the seal. So is a ledger that
   was deleted meanwhile: garbage collection deletes it again. So is a page of a file that was never written by this
   bookie, and every page after a change of `pageSize`, until it is written.
@@ -55,7 +63,7 @@ import errno
 import struct
 import threading
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Final
@@ -67,7 +75,7 @@ from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import SLOT_BYTES, slot_offset
 from bookie_pod.storage.index.ledger_cache.held import NOTHING, HeldPages, joined, slots_in
 from bookie_pod.storage.index.ledger_data import Shared
-from bookie_protocol.errors import NoWritableDirectory
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -79,6 +87,7 @@ _ROW: Final = struct.Struct(">qqI")
 _PAGE: Final = struct.Struct(">qI")
 _DELETED: Final = -1
 _COMPLETE: Final = -2
+_LOGS: Final = -3
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LAST_NUMBER: Final = 1 << 62
 """Seals are not that many: it is damage, and would be none behind it."""
@@ -99,6 +108,12 @@ class IndexFilesSeal:
         self._is_whole = False
         self._is_newest = True
         """Every seal that was found could be understood."""
+        self._found: list[str] = []
+        """The folders that may hold a seal."""
+        self.first_log = 0
+        """The first entry log that the seal says nothing of; 0: it says nothing of any."""
+        self.later_logs: Callable[[], int] = lambda: self.first_log
+        """Returns the first log that another program may make from now on. May raise `StorageFault`."""
         self._lengths: dict[int, int] = {}
         self._held: dict[int, HeldPages] = {}
         self._shared_bits = Shared[bytes]()
@@ -130,8 +145,17 @@ class IndexFilesSeal:
         """The length of the file before anything was added."""
         for folder in folders:
             self._read(f"{folder}/{NAME}")
-        if not self._is_newest:
-            self._is_whole, self._complete = False, set()
+        if not self._is_newest or len(self._found) > 1:
+            self.distrust()
+
+    def distrust(self) -> None:
+        """Take what was found for neither the newest nor complete. Before the end of the replay."""
+        self._is_whole, self._withdrawing, self._complete = False, True, set()
+
+    @property
+    def claims_anything(self) -> bool:
+        """Return whether something that was found counts as complete, or as surely not complete."""
+        return bool(self._complete) or (self._is_whole and self.first_log > 0)
 
     def check(self, found: Mapping[int, int], headless: Collection[int] = ()) -> list[int]:
         """The ledgers whose files have been cut or lost since, or their headers; `found` are the lengths of all files,
@@ -260,10 +284,11 @@ class IndexFilesSeal:
             self._write_down(folders, flushed=False)
 
     def tell_withdrawn(self, folders: Sequence[str]) -> None:
-        """A header is about to be written: from now on no seal takes a ledger for complete that is not. Raises as
-        `renew`."""
-        if self._withdrawing:
-            self._write_down(folders, flushed=False)
+        """A header or slot that was looked up is about to be written: from now on no seal takes a ledger for complete
+        that is not. Raises as `renew`."""
+        with self._writing:  # else one that another thread is about to withdraw would seem to be withdrawn
+            if self._withdrawing:
+                self._write(folders, flushed=False)
 
     def renew(self, folders: Sequence[str]) -> None:
         """Write down what was noted, to one of these folders; durable on return. The headers of all ledgers that were
@@ -272,33 +297,36 @@ class IndexFilesSeal:
 
     def _write_down(self, folders: Sequence[str], *, flushed: bool) -> None:
         with self._writing:
+            self._write(folders, flushed=flushed)
+
+    def _write(self, folders: Sequence[str], *, flushed: bool) -> None:
+        with self._lock:
+            changed, self._changed = self._changed, {}
+            self._telling, self._forgotten = self._forgotten, set()
+            proved, self._proved = self._proved, set()
+            withdrawing, self._withdrawing = self._withdrawing, False
+            owed = dict(self._owed)
+            if flushed:  # of these what earlier rows say holds no more
+                self._telling.update(owed)
+                changed |= {each: set(self.pages(each)) for each in owed if each in self._lengths}
+        try:
+            if changed or proved or withdrawing or self._telling:
+                self._bring(folders, {} if flushed else owed, changed, proved, whole=withdrawing)
+        except BaseException:
             with self._lock:
-                changed, self._changed = self._changed, {}
-                self._telling, self._forgotten = self._forgotten, set()
-                proved, self._proved = self._proved, set()
-                withdrawing, self._withdrawing = self._withdrawing, False
-                owed = dict(self._owed)
-                if flushed:  # of these what earlier rows say holds no more
-                    self._telling.update(owed)
-                    changed |= {each: set(self.pages(each)) for each in owed if each in self._lengths}
-            try:
-                if changed or proved or withdrawing or self._telling:
-                    self._bring(folders, {} if flushed else owed, changed, proved, whole=withdrawing)
-            except BaseException:
+                for ledger_id, pages in changed.items():
+                    self._changed.setdefault(ledger_id, set()).update(pages)
+                self._forgotten |= self._telling
+                self._proved |= proved & self._complete
+                self._withdrawing |= withdrawing
+            raise
+        else:
+            if flushed:
                 with self._lock:
-                    for ledger_id, pages in changed.items():
-                        self._changed.setdefault(ledger_id, set()).update(pages)
-                    self._forgotten |= self._telling
-                    self._proved |= proved & self._complete
-                    self._withdrawing |= withdrawing
-                raise
-            else:
-                if flushed:
-                    with self._lock:
-                        self._owed.clear()
-            finally:
-                with self._lock:
-                    self._telling = set()
+                    self._owed.clear()
+        finally:
+            with self._lock:
+                self._telling = set()
 
     def _bring(
         self,
@@ -326,8 +354,11 @@ class IndexFilesSeal:
                 except OSError as error:
                     _log.warning("the seal of the index files cannot be added to", path=file.path, reason=str(error))
         self.close()
+        with suppress(StorageFault):  # then the next process looks at more logs than it has to
+            self.first_log = self.later_logs()
+        logs = [_ROW.pack(-1 - self.first_log, _LOGS, 0)]
         ledgers = ((ledger_id, None) for ledger_id in [*self._lengths, *owed])
-        data = b"".join(_blocks(chain(self._rows_of(ledgers, owed), self._complete_rows(list(self._complete)))))
+        data = b"".join(_blocks(chain(logs, self._rows_of(ledgers, owed), self._complete_rows(list(self._complete)))))
         self._folder = self._write_whole(folders, data)
         self._whole = _HEAD.size + len(data)
         with suppress(OSError):  # then the next write makes a whole new file
@@ -358,7 +389,10 @@ class IndexFilesSeal:
             path = f"{folder}/{NAME}"
             self._number += 1
             try:
+                if folder not in self._found:
+                    self._found.append(folder)  # also if the write fails
                 self._files.write_bytes_atomic(path, _HEAD.pack(_MAGIC, self._number, self._page_bytes) + rows)
+                self._remove_others(folder, folders)
                 return folder
             except OSError as error:
                 if left < 0:
@@ -368,6 +402,19 @@ class IndexFilesSeal:
                 else:
                     raise storage_fault(f"cannot write {path}", error) from error
         raise NoWritableDirectory("no index directory is left for the seal of the index files")
+
+    def _remove_others(self, folder: str, folders: Sequence[str]) -> None:
+        """Remove the seals in other folders: this one would be missed, and not them, if its folder were not there."""
+        for other in list(self._found):
+            if other != folder and other in folders:
+                try:
+                    with suppress(FileNotFoundError):
+                        self._files.unlink(f"{other}/{NAME}")
+                    self._files.sync_directory(other)
+                except OSError as error:
+                    _log.warning("an older seal of the index files stays", folder=other, reason=str(error))
+                else:
+                    self._found.remove(other)
 
     def close(self) -> None:
         """Write no more to the file."""
@@ -385,6 +432,7 @@ class IndexFilesSeal:
             return
         except OSError as error:
             raise storage_fault(f"cannot read {path}", error) from error
+        self._found.append(path.removesuffix(f"/{NAME}"))
         try:
             magic, number, page_bytes = _HEAD.unpack_from(data)
             if magic != _MAGIC or not 0 < number < _LAST_NUMBER:
@@ -409,7 +457,7 @@ class IndexFilesSeal:
         held: dict[int, HeldPages] = {}
         more: dict[int, dict[int, bytes]] = {}
         complete: set[int] = set()
-        at = _HEAD.size
+        at, first_log = _HEAD.size, 0
         while at < len(data):
             if len(data) - at < _BLOCK.size:
                 break
@@ -427,6 +475,9 @@ class IndexFilesSeal:
                 if nbytes == _COMPLETE:
                     complete.add(-1 - ledger_id)
                     continue
+                if nbytes == _LOGS:
+                    first_log = -1 - ledger_id
+                    continue
                 lengths[ledger_id] = nbytes
                 slots = [(page, self._shared_bits(bits)) for page, bits in pages]
                 if not slots or page_bytes != self._page_bytes:
@@ -440,6 +491,7 @@ class IndexFilesSeal:
         if at < len(data):
             _log.warning("the end of the seal of the index files is not whole, and left out", path=path, at=at)
         self._number, self._lengths, self._held, self._is_whole = number, lengths, held, at == len(data)
+        self.first_log = first_log
         self._complete = complete if page_bytes == self._page_bytes else set()
 
 

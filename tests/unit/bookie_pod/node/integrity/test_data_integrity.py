@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,10 @@ from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
 from bookie_pod.node.integrity.replicas import FetchedEntry
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
+from bookie_pod.storage.index_rebuild.online import LocationsRebuild
+from bookie_pod.storage.index_rebuild.state import RebuildState
 from bookie_pod.storage.journal.batch_queue import JournalBatch
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
@@ -486,6 +490,66 @@ async def test_what_may_be_lost_since_a_comparison_began_is_compared_again(engin
     assert await rig.check.check()
     assert not rig.flagged
     assert rig.limbo() == {1: (True, False)}
+    rig.storage.close()
+
+
+async def test_a_flag_that_a_rebuild_sets_is_not_cleared_by_a_check_that_ends_then() -> None:
+    rig = Rig(CLOSED)
+    await rig.preboot()
+    assert isinstance(rig.storage, DbLedgerStorage)
+    directory = rig.storage.directories[0]
+    rebuild = LocationsRebuild(
+        directory,
+        rig.bookie.files,
+        ScrubPace(threading.Event(), entries_per_second=0, bytes_per_second=0),
+        RebuildState("/ledgers0"),
+        lambda ledger_id, log_id: False,
+    )
+    rebuild._unread = {1}
+    begun, ended, put_in_limbo = threading.Event(), threading.Event(), directory.put_in_limbo
+
+    def slow(ledger_ids: Collection[int]) -> None:
+        begun.set()
+        ended.wait()
+        put_in_limbo(ledger_ids)
+
+    directory.put_in_limbo = slow  # type: ignore[method-assign]
+    rebuilding = asyncio.create_task(asyncio.to_thread(rebuild._put_in_limbo))
+    await asyncio.to_thread(begun.wait)
+    await rig.check.check()
+    ended.set()
+    await rebuilding
+    assert rig.flagged
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_a_flag_is_not_cleared_behind_a_doubt(engine: str) -> None:
+    rig = Rig(CLOSED, engine=engine)
+    rig.storage.set_flags(NEEDS_INTEGRITY_CHECK)
+    storage = rig.storage.directories[0] if isinstance(rig.storage, DbLedgerStorage) else rig.storage
+    doubts = rig.storage.doubts
+    storage.put_in_limbo([])
+    assert not rig.storage.clear_flags(NEEDS_INTEGRITY_CHECK, doubts)
+    assert rig.flagged
+    assert rig.storage.clear_flags(NEEDS_INTEGRITY_CHECK, rig.storage.doubts)
+    assert not rig.flagged
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_damage_that_puts_nothing_in_limbo_asks_for_no_check(engine: str) -> None:
+    rig = Rig(CLOSED, engine=engine)
+    service = asyncio.create_task(rig.check.serve())
+    await until(lambda: rig.check._requested._waiters)  # type: ignore[attr-defined]
+    rig.check.request_if_doubted()
+    assert not rig.check._requested.is_set()
+    storage = rig.storage.directories[0] if isinstance(rig.storage, DbLedgerStorage) else rig.storage
+    rig.storage.set_master_key(1, master_key(b"pw"))
+    storage.put_in_limbo([1])
+    rig.check.request_if_doubted()
+    await until(lambda: rig.limbo() == {1: (False, False)})
+    service.cancel()
     rig.storage.close()
 
 

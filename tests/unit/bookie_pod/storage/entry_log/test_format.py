@@ -14,7 +14,8 @@ def test_header_of_a_log_being_written() -> None:
     header = fmt.encode_header()
     assert len(header) == 1024
     assert header[:20] == bytes.fromhex("424b4c4f 00000001 0000000000000000 00000000")
-    assert not any(header[20:])
+    assert header[20:32] == bytes(8) + b"PKLG"
+    assert not any(header[32:])
 
 
 def test_header_of_the_worked_example() -> None:

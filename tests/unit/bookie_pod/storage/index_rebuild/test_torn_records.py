@@ -14,11 +14,12 @@ from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.index.index_file import slot_offset
 from bookie_pod.storage.index.seal import NAME as SEAL
 from bookie_pod.storage.index.seal import IndexSeal
+from bookie_pod.storage.index_rebuild.state import RebuildPhase
 from bookie_pod.storage.inspect.index import FileIndex
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import NotThere, StorageFault
 from tests.support.gc_rig import GcRig
-from tests.support.index_rebuilds import ENTRIES, KINDS, LEDGER, rebuild
+from tests.support.index_rebuilds import ENTRIES, FOREIGN_HEADER, KINDS, LEDGER, rebuild
 from tests.support.index_rebuilds import filled_rig as _rig
 from tests.support.index_rebuilds import store_entries as _store
 from tests.support.index_rebuilds import write_entries as _write
@@ -27,12 +28,12 @@ from tests.support.scrub_rig import signed
 from tests.support.storage_engine import MemoryBookie
 
 
-def _leave_log(rig: GcRig, *entries: bytes) -> int:
+def _leave_log(rig: GcRig, *entries: bytes, header: bytes = encode_header()) -> int:
     """The bookie is stopped; a log with these records is left by a power cut."""
     rig.storage.close()
     log_id = max(rig.logs.log_ids()) + 1
     framed = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
-    rig.bookie.files.write_bytes_synced(f"{rig.bookie.directories[0]}/{log_id:x}.log", encode_header() + framed)
+    rig.bookie.files.write_bytes_synced(f"{rig.bookie.directories[0]}/{log_id:x}.log", header + framed)
     return log_id
 
 
@@ -72,6 +73,34 @@ def test_a_torn_record_that_was_never_synced_gets_no_row(kind: str) -> None:
     assert rig.storage.read(LEDGER, ENTRIES + 2) == signed(LEDGER, ENTRIES + 2)
     with pytest.raises(NotThere):
         rig.storage.read(LEDGER, ENTRIES + 1)
+    rig.storage.close()
+
+
+@KINDS
+def test_a_torn_record_in_a_log_of_another_program_gets_its_row(kind: str) -> None:
+    """That program may have synced it, and the index may have lost the row: it does not know our seal."""
+    rig = _rig(kind)
+    torn = _torn(signed(LEDGER, ENTRIES + 1))
+    _leave_log(rig, signed(LEDGER, ENTRIES), torn, signed(LEDGER, ENTRIES + 2), header=FOREIGN_HEADER)
+    _rebuild(rig, kind)
+    assert rig.storage.read(LEDGER, ENTRIES + 1) == torn
+    rig.storage.close()
+
+
+def test_a_torn_record_gets_its_row_if_the_index_is_not_complete_any_more_when_all_logs_were_read() -> None:
+    rig = _rig("online")
+    assert isinstance(rig, RebuildRig)
+    torn = _torn(signed(LEDGER, ENTRIES + 1))
+    _leave_log(rig, signed(LEDGER, ENTRIES), torn, signed(LEDGER, ENTRIES + 2))
+    rig.open()
+
+    def doubt() -> None:
+        if rig.rebuilding.state.phase is RebuildPhase.ROWS:
+            rig.directory.may_lack_rows()
+
+    rig.between = doubt
+    rig.rebuild(ledgers=False)
+    assert rig.storage.read(LEDGER, ENTRIES + 1) == torn
     rig.storage.close()
 
 
@@ -323,7 +352,9 @@ def _with_remains(kind: str) -> RebuildRig:
 
 
 @pytest.mark.parametrize("engine", ["sorted", "interleaved"])
-@pytest.mark.parametrize("case", ["nothing names it", "no seal", "a row leads there", "was in limbo", "lacked a row"])
+@pytest.mark.parametrize(
+    "case", ["nothing names it", "no seal", "a row leads there", "was in limbo", "lacked a row", "foreign"]
+)
 def test_zeros_in_a_log_that_nothing_proves_are_no_damage_if_the_old_file_names_nothing_there(
     engine: str, case: str
 ) -> None:
@@ -334,7 +365,7 @@ def test_zeros_in_a_log_that_nothing_proves_are_no_damage_if_the_old_file_names_
     _hurt(rig, case)
     rig.storage.close()
     first, second = (len(each).to_bytes(4, "big") + each for each in (signed(LEDGER, 6), signed(LEDGER, 7)))
-    data = encode_header() + first + bytes(300)
+    data = (FOREIGN_HEADER if case == "foreign" else encode_header()) + first + bytes(300)
     files.write_bytes_synced(f"{folder}/{log_id:x}.log", data + second)
     if case == "no seal":
         files.unlink(f"{folder}/index-files-seal")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header, encode_header, relative_path
 from bookie_pod.storage.index.ledger_cache.seal import NAME, IndexFilesSeal
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from tests.support.index_rebuilds import leave_foreign_log
 from tests.support.memory_files import Died, MemoryFiles
 from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
 from tests.support.storage_engine import KEY, entry, put
@@ -241,3 +243,75 @@ def test_a_withdrawal_that_could_not_be_written_is_owed() -> None:
     assert _complete_in(IndexFilesSeal(files, [FOLDER], 64)) == {HURT}
     seal.renew([FOLDER])
     assert _complete_in(IndexFilesSeal(files, [FOLDER], 64)) == set()
+
+
+@engines
+def test_nothing_is_known_to_be_complete_behind_a_log_of_another_program(engine: str) -> None:
+    bookie, storage = filled(engine)
+    newest = storage.logs.newest_log_id
+    put(storage, entry(9, 0))
+    storage.close()  # without a checkpoint
+    unsealed = f"{FOLDER}/{relative_path(9)}"
+    bookie.files.makedirs(unsealed.rpartition("/")[0])
+    bookie.files.write_bytes_synced(unsealed, encode_header(LedgerRecord(KEY, first_log=1)))
+    leave_foreign_log(bookie.files, FOLDER, newest + 1, entry(HURT, 3))
+    storage = bookie.open()
+    storage.cache.end_replay()
+    storage.flush()
+    assert complete(bookie.files) == set()
+    storage.close()
+    bookie.files.unlink(f"{FOLDER}/{newest + 1:x}.log")
+    seal = IndexFilesSeal(bookie.files, [FOLDER])
+    assert not seal._complete
+    storage = bookie.open()
+    put(storage, entry(HURT, 9))
+    storage.flush()
+    assert complete(bookie.files) == set()
+    storage.close()
+
+
+def test_a_header_waits_for_a_withdrawal_that_another_thread_writes() -> None:
+    files = _sealed()
+    seal = IndexFilesSeal(files, [FOLDER], 64)
+    seal.withdraw(HURT)
+    bring, told = seal._bring, threading.Event()
+    early: list[bool] = []
+
+    def tell() -> None:
+        seal.tell_withdrawn([FOLDER])
+        told.set()
+
+    other = threading.Thread(target=tell)
+
+    def slow(*args: object, **options: object) -> None:
+        other.start()
+        early.append(told.wait(0.2))
+        bring(*args, **options)  # type: ignore[arg-type]
+
+    seal._bring = slow  # type: ignore[method-assign]
+    seal.renew([FOLDER])
+    other.join()
+    assert early == [False]
+    assert told.is_set()
+
+
+def test_what_was_withdrawn_is_left_in_no_other_folder() -> None:
+    files = _sealed()
+    seal = IndexFilesSeal(files, [FOLDER, "/b"], 64)
+    seal.withdraw(HURT)
+    files.faults.fail("overwrite", path=FOLDER, times=1)
+    seal.renew([FOLDER, "/b"])
+    assert _complete_in(IndexFilesSeal(files, [FOLDER], 64)) == set()
+    assert files.exists(f"/b/{NAME}")
+    assert _complete_in(IndexFilesSeal(files.crash(random.Random(1)), [FOLDER], 64)) == set()
+
+
+def test_of_two_seals_the_newer_need_not_have_the_higher_number() -> None:
+    """Each may be of a time in which the other folder was not there."""
+    files = _sealed()
+    files.write_bytes(f"/b/{NAME}", files.read_bytes(SEAL))
+    seal = IndexFilesSeal(files, [FOLDER, "/b"], 64)
+    assert _complete_in(seal) == set()
+    seal.tell_withdrawn([FOLDER, "/b"])
+    assert _complete_in(IndexFilesSeal(files, [FOLDER], 64)) == set()
+    assert _complete_in(IndexFilesSeal(files, ["/b"], 64)) == set()
