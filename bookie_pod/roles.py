@@ -66,14 +66,16 @@ class Caller:
     roles: frozenset[Role]
     is_known: bool = True
     """It showed a credential that counts, or needs none."""
+    stands_as: frozenset[Role] | None = None
+    """The roles by which it has places and turns, where it uses fewer; None: `roles`."""
 
     def may(self, role: Role) -> bool:
         return role in self.roles
 
     @property
-    def may_change(self) -> bool:
-        """Return whether it has any role that may change something: places and turns are kept for such callers."""
-        return not CHANGES.isdisjoint(self.roles)
+    def runs_cluster(self) -> bool:
+        """Return whether it is an operator or an admin: places and turns are kept for these, not for writers."""
+        return Role.OPERATOR in (self.roles if self.stands_as is None else self.stands_as)
 
     def demand(self, role: Role, what: str) -> None:
         """`Unauthorized` unless it has the role that `what` needs beyond that of its route."""

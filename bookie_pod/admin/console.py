@@ -1,7 +1,8 @@
 """The console that a process serves at `/ui`: the pages of `bookie_protocol.web_console`, asked of this process.
 
 What concerns the cluster, or this bookie, is answered by the handlers of the admin API in this process, as for a caller
-with the role `viewer` alone; so a page can show nothing else. Other bookies are asked over HTTP (`watching.py`).
+with the role `viewer` alone; so a page can show nothing else. A page of an operator does not wait for those of viewers.
+Other bookies are asked over HTTP (`watching.py`).
 
 Event loop only.
 """
@@ -37,7 +38,7 @@ class LocalSource:
     def __init__(self, context: Context[ClusterRooms], call: Call) -> None:
         self._context = context
         self._token = call.token
-        self._caller = Caller(call.caller.name, call.caller.address, _VIEWER)
+        self._caller = Caller(call.caller.name, call.caller.address, _VIEWER, stands_as=call.caller.roles)
 
     @property
     def own_bookie(self) -> str | None:

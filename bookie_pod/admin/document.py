@@ -105,7 +105,7 @@ An error of one of Apache's paths is a line of text, as there. One of Podkeeper'
 releases tell more.
 
 Requests end after 30 s (the sanity test after 60 s). 16 of the admin API run at a time, and 4 of these places are kept
-for callers who may change something. A body is at most 512 KiB and has to come within 10 s; only then does its request
+for operators and admins. A body is at most 512 KiB and has to come within 10 s; only then does its request
 take a place.
 
 Strangers may fill the metadata service. So a search ends early where ledgers have thousands of fragments or much custom
@@ -113,7 +113,7 @@ metadata, and lists the ledgers of which it shows a part as `shortened`; `ledger
 `most` a part. Two lists of ledgers with metadata are made at a time. A page of streams ends after 20,000 ledgers.
 Replicas are listed of ledgers with at most 200 bookies and 8,000 places in their ensembles (else 409). Each of these
 searches, and what reads all ledgers (`decommission/plan`, `autorecovery/safety_check`), runs once at a time for
-viewers, and once for callers who may change something; the next one begins after a pause. Proofs run two at a time for
+viewers, and once for operators and admins; the next one begins after a pause. Proofs run two at a time for
 each of them.
 
 Lists of ledgers and entries are streamed in bounded memory; a fault in the middle breaks the connection off, so half a

@@ -50,7 +50,7 @@ class FactsView:
     def __init__(self, service: MetadataService, config: BookieConfig) -> None:
         self._service = service
         self._config = config
-        self._places = {may_change: asyncio.Semaphore(MAX_LISTINGS) for may_change in (False, True)}
+        self._places = {runs_cluster: asyncio.Semaphore(MAX_LISTINGS) for runs_cluster in (False, True)}
 
     async def cluster(self) -> ClusterFacts:
         from bookie_pod.autorecovery.auditor.replicas_check import NO_COPY
@@ -94,7 +94,7 @@ class FactsView:
         from bookie_pod.autorecovery.decommission.store import now_ms
         from bookie_pod.autorecovery.decommission.survey import survey_unclaimed
 
-        async with self._places[caller.may_change]:
+        async with self._places[caller.runs_cluster]:
             begun_ms = now_ms()
             audit = (await AuditRecords(self._service).read(Check.BOOKIES)).last  # first: see above
             instance_id = await self._instance_id()

@@ -42,7 +42,7 @@ T = TypeVar("T")
 LEDGERS_PER_PAGE: Final = 100
 ENTRIES_PER_PAGE: Final = 1000
 MOST_LISTINGS: Final = 2
-"""Lists with metadata that are made at the same time; one more is for callers who may change something."""
+"""Lists with metadata that are made at the same time; one more is for operators and admins."""
 _NO_LEDGER: Final = Answer("There is no such ledger.", 404)
 _ONLY_GET: Final = should_be("GET")
 _NEEDS_ID: Final = Text(f"{_ONLY_GET.body}, with ledger_id provided", 404)
@@ -54,13 +54,13 @@ class ClusterLedgers:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._ledgers = client.metadata.ledgers
-        self._weighed = {may_change: Weighed() for may_change in (False, True)}
+        self._weighed = {runs_cluster: Weighed() for runs_cluster in (False, True)}
         self._listings = 0
 
     @asynccontextmanager
     async def listing(self, caller: Caller) -> AsyncIterator[None]:
         """Have a place for a list with metadata. Raises `TooManyRequests`."""
-        if self._listings >= MOST_LISTINGS + caller.may_change:
+        if self._listings >= MOST_LISTINGS + caller.runs_cluster:
             raise TooManyRequests(f"{MOST_LISTINGS} lists of ledgers with metadata are under way; try again later")
         self._listings += 1
         try:
@@ -106,7 +106,7 @@ class ClusterLedgers:
 
     async def made(self, metadata: LedgerMetadata, make: Callable[[LedgerMetadata], T], caller: Caller) -> T:
         """Return `make(metadata)`, which the event loop does not wait for if the ledger is heavy."""
-        return await self._weighed[caller.may_change].make(metadata, make)
+        return await self._weighed[caller.runs_cluster].make(metadata, make)
 
     async def delete(self, ledger_id: int) -> None:
         await self._ledgers.delete(ledger_id)

@@ -1,7 +1,7 @@
 """Turns of work that anybody may ask for and that costs the metadata service much: listings and searches.
 
 Invariants
-- There are two lines: callers who may change something do not wait for those of viewers, however many these are.
+- There are two lines: operators and admins do not wait for those of viewers, however many these are.
 - In a line one piece of work runs at a time. The next one begins after a pause of `PAUSE` times as long as the last one
   took, so that any number of callers costs a fifth of one; but of `LONGEST_S` at most, so that a slow search does not
   keep all other callers out.
@@ -32,11 +32,11 @@ class Turns:
     """The turns of one kind of work."""
 
     def __init__(self) -> None:
-        self._lines = {may_change: _Line() for may_change in (False, True)}
+        self._lines = {runs_cluster: _Line() for runs_cluster in (False, True)}
 
     def turn(self, caller: Caller = NOBODY) -> AbstractAsyncContextManager[None]:
         """Wait for a turn, and have it. Raises `TooManyRequests`."""
-        return self._lines[caller.may_change].turn()
+        return self._lines[caller.runs_cluster].turn()
 
 
 class _Line:

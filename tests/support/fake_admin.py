@@ -115,9 +115,11 @@ class FakeNode:
 class FakeFinder:
     found: FoundLedgers = field(default_factory=lambda: FoundLedgers([], 0, None, []))
     asked: list[LedgerSearch] = field(default_factory=list)
+    callers: list[Caller] = field(default_factory=list)
 
     async def find(self, asked: LedgerSearch, caller: Caller = NOBODY) -> FoundLedgers:
         self.asked.append(asked)
+        self.callers.append(caller)
         return self.found
 
 

@@ -1,8 +1,8 @@
 """Answers that a client does not take: they count in the memory of clients, and end its connection.
 
 An answer lies here until its client has taken it, be it whole or a piece of a stream, which has a place meanwhile. A
-client that takes nothing for `TAKEN_S` is cut off. What it takes shows in the kernel's queue at once, and in the
-connection's own only when the kernel has room again, so both are looked at: a slow client is no silent one.
+client that takes less than `LEAST` in `TAKEN_S` is cut off. What it takes shows in the kernel's queue at once, and in
+the connection's own only when the kernel has room again, so both are looked at: a slow client is no silent one.
 
 TLS hands on at once what is written at once, so of its connections the streams count alone: a whole answer ends with
 the time of an idle connection.
@@ -23,6 +23,8 @@ from typing import Final
 from bookie_pod.client_memory import Share
 
 TAKEN_S: Final = 10.0
+LEAST: Final = 128 * 1024
+"""Bytes that a client takes in that time: a stream has a place, which costs its client that much."""
 _COPIES: Final = 2
 """An answer lies here twice: as it was made, and with its head."""
 
@@ -50,14 +52,14 @@ class Untaken:
 
     def _look(self) -> None:
         left = self._to_take()
-        if left == self._left:
+        if self._left - left < LEAST:
             self._cut_off()
             return
         self._left = left
         self._share.stuck_since = time.perf_counter()
         self._timer = asyncio.get_running_loop().call_later(TAKEN_S, self._look)
 
-    def _to_take(self) -> tuple[int, int]:
+    def _to_take(self) -> int:
         queued = array.array("i", [0])
         fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
-        return self._transport.get_write_buffer_size(), queued[0]
+        return self._transport.get_write_buffer_size() + queued[0]

@@ -2,7 +2,7 @@
 
 Invariants
 - At most `THREADS` pieces of work run and `WAITING` wait; more are refused at once. A quarter of these places is for
-  callers who may change something.
+  operators and admins.
 - A caller that gives up leaves its work running: its place is free only when the thread is.
 
 Threads: event loop; the work runs on `http-<n>`.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 THREADS: Final = 2
 WAITING: Final = 14
 KEPT: Final = 4
-"""One in so many places is kept for callers who may change something."""
+"""One in so many places is kept for operators and admins."""
 R = TypeVar("R")
 RENDER_SHARE: Final = 9
 """The pause between two renderings of the metrics, as a multiple of the processor time that the last one took."""
@@ -46,7 +46,7 @@ class Workers:
     async def run(self, work: Callable[[], T], caller: Caller = NOBODY) -> T:
         """Return what `work` returns, or raise its error. Raises `TooManyRequests` when all places that the caller may
         have are taken."""
-        kept = 0 if caller.may_change else self._limit // KEPT
+        kept = 0 if caller.runs_cluster else self._limit // KEPT
         if self._under_way >= self._limit - kept:
             raise TooManyRequests("too many requests that read files are under way; try again later")
         self._under_way += 1

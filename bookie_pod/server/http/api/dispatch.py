@@ -3,7 +3,7 @@
 Invariants
 - Every request ends: after the operation's time-out with 504, a stream after `STREAM_S`.
 - At most `ADMIN_CALLS` requests of the admin API are under way; more are 503 at once. Probes and metrics do not count.
-  A quarter of these places is for callers who may change something: no number of viewers keeps an operator out.
+  A quarter of these places is for operators and admins: no number of viewers keeps an operator out.
 - A body is read before its request takes a place: within `BODY_S`, and `BODIES` at a time.
 - Whatever is raised becomes one line: what the caller did wrong is 4xx, a fault 503; 500 is a bug, and is logged. Paths
   of Podkeeper's own answer it as a problem (`bookie_protocol.admin_api.bodies`), Apache's as a text.
@@ -110,8 +110,8 @@ class Dispatcher:
         self._guarded = guarded
         self._calls: dict[str, int] = {}
         """Places that are taken, by their kind."""
-        self._renderers = {may_change: Renderer() for may_change in (False, True)}
-        """The texts for callers who may change something do not wait for large ones for viewers."""
+        self._renderers = {runs_cluster: Renderer() for runs_cluster in (False, True)}
+        """The texts for operators and admins do not wait for large ones for viewers."""
         self._faults = FewLines(_log)
 
     def add_to(self, app: web.Application, resources: Iterable[Resource]) -> None:
@@ -207,7 +207,7 @@ class Dispatcher:
     def _place(self, kind: str, most: int, caller: Caller) -> Iterator[None]:
         """Have a place of this kind. Raises `TooManyRequests`."""
         taken = self._calls.get(kind, 0)
-        if taken >= (most if caller.may_change else most - most // KEPT):
+        if taken >= (most if caller.runs_cluster else most - most // KEPT):
             raise TooManyRequests(f"{taken} requests are under way; try again later")
         self._calls[kind] = taken + 1
         try:
@@ -218,7 +218,7 @@ class Dispatcher:
     async def _serve(
         self, resource: Resource, operation: Operation, request: web.Request, caller: Caller
     ) -> web.StreamResponse:
-        renderer = self._renderers[caller.may_change]
+        renderer = self._renderers[caller.runs_cluster]
         try:
             async with asyncio.timeout(operation.timeout_s):
                 reply = await self._reply(resource, operation, request, caller)

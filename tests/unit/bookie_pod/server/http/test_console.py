@@ -16,6 +16,7 @@ from bookie_pod.admin.console import BASE, CONSOLE
 from bookie_pod.admin.routes import RESOURCES
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.roles import Role
 from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.admin_api.cluster import KnownBookie
@@ -173,6 +174,16 @@ async def test_what_a_page_shows_is_asked_for_as_a_viewer(unguarded: Served) -> 
     assert (await unguarded(f"{BASE}/ledgers?first=&state=&bookie=")).status == 200
     assert (await unguarded(f"{BASE}/ledgers?first=x")).status == 400
     assert unguarded.admin.finder.asked[0].bookie is None
+
+
+@pytest.mark.parametrize(("token", "runs"), [(LOOK, False), (WRITE, False), (RUN, True)])
+async def test_the_page_of_an_operator_does_not_stand_in_the_line_of_viewers(
+    guarded: Served, token: str, runs: bool
+) -> None:
+    """It shows no more than theirs."""
+    assert (await guarded(f"{BASE}/ledgers", **basic(token))).status == 200
+    (caller,) = guarded.admin.finder.callers
+    assert (caller.runs_cluster, caller.roles) == (runs, {Role.VIEWER})
 
 
 async def test_over_tls_a_browser_from_elsewhere_logs_in(tmp_path: Path) -> None:

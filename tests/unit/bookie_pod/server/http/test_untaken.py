@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.support.http_answers import ask
 from tests.support.until import until
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
+MARKS = "/api/v1/autorecovery/list_under_replicated_ledger?printmissingreplica=true"
 MIB = 1024 * 1024
 ANSWER, LIMIT = 16 * MIB, 64 * MIB
 """More than the kernel takes, and what two of them fit in."""
@@ -31,16 +33,24 @@ async def admin() -> FakeAdmin:
     return FakeAdmin()
 
 
-@pytest.fixture
-async def server(
-    admin: FakeAdmin, node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+@asynccontextmanager
+async def started(
+    config: HttpConfig, admin: FakeAdmin, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[HttpServer]:
     monkeypatch.setattr(registry, "pieces", lambda text: ["x" * ANSWER])
-    config = HttpConfig(server_port=0, server_host="127.0.0.1")
-    started = await start_http(config, node, registry, lambda: admin, table=RESOURCES, memory=MemoryGovernor(LIMIT))
-    assert started is not None
-    yield started
-    await started.stop()
+    memory = MemoryGovernor(LIMIT)
+    server = await start_http(config, FakeNode(), registry, lambda: admin, table=RESOURCES, memory=memory)
+    assert server is not None
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+async def server(admin: FakeAdmin, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpServer]:
+    async with started(HttpConfig(server_port=0, server_host="127.0.0.1"), admin, registry, monkeypatch) as served:
+        yield served
 
 
 async def asked(server: HttpServer, path: str) -> socket.socket:
@@ -76,13 +86,31 @@ async def test_answers_that_are_not_taken_count_in_the_memory_of_clients(server:
     await until(lambda: server._memory.held == 0)
 
 
-@pytest.mark.parametrize(
-    "path", ["/metrics", "/api/v1/autorecovery/list_under_replicated_ledger?printmissingreplica=true"]
-)
+@pytest.mark.parametrize("path", ["/metrics", MARKS])
+async def test_a_client_that_takes_next_to_nothing_has_no_place_for_long(
+    server: HttpServer, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(untaken, "TAKEN_S", 0.2)
+    monkeypatch.setattr(untaken, "LEAST", ANSWER)
+    admin.auto_recovery.marked = {1: ("x" * ANSWER,)}
+    loop, client, came = asyncio.get_running_loop(), await asked(server, path), 0
+    with suppress(ConnectionError):
+        while piece := await loop.sock_recv(client, 1 << 17):
+            came += len(piece)
+            if came >= ANSWER:
+                break
+            await asyncio.sleep(0.01)
+    assert came < ANSWER
+    await until(lambda: server._memory.held == 0)
+    client.close()
+
+
+@pytest.mark.parametrize("path", ["/metrics", MARKS])
 async def test_a_client_that_takes_an_answer_slowly_has_the_whole(
     server: HttpServer, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(untaken, "TAKEN_S", 0.2)
+    monkeypatch.setattr(untaken, "LEAST", 1)
     admin.auto_recovery.marked = {1: ("x" * ANSWER,)}
     loop, client, came, began = asyncio.get_running_loop(), await asked(server, path), 0, time.monotonic()
     while came < ANSWER:

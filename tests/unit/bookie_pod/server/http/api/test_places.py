@@ -23,7 +23,7 @@ from tests.support.fake_admin import FakeAdmin
 from tests.support.http_answers import HttpAnswer, ask
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
-VIEWER, OPERATOR = "looks-and-no-more", "runs-the-cluster"
+VIEWER, WRITER, OPERATOR = "looks-and-no-more", "writes-its-ledgers", "runs-the-cluster"
 LOOK = ("/api/v1/bookie/info", "GET", None)
 CHANGE = ("/api/v1/bookie/gc", "PUT", "{}")
 
@@ -50,7 +50,7 @@ class Server:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    (tmp_path / "tokens").write_text(f"{VIEWER} viewer\n{OPERATOR} operator\n")
+    (tmp_path / "tokens").write_text(f"{VIEWER} viewer\n{WRITER} writer\n{OPERATOR} operator\n")
     config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(tmp_path / "tokens"))
     admin = FakeAdmin()
     served = await start_http(config, FakeNode(), Registry(), lambda: admin, table=RESOURCES)
@@ -76,7 +76,7 @@ async def test_a_body_that_does_not_come_ends_its_request(server: Server, monkey
         assert (await reader.readline()).split()[1] == b"408"
 
 
-async def test_large_answers_to_viewers_keep_nobody_waiting_who_may_change_something(
+async def test_large_answers_to_viewers_keep_nobody_waiting_who_runs_the_cluster(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
@@ -99,8 +99,9 @@ async def test_large_answers_to_viewers_keep_nobody_waiting_who_may_change_somet
     assert (await viewer).status == 200
 
 
-async def test_places_are_kept_for_those_who_may_change_something(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("token", [VIEWER, WRITER])
+async def test_places_are_kept_for_those_who_run_the_cluster(
+    server: Server, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     monkeypatch.setattr(dispatch, "ADMIN_CALLS", 4)
     begun, go = asyncio.Semaphore(0), asyncio.Event()
@@ -111,10 +112,10 @@ async def test_places_are_kept_for_those_who_may_change_something(
         return []
 
     server.admin.cluster.known = slow  # type: ignore[method-assign]
-    running = [asyncio.create_task(server((KNOWN.path, "GET", None), VIEWER)) for _ in range(3)]
+    running = [asyncio.create_task(server((KNOWN.path, "GET", None), token)) for _ in range(3)]
     for _ in running:
         await asyncio.wait_for(begun.acquire(), 10)
-    assert (await server(LOOK, VIEWER)).status == 503
+    assert (await server(LOOK, token)).status == 503
     assert (await server(LOOK, OPERATOR)).status == 200
     assert (await server(CHANGE, OPERATOR)).status == 200
     go.set()
