@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import socket
+import ssl
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
-from bookie_pod.server.tls_reads import PART, RATIO, WINDOW, TlsReads, Told
+from bookie_pod.server.tls_reads import PART, RATIO, WINDOW, TlsReads, Told, shake_hands
+from tests.support.certificates import Certificates
 
 
 class Tls(asyncio.BufferedProtocol):
@@ -35,6 +41,14 @@ class Tls(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.calls.append("resume")
+
+
+class Lost(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
 
 
 class Connection:
@@ -86,6 +100,39 @@ def test_what_was_received_before_tls_was_there_is_given_to_it_in_parts() -> Non
     conn = Connection()
     conn.reads.begin(bytes(2 * PART + 1))
     assert conn.tls.calls == [PART, PART, 1]
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_socket_that_was_lost_before_tls_begins_is_waited_for_by_nothing(factory: Any, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path).make_all()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.folder / "bookie.pem", certificates.folder / "bookie.key")
+    complaints: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        plain, protocol = await loop.connect_accepted_socket(Lost, ours)
+        theirs.send(_client_hello())
+        theirs.close()
+        plain.abort()
+        await protocol.lost.wait()
+        told = Told(lambda: 0, lambda: False, lambda: None)
+        assert await shake_hands(plain, protocol, context, told, begin=_client_hello) is None
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(main(), 10))
+    assert complaints == []
+
+
+def _client_hello() -> bytes:
+    sent = ssl.MemoryBIO()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), sent, server_hostname="bookie")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
 
 
 def test_a_part_at_a_time_until_there_is_room_for_more(conn: Connection) -> None:
