@@ -130,7 +130,8 @@ class _AddReply(Reply):
 
     def error(self, error: BaseException) -> None:
         request, wire = self._request, self._wire
-        wire.context.request_log.add_failed(wire.peer, RequestId(request.ledger_id, request.entry_id), error)
+        if not wire.closed:
+            wire.context.request_log.add_failed(wire.peer, RequestId(request.ledger_id, request.entry_id), error)
         wire.send(_answer(request, code_of(error, wire)))
 
 

@@ -221,7 +221,8 @@ class _AddReply(_Reply):
 
     def error(self, error: BaseException) -> None:
         wire = self._wire
-        wire.context.request_log.add_failed(wire.peer, self._identity(), error)
+        if not wire.closed:
+            wire.context.request_log.add_failed(wire.peer, self._identity(), error)
         wire.send(self._encode(status_of(error, wire)))
         if self._joined is not None:
             add_refused(wire.context, self._joined)

@@ -35,6 +35,8 @@ Invariants
   It is the writer's own if the metadata place this bookie in an ensemble before the last one.
 - Of a ledger that is here with this life, and of one that is here or younger than the bookie if it is named by its id
   alone, nothing is asked.
+- A request leaves when its connection is gone: nothing of it is kept or counted then. A question that no request waits
+  for is not asked any more, unless it is under way.
 - Bounds: `MOST_AT_ONCE` questions are under way. A connection reads nothing more while `MOST_OF_ONE` of its requests,
   or `BYTES_OF_ONE`, wait for answers, nor after its first one while all connections have `MOST_OF_ALL` or memory is
   short. The bytes that wait count as held by their client.
@@ -94,11 +96,11 @@ class _Answer(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, frozen=True, slots=True)
 class Asker:
     """A request that waits for an answer: exactly one of the three is called.
 
-    `refuse` is called too if the connection is closed by then, so that each request comes to its end.
+    `refuse` is called too when the connection is gone, so that each request comes to its end.
     """
 
     wire: Wire
@@ -115,7 +117,10 @@ class Asker:
 class _Question:
     ledger_id: int
     life: bytes
-    askers: list[Asker] = field(default_factory=list)
+    askers: OrderedDict[Asker, Callable[[], None]] = field(default_factory=OrderedDict)
+    """The requests that wait, in the order in which they came, each with its entry in `Wire.asked`."""
+    is_asked: bool = False
+    """True when it has had its turn."""
     is_stale: bool = False
     """True if something of the ledger was deleted here since the metadata were asked for."""
     is_touched: bool = False
@@ -175,11 +180,11 @@ class MetadataQuestions:
             self._asking.setdefault(ledger_id, {})[life] = question
             question.task = asyncio.ensure_future(self._run(question))
             question.task.add_done_callback(lambda task: self._ended(question, task))
-        question.askers.append(asker)
-        self._wait(asker)
+        self._wait(question, asker)
 
     async def _run(self, question: _Question) -> None:
         async with asyncio.timeout(ASK_S), self._turns:
+            question.is_asked = True
             answer = await self._ask(question)
         self._tell(question, answer)  # in this turn of the event loop: in the next one it may be wrong
 
@@ -198,7 +203,7 @@ class MetadataQuestions:
             metadata = await self._look(ledger_id)
             alive = metadata if _is_alive(metadata, life) else None
             others = self._ledgers.may_give_way(ledger_id, life)
-            is_dead = alive is not None and others and self._begins(alive, question.askers[0])
+            is_dead = alive is not None and others and self._begins(alive, next(iter(question.askers), None))
             if is_dead:
                 await self._check()
             if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
@@ -225,11 +230,11 @@ class MetadataQuestions:
         may_have = self._ledgers.may_give_way(ledger_id, life)
         return may_have or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
 
-    def _begins(self, metadata: LedgerMetadata, first: Asker) -> bool:
-        """Return whether the first request that asked is the first that this bookie gets of the ledger."""
+    def _begins(self, metadata: LedgerMetadata, first: Asker | None) -> bool:
+        """Return whether the first request that waits is the first that this bookie gets of the ledger."""
         entries = range(metadata.ensemble_size)
         mine = [each for each in entries if self._bookie_id in metadata.bookies_for(each)]
-        return len(metadata.ensembles) == 1 and [first.entry_id] == mine[:1]
+        return len(metadata.ensembles) == 1 and first is not None and [first.entry_id] == mine[:1]
 
     def _was_here(self, metadata: LedgerMetadata) -> bool:
         """Return whether the metadata place entries here that were written, or copied, before the last ensemble."""
@@ -238,30 +243,24 @@ class MetadataQuestions:
 
     def _tell(self, question: _Question, answer: _Answer) -> None:
         """Serve all who asked, in the order in which they did."""
-        asking = self._asking[question.ledger_id]
-        del asking[question.life]
-        if not asking:
-            del self._asking[question.ledger_id]
+        self._forget(question)
         if answer in (_Answer.OVER, _Answer.UNKNOWN):
             self._keep(question, answer)
         self._ledgers.alive = question.ledger_id if answer is _Answer.ALIVE else None
         wires: dict[Wire, None] = {}
-        for asker in question.askers:
+        while question.askers:
+            asker, lost = question.askers.popitem(last=False)
             wires[asker.wire] = None
-            self._leave(asker)
+            self._leave(asker, lost)
             try:
-                if asker.wire.closed:
-                    asker.refuse(BookieUnavailable("the connection that asked is closed"))
-                else:
-                    self._serve(question, asker, answer)
+                self._serve(question, asker, answer)
             except Exception as defect:
                 asker.wire.broke(defect)
         self._ledgers.alive = None
         for wire in wires:
             try:
-                if not wire.closed:
-                    wire.submit_lanes()
-                if wire.asked_requests <= MOST_OF_ONE // 2 and wire.asked_bytes <= BYTES_OF_ONE // 2:
+                wire.submit_lanes()
+                if len(wire.asked) <= MOST_OF_ONE // 2 and wire.asked_bytes <= BYTES_OF_ONE // 2:
                     wire.unstall(Stall.LEDGER_ASKED)
             except Exception as defect:
                 wire.broke(defect)
@@ -301,25 +300,41 @@ class MetadataQuestions:
 
     # --- what waits -----------------------------------------------------------------------------------------
 
-    def _wait(self, asker: Asker) -> None:
+    def _wait(self, question: _Question, asker: Asker) -> None:
         wire, nbytes = asker.wire, asker.nbytes + _REQUEST_BYTES
-        self._waiting += 1
-        wire.asked_requests += 1
+
+        def lost() -> None:
+            del question.askers[asker]
+            self._leave(asker, lost)
+            asker.refuse(BookieUnavailable("the connection that asked is closed"))
+            if not question.askers and not question.is_asked and question.task is not None:
+                self._forget(question)
+                question.task.cancel()
+
+        question.askers[asker] = lost
+        wire.asked[lost] = None
         wire.asked_bytes += nbytes
         wire.share.hold(nbytes)
+        self._waiting += 1
         memory = wire.context.memory
-        is_enough = wire.asked_requests >= MOST_OF_ONE or wire.asked_bytes > BYTES_OF_ONE
+        is_enough = len(wire.asked) >= MOST_OF_ONE or wire.asked_bytes > BYTES_OF_ONE
         if is_enough or self._waiting >= MOST_OF_ALL or memory.total > memory.most_kept:
             wire.stall(Stall.LEDGER_ASKED)
 
-    def _leave(self, asker: Asker) -> None:
+    def _leave(self, asker: Asker, lost: Callable[[], None]) -> None:
         wire, nbytes = asker.wire, asker.nbytes + _REQUEST_BYTES
-        self._waiting -= 1
-        wire.asked_requests -= 1
+        del wire.asked[lost]
         wire.asked_bytes -= nbytes
-        if not wire.closed:
-            wire.share.hold(-nbytes)
-            wire.context.frame_rooms.given_back()
+        wire.share.hold(-nbytes)
+        self._waiting -= 1
+        wire.context.frame_rooms.given_back()
+
+    def _forget(self, question: _Question) -> None:
+        """Let the next request ask again."""
+        asking = self._asking[question.ledger_id]
+        del asking[question.life]
+        if not asking:
+            del self._asking[question.ledger_id]
 
     def _is_older(self, ledger_id: int) -> bool:
         return ledger_id <= self._newest and not self._ledgers.is_known(ledger_id)

@@ -67,8 +67,10 @@ class Wire:
         self.speaks_v2 = False
         self.lanes = context.operations.lanes()
         self.parked: ParkedAdds | None = None
-        self.asked_requests = self.asked_bytes = 0
-        """Requests that wait for an answer of the metadata service (`metadata_questions`), and their bytes."""
+        self.asked: dict[Callable[[], None], None] = {}
+        """Requests that wait for an answer of the metadata service (`metadata_questions`). Each is called when the
+        connection is gone, and takes itself away."""
+        self.asked_bytes = 0
         self.on_lost: dict[Callable[[], None], None] = {}
         """Called, each once, when the connection is gone."""
         self.received = 0
@@ -161,6 +163,8 @@ class Wire:
         self.closed = True
         self.answers.end()
         self._wait_no_more()
+        for lost in tuple(self.asked):
+            lost()
         if self.parked is not None:
             self.parked.drop_all()
         self.share.end()

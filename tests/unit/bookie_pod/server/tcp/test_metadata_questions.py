@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 
 import pytest
 
@@ -27,6 +28,7 @@ from tests.support.frames import (
     v3_add,
     v3_answer,
     v3_fence,
+    v3_read_lac,
     v3_status,
     v3_write_lac,
 )
@@ -212,7 +214,7 @@ async def test_requests_of_a_ledger_stay_in_order_while_they_wait(rig: ServerRig
     assert sorted(found) == list(txns)
     assert rig.ledgers.states[YOUNGER].explicit_lac == lac_packet(YOUNGER, 40)
     assert [txn for txn in found if txn % 4] == [txn for txn in txns if txn % 4]
-    assert (conn.wire.asked_requests, conn.wire.asked_bytes) == (0, 0)
+    assert (len(conn.wire.asked), conn.wire.asked_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("nbytes", [1, 100_000])
@@ -346,6 +348,46 @@ async def test_whose_connection_is_closed_while_it_waits_is_no_request_under_way
     assert rig.context.requests.count == 0
     assert rig.storage.ledger(7) is None
     assert unhandled == []
+
+
+async def test_lost_connection_leaves_nothing_of_requests_that_wait(rig: ServerRig, metadata: Metadata) -> None:
+    """Not even if one of its reads ends afterwards, which counts again what the client holds."""
+    await ask(rig, v2_add(entry(YOUNGER, 0, bytes(100_000))))
+    rig.storage.flush()
+    metadata.answers.clear()
+    conn, _ = rig.connect()
+    many = metadata_questions.MOST_AT_ONCE + 1
+    conn.data_received(b"".join(v3_add(entry(YOUNGER + each, 0), life=NOW) for each in range(1, many + 1)))
+    disk = threading.Event()
+    rig.lanes.run(YOUNGER, disk.wait, lambda result, error: None)
+    conn.data_received(v3_write_lac(YOUNGER + 1, 0, life=NOW) + v3_read_lac(YOUNGER))
+    await until(lambda: len(metadata.asked) == metadata_questions.MOST_AT_ONCE)
+    conn.connection_lost(None)
+    asyncio.get_running_loop().call_soon(disk.set)
+    questions = rig.handlers.questions
+    assert questions is not None
+    assert (questions._waiting, len(questions._asking)) == (0, metadata_questions.MOST_AT_ONCE)
+    assert not any(question.askers for asking in questions._asking.values() for question in asking.values())
+    await rig.settle()
+    metadata.answers.set()
+    await until(lambda: not questions._asking)
+    assert len(metadata.asked) == metadata_questions.MOST_AT_ONCE
+    assert (rig.context.memory.total, rig.context.requests.count) == (0, 0)
+    assert rig.storage.ledger(YOUNGER + 1) is None
+
+
+async def test_requests_of_others_wait_on_when_the_first_connection_is_lost(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.open.add(YOUNGER)
+    metadata.answers.clear()
+    first, _ = rig.connect()
+    first.data_received(v3_add(entry(YOUNGER, 0), life=NOW))
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(YOUNGER, 1), life=NOW))
+    first.connection_lost(None)
+    metadata.answers.set()
+    (taken,) = await answers(rig, transport, 1)
+    assert (v3_status(taken), rig.storage.cached(YOUNGER, 0)) == (V3Status.EOK, None)
+    assert metadata.asked == [YOUNGER]
 
 
 async def test_a_question_that_ends_without_an_answer_is_no_word_on_the_fence(
