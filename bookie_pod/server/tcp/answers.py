@@ -3,6 +3,7 @@
 Invariants
 - What a socket read brings and is answered at once leaves in one write at its end; all else that is answered in one
   turn of the event loop, in another.
+- No answer gets between the bytes of a TLS handshake.
 - TLS keeps the room for what it has encrypted at once, so it gets a part at a time, and no more than the client takes.
 - While the transport holds more than its high-water mark nothing is read from the client (`Stall.SLOW_RECEIVER`).
 - A client that has taken nothing for `response_backpressure_timeout_ms` is disconnected, or further answers to it are
@@ -41,6 +42,8 @@ class Answers:
         self.transport: asyncio.Transport | None = None
         """None before the connection is there, and when it is gone: it is a cycle, and TLS holds much."""
         self.encrypted = False
+        self.held_back = False
+        """True during a TLS handshake: the answers follow it."""
         self.gathers = False
         """True while everything sent leaves soon, in one write with the rest."""
         self.is_full = False
@@ -79,7 +82,7 @@ class Answers:
         """Write what is queued; with TLS all of it only if it is `for_good`."""
         self.gathers = False
         transport = self.transport
-        if not self._pieces or transport is None or transport.is_closing():
+        if not self._pieces or transport is None or transport.is_closing() or self.held_back:
             return
         if self.encrypted:
             self._encrypt(transport, for_good=for_good)

@@ -167,7 +167,7 @@ class Session:
         response = new_response(request, V3Status.EOK)
         response.startTLSResponse.SetInParent()
         wire.send(encode_frame(response))  # not before: then the client begins
-        plain = wire.flush_now()
+        plain = wire.last_in_plain()
         if plain is None:
             return None
         if self._has_unread_bytes():

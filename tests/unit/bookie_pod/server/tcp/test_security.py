@@ -176,6 +176,36 @@ async def test_what_comes_behind_a_handshakes_request_ends_the_connection(
     assert (begun, rig.storage.cached(1, 0)) == ([], None)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_answer_that_is_ready_during_the_handshake_follows_it(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """In between its bytes would break the handshake."""
+    under_way, ends = asyncio.Event(), asyncio.Event()
+
+    async def handshake(plain: PaperTransport, *_: object, **__: object) -> Encrypted:
+        under_way.set()
+        await ends.wait()
+        if fails:
+            raise ConnectionResetError
+        made.append(Encrypted(plain, None))
+        return made[0]
+
+    made: list[Encrypted] = []
+    with_tls(rig, monkeypatch, lambda plain: plain)
+    monkeypatch.setattr(rig.context.loop, "start_tls", handshake)
+    conn, plain = rig.connect()
+    conn.data_received(v3_add(entry(1, 0), txn=5) + v3_start_tls())
+    await under_way.wait()
+    rig.journal.acknowledge()
+    await rig.settle()
+    ends.set()
+    await rig.settle(lambda: not conn.wire.stalled or conn.wire.closed)
+    assert [v3_answer(frame).HasField("startTLSResponse") for frame in plain.frames] == [True]
+    assert [v3_answer(frame).header.txnId for each in made for frame in each.frames] == [5] * (not fails)
+    assert rig.context.memory.total == 0
+
+
 async def test_no_handshake_begins_with_a_client_that_is_going(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = with_tls(rig, monkeypatch, lambda plain: plain)
     conn, transport = rig.connect()
