@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bookie_pod.server.tcp import long_poll
 from bookie_pod.server.tcp.wire import READS_IN_FLIGHT_MAX
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry
@@ -186,6 +187,29 @@ async def test_many_polls_of_a_lost_connection_go_a_few_at_a_time(
         left.append(roomy.polls.waiting)
     assert left == [25, 15, 5, 0]
     assert roomy.ledgers.states[LEDGER].waiters is None
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_polls_that_end_together_are_answered_a_few_at_a_time(
+    roomy: ServerRig, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    monkeypatch.setattr(long_poll, "ENDED_PER_TURN", 10)
+    roomy.polls._left = 10
+    await written(roomy, 3)
+    conn, transport = roomy.connect()
+    for txn in range(35):
+        conn.data_received(v3_poll(LEDGER, 1, txn=txn))
+    add(roomy, 3)
+    left = [roomy.polls.waiting]
+    if is_lost:
+        conn.connection_lost(None)
+    while roomy.polls.waiting:
+        await asyncio.sleep(0)
+        left.append(roomy.polls.waiting)
+    assert left == ([25] if is_lost else [25, 15, 5, 0])
+    await roomy.settle(lambda: is_lost or len(polled(transport)) == 35)
+    assert sorted(v3_answer(each).header.txnId for each in transport.frames) == list(range(0 if is_lost else 35))
+    assert (roomy.context.reads_in_progress.count, roomy.context.requests.count) == (0, 0)
 
 
 async def test_a_lost_connection_leaves_nothing(rig: ServerRig) -> None:
