@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import Final
 
 from bookie_pod.server.tcp.clients import Clients
 from bookie_pod.server.tcp.connection_stalls import Stall
@@ -36,6 +37,9 @@ from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage, Peer, ServerAuthentication, from_protobuf, to_protobuf
 from bookie_protocol.wire.v2 import CURRENT_VERSION
 from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
+
+NO_LOGIN: Final = AuthMessage("", b"")
+"""Stands for a login that names no plug-in."""
 
 
 class Session:
@@ -113,18 +117,20 @@ class Session:
     def auth_v3(self, request: pb.Request) -> None:
         """Serve a v3 AUTH request."""
         refusal = encode_frame(header_copied(request, V3Status.EUA))
-        if not self._is_authenticated:
-            message = from_protobuf(request.authRequest) if request.HasField("authRequest") else None
-            if message is None or self._shut_out or not self._authentication.accepts(message):
-                self.wire.send(refusal)
-                return
+        try:
+            message = from_protobuf(request.authRequest)
+        except ProtocolViolation:  # there is none, or its plug-in is not text
+            message = NO_LOGIN
+        if not self._is_authenticated and (self._shut_out or not self._authentication.accepts(message)):
+            self.wire.send(refusal)
+            return
 
         def encode(answer: AuthMessage) -> bytes:
             response = header_copied(request, V3Status.EOK)
             response.authResponse.CopyFrom(to_protobuf(answer))
             return encode_frame(response)
 
-        self._start(self._log_in(from_protobuf(request.authRequest), encode, refusal))
+        self._start(self._log_in(message, encode, refusal))
 
     async def _log_in(self, message: AuthMessage, encode: Callable[[AuthMessage], bytes], refusal: bytes) -> None:
         """`refusal`: what is sent to who is refused; empty: nothing, as version 2 has no such answer."""

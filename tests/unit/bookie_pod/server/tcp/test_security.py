@@ -303,19 +303,37 @@ async def test_a_login_of_version_3_that_is_refused_is_answered(rig: ServerRig, 
     assert conn.wire.authenticated
 
 
-@pytest.mark.parametrize("version", [2, 3])
-async def test_where_nobody_has_to_log_in_every_login_is_answered_so(rig: ServerRig, version: int) -> None:
+WHATEVER = AuthMessage("Whatever", b"hello")
+
+
+def v3_auth_of_no_text() -> bytes:
+    """A login whose plug-in has a name that is not UTF-8."""
+    return v3_auth(WHATEVER).replace(b"Whatever", b"Whateve\xff")
+
+
+@pytest.mark.parametrize(
+    "login",
+    [v3_auth(WHATEVER), v3_auth(None), v3_auth_of_no_text(), v2.encode_auth(WHATEVER, 1)],
+    ids=["version 3", "no message", "no text", "version 2"],
+)
+async def test_where_nobody_has_to_log_in_every_login_is_answered_so(rig: ServerRig, login: bytes) -> None:
     conn, transport = rig.connect()
-    message = AuthMessage("Whatever", b"hello")
-    conn.data_received(v3_auth(message) if version == 3 else v2.encode_auth(message, 1))
-    await rig.settle(lambda: transport.frames)
+    conn.data_received(login)
+    await rig.settle(lambda: transport.frames or transport.closing)
     (frame,) = transport.frames
-    if version == 3:
+    if login[4] == 0x0A:
         assert v3_answer(frame).authResponse.authPluginName == AUTH_DISABLED
     else:
         answer = v2.decode_response(frame[4:])
         assert isinstance(answer, v2.AuthFrame)
         assert (answer.version, answer.message.plugin_name) == (v2.CURRENT_VERSION, AUTH_DISABLED)
+
+
+async def test_login_of_version_3_whose_plug_in_is_no_text_may_be_followed_by_a_better_one(rig: ServerRig) -> None:
+    rig.clients.auth = TwoTokens()
+    conn, transport = rig.connect()
+    conn.data_received(v3_auth_of_no_text())
+    assert ([v3_status(frame) for frame in transport.frames], transport.closing) == ([V3Status.EUA], False)
 
 
 async def test_a_login_of_version_2_is_answered_in_the_version_it_came_in(rig: ServerRig) -> None:
