@@ -211,6 +211,25 @@ async def test_nobody_makes_way_for_what_would_not_fit_even_then(monkeypatch: py
     governor.leave(itself.waiter)
 
 
+@pytest.mark.parametrize("is_kept_back", [True, False])
+async def test_one_goes_on_if_all_wait_for_what_is_kept_back_until_one_does(
+    monkeypatch: pytest.MonkeyPatch, is_kept_back: bool
+) -> None:
+    monkeypatch.setattr("bookie_pod.client_memory.URGE_S", 0.001)
+    governor = MemoryGovernor(10 * MB)
+    clients = [Client(governor) for _ in range(3)]
+    for client in clients:
+        client.share.hold(3 * MB)
+        client.share.is_kept_back = is_kept_back
+    first, second = Waiting(clients[0], 4 * MB), Waiting(clients[1], 4 * MB)
+    if is_kept_back:
+        await until(lambda: first.went_on)
+    await asyncio.sleep(0.01)
+    assert (first.went_on, second.went_on) == (is_kept_back, False), "one at a time"
+    for waiting in (first, second):
+        governor.leave(waiting.waiter)
+
+
 async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
     governor = MemoryGovernor(10 * MB)
     holder, large, later, small, greedy = (Client(governor) for _ in range(5))
