@@ -6,7 +6,8 @@ Invariants
 - An error of gRPC or Oxia never means that a record does not exist: only an answer says so. `ConnectionLost` is worth
   another try, such as after a leader has moved or a shard was split. `InvalidConfiguration` names what has to be
   changed first.
-- No message contains the token.
+- A leader whose address begins with `tls://` is spoken to over TLS, as by Oxia's own clients.
+- No message contains the token, and none is shown to another machine but over TLS.
 
 Threads: event loop only.
 
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import grpc
 
+from bookie_protocol.addresses import is_loopback
 from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.errors import (
     BadRequest,
@@ -41,6 +43,7 @@ from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 
 TOKEN_KEY: Final = "metadataServiceTokenFile"
 _PAUSE: Final = 0.2
+_TLS_SCHEME: Final = "tls://"
 _MEANINGS: Final = (
     ("node is not leader", "the leader of the shard has moved, or the shard is being split"),
     ("node is not a member", "the shard has moved to other servers"),
@@ -97,7 +100,7 @@ class OxiaConnection:
         if self._token is not None:
             self._token.value()
         self._service = wire.SERVICE
-        self._discovery = self._channel(targets)
+        self._discovery = self._channel(targets, tls)
         self._leaders: dict[str, ServiceChannel] = {}
         self._map: ShardMap | None = None
         self._error: Exception | None = None
@@ -247,11 +250,22 @@ class OxiaConnection:
             raise ConnectionLost(f"shard {shard} of Oxia has no leader at present")
         channel = self._leaders.get(address)
         if channel is None:
-            channel = self._leaders[address] = self._channel((address,))
+            channel = self._leaders[address] = self._channel_of_leader(address)
         return channel
 
-    def _channel(self, targets: Sequence[str]) -> ServiceChannel:
-        return ServiceChannel("Oxia", targets, self._tls, lambda channel: _Calls(channel, self._service))
+    def _channel_of_leader(self, address: str) -> ServiceChannel:
+        target = address.removeprefix(_TLS_SCHEME)
+        tls = self._tls if target == address else self._tls or MetadataTls()
+        host = target.rpartition(":")[0].strip("[]")
+        if self._token is not None and tls is None and not is_loopback(host):
+            raise InvalidConfiguration(
+                f"a listener on the way to {target}, which leads a shard of Oxia, could read the token; set"
+                " metadataServiceTlsEnable=true"
+            )
+        return self._channel((target,), tls)
+
+    def _channel(self, targets: Sequence[str], tls: MetadataTls | None) -> ServiceChannel:
+        return ServiceChannel("Oxia", targets, tls, lambda channel: _Calls(channel, self._service))
 
     # --- inside ----------------------------------------------------------------------------------------------
 

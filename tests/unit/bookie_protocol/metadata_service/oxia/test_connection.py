@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.bearer_tokens import shown_token
 from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, MetadataUnavailable
+from bookie_protocol.metadata_service.options import MetadataTls
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia import wire
 from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
@@ -150,3 +152,35 @@ async def test_the_token_is_shown_and_a_new_one_is_read(server: Server, tmp_path
     assert server.shown[0]["authorization"] == "Bearer a-token-of-some-length"
     with pytest.raises(InvalidConfiguration):
         OxiaConnection([server.address], "ns", token=WatchedFile("a file", str(tmp_path / "none"), shown_token))
+
+
+async def test_a_leader_whose_address_asks_for_tls_has_it(server: Server) -> None:
+    own = MetadataTls(ca_file="/dev/null")
+    for leader, tls, encrypted in (
+        ("tls://leader:6648", None, MetadataTls()),
+        ("tls://leader:6648", own, own),
+        ("leader:6648", None, None),
+    ):
+        server.leader = leader
+        connection = OxiaConnection([server.address], "ns")
+        await connection.shards(10)
+        connection._tls = tls
+        seen: list[tuple[tuple[str, ...], MetadataTls | None]] = []
+        connection._channel = lambda *given, seen=seen: seen.append(given)  # type: ignore[method-assign, assignment]
+        connection._leader(0)
+        assert seen == [(("leader:6648",), encrypted)]
+        connection._leaders.clear()
+        await connection.close()
+
+
+async def test_no_leader_on_another_machine_is_shown_the_token_in_plain_text(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-token-of-some-length\n")
+    token = WatchedFile("a file", str(file), shown_token)
+    for leader, is_refused in (("far.example:6648", True), ("tls://far.example:6648", False), ("[::1]:6648", False)):
+        server.leader = leader
+        connection = OxiaConnection([server.address], "ns", token=token)
+        await connection.shards(10)
+        with pytest.raises(InvalidConfiguration) if is_refused else nullcontext():
+            connection._leader(0)
+        await connection.close()
