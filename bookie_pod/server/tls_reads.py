@@ -57,7 +57,7 @@ async def shake_hands(
 ) -> asyncio.Transport | None:
     """TLS of the server's side over this transport; the transport of `protocol` then, None if the client is gone.
     `begin`: what was received before TLS took over. Raises what the loop's `start_tls` raises."""
-    if plain.is_closing():  # nobody would tell TLS, which would wait for its client until the time is over
+    if plain.is_closing():  # TLS would not learn that, and would wait for its client until its time is over
         return None
     loop, before = asyncio.get_running_loop(), plain.get_protocol()
     starting = asyncio.ensure_future(
