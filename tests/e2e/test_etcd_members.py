@@ -126,7 +126,8 @@ def test_scale_roll_expand_decommission_delete(make_cluster, make_workload, sett
 
         before = cluster.uids()
         generation = cluster.change(image=settings.next_image)
-        cluster.wait_operation("Rollout")
+        cluster.wait_operation("Metadata")  # the members' init container has the bookies' image
+        cluster.wait_operation("Rollout", 600)
         workload.progress()
         cluster.wait_ready(900, generation=generation)
         assert not set(cluster.uids().values()) & set(before.values())
