@@ -8,8 +8,6 @@
   Ledgers that have one id and one password, one after the other, have the same master key; their lives differ. It is
   a field of protobuf as it lies on the wire, which Apache's bookies skip: tag, then the ledger's creation token.
   Podkeeper's bookies store it in the same form.
-- A bookie that has only copies of a ledger, or a fence, stores `NO_WRITER` as its life: it does not know whether it is
-  that of the next writer who names one.
 
 Pure functions; any thread.
 """
@@ -32,9 +30,6 @@ _UNSIGNED: Final = (1 << 64) - 1
 LIFE_SIZE: Final = _LIFE.size
 NO_LIFE: Final = b""
 """Life that counts for a client that presents none."""
-NO_WRITER: Final = _LIFE.pack(LIFE_TAG, _UNSIGNED)
-"""Life that a bookie stores of a ledger of which nothing came from a writer: copies and fences name none. No creation
-token, each of which is positive, makes it."""
 
 
 def life_of(creation_token: int) -> bytes:

@@ -45,7 +45,7 @@ from bookie_protocol.errors import (
     StorageFault,
     Unauthorized,
 )
-from bookie_protocol.keys import NO_LIFE, NO_WRITER, is_unknown_key
+from bookie_protocol.keys import NO_LIFE, is_unknown_key
 
 Done = Callable[[BaseException | None], None]
 
@@ -129,13 +129,7 @@ class LedgerOperations:
         if entry_id > self.storage.max_entry_id:
             most = self.storage.max_entry_id
             raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is beyond {most}, the most that is stored here")
-        first_life = NO_WRITER if recovery else NO_LIFE
-        try:
-            state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery, life=first_life)
-        except Unauthorized:
-            if recovery or not self.ledgers.may_give_way(ledger_id, life):
-                raise
-            raise another_is_stored(ledger_id) from None  # it may be the writer of the living ledger
+        state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
         if recovery:
             self.ledgers.on_unnamed(ledger_id)
         elif state.fenced or state.life != life:
@@ -200,7 +194,7 @@ class LedgerOperations:
         if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
         self.ledgers.on_unnamed(ledger_id)  # also if it is refused, which tells a recovery that nothing is here
-        state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger, life=NO_WRITER)
+        state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
         if state.fence_durable is not None:
             return state.fence_durable
         if not state.fenced:
@@ -251,8 +245,8 @@ class LedgerOperations:
     def _let_writer_in(self, state: LedgerState, life: bytes) -> None:
         """Check a writer whose ledger is fenced, or has another life, as far as this bookie knows."""
         # The fence of another ledger does not count: the writer replaces this bookie, and looks at the metadata.
-        if state.fenced and (not life or state.life in (NO_LIFE, NO_WRITER, life)):
-            if life and state.life != life and self.ledgers.alive == state.ledger_id:
+        if state.fenced and (not life or state.life in (NO_LIFE, life)):
+            if life and state.life == NO_LIFE and self.ledgers.alive == state.ledger_id:
                 # It is open, so the fence is that of a former ledger of its id.
                 raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is fenced here")
             raise LedgerFenced(f"ledger {state.ledger_id} is fenced")
@@ -262,14 +256,16 @@ class LedgerOperations:
         """Take the life that a writer presents if none is known, and refuse it otherwise.
 
         A ledger has one writer, which always presents the life or never. Raises `gone` to a writer that presents none,
-        LedgerStateUnknown to the writer of the living ledger if another one of its id is still stored here, or may be:
-        copies (`NO_WRITER`) may be of either. A writer that presents none may be that of the copies.
+        LedgerStateUnknown to the writer of the living ledger if another one of its id is still stored here.
         """
-        if not life and state.life != NO_WRITER:
+        if not life:
             raise gone(f"ledger {state.ledger_id}: its writer is another client")
-        if life and state.life:
-            raise another_is_stored(state.ledger_id)
-        self.ledgers.set_life(state, life)
+        if state.life:
+            raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is still stored here")
+        state.cool_down()  # what was admitted without a life is not any more
+        state.life = life
+        state.key_journaled = False  # the life is journaled with the key, before the first entry
+        self.ledgers.record(state)
 
     def _then(self, done: Done) -> Done:
         def acknowledged(error: BaseException | None) -> None:
@@ -285,11 +281,6 @@ class LedgerOperations:
             if state.fenced:
                 pieces += fence_record(state.ledger_id)  # of a ledger that was made fenced nothing else tells
             state.key_journaled = True
-
-
-def another_is_stored(ledger_id: int) -> LedgerStateUnknown:
-    """Return the error for the writer of a ledger, who replaces this bookie and goes on."""
-    return LedgerStateUnknown(f"ledger {ledger_id}: a deleted ledger of the same id may still be stored here")
 
 
 def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:

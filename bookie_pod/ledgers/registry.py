@@ -28,7 +28,7 @@ from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.entry import read_lac_packet
 from bookie_protocol.errors import BadRequest, NoSuchLedger, Unauthorized
-from bookie_protocol.keys import NO_LIFE, NO_WRITER, is_unknown_key
+from bookie_protocol.keys import NO_LIFE, is_unknown_key
 
 STATES_MAX: Final = 500_000
 
@@ -84,25 +84,10 @@ class Ledgers:
         known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return NO_LIFE if known is None else known.life
 
-    def may_give_way(self, ledger_id: int, life: bytes) -> bool:
-        """Return whether what is stored may be of a former ledger of the id, and not of the one of this life."""
-        return life != NO_LIFE and self.life_of(ledger_id) not in (NO_LIFE, life)
-
-    def own_copies(self, ledger_id: int) -> None:
-        """The copies that are here (`NO_WRITER`) are of the living ledger, whose writer may go on."""
-        self.set_life(self.for_read(ledger_id), NO_LIFE)
-
-    def set_life(self, state: LedgerState, life: bytes) -> None:
-        """The life is journaled with the key, before the next entry."""
-        state.cool_down()  # what was admitted with the life of before is not any more
-        state.life = life
-        state.key_journaled = False
-        self.record(state)
-
     def create_fenced(self, ledger_id: int, key: bytes) -> None:
         """Make a ledger that no client writes any more, unless it exists. Raises BadRequest."""
         if not self.is_known(ledger_id):
-            self._create(ledger_id, key, fenced=True, life=NO_WRITER)
+            self._create(ledger_id, key, fenced=True)
 
     def for_read(self, ledger_id: int) -> LedgerState:
         """The state of a ledger that exists here; raises NoSuchLedger otherwise."""
@@ -115,15 +100,9 @@ class Ledgers:
         return self._load(ledger_id, record)
 
     def for_write(
-        self,
-        ledger_id: int,
-        key: bytes,
-        *,
-        deleted: type[Exception] = NoSuchLedger,
-        recovery: bool = False,
-        life: bytes = NO_LIFE,
+        self, ledger_id: int, key: bytes, *, deleted: type[Exception] = NoSuchLedger, recovery: bool = False
     ) -> LedgerState:
-        """The state of a ledger, made if missing, with this life, after checking the master key.
+        """The state of a ledger, made if missing, after checking the master key.
 
         Raises Unauthorized for another key, BadRequest for a negative id or a key that is too long, and `deleted` if
         the ledger was fenced and then deleted lately; with `recovery` it is made in that case too, fenced.
@@ -135,7 +114,7 @@ class Ledgers:
                 was_fenced = ledger_id != self.alive and self.fenced_and_deleted.was_fenced(ledger_id)
                 if was_fenced and not recovery:
                     raise deleted(f"ledger {ledger_id} was fenced and then deleted on this bookie")
-                state = self._create(ledger_id, key, fenced=was_fenced, life=life)
+                state = self._create(ledger_id, key, fenced=was_fenced)
             else:
                 state = self._load(ledger_id, record)
         if state.key != key:
@@ -177,13 +156,13 @@ class Ledgers:
             state.cool_down()
             state.release_waiters()
 
-    def _create(self, ledger_id: int, key: bytes, *, fenced: bool, life: bytes) -> LedgerState:
+    def _create(self, ledger_id: int, key: bytes, *, fenced: bool) -> LedgerState:
         if ledger_id < 0:
             raise BadRequest(f"ledger id {ledger_id} is negative")
         check_storable(key)
         state = self._remember(LedgerState(ledger_id, key, self.journal_of(ledger_id)))
         state.lac, state.lac_known = LAC_NONE, True
-        state.fenced, state.life = fenced, life
+        state.fenced = fenced
         self.record(state)
         return state
 

@@ -136,7 +136,7 @@ class LedgerState:
         self.key = key
         """The master key; empty: no client has presented one yet. All zero: it was begun without one."""
         self.life = NO_LIFE
-        """The life that the ledger's writer presented and the metadata service confirmed; `NO_WRITER`: none came."""
+        """The life that the ledger's writer presented and the metadata service confirmed."""
         self.journal = journal
         """Index of the journal that owns this ledger."""
         self.hot_key: bytes | None = None

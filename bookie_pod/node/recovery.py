@@ -43,7 +43,7 @@ from bookie_protocol.errors import (
     StorageFault,
     Unauthorized,
 )
-from bookie_protocol.keys import NO_LIFE, NO_WRITER
+from bookie_protocol.keys import NO_LIFE
 
 _log = structlog.get_logger(__name__)
 
@@ -166,15 +166,12 @@ class ReplayIntoStorage:
         """Ledgers whose records, as the journal has them now, are of another key than the one that is known."""
 
     def on_key(self, ledger_id: int, key: bytes, life: bytes = NO_LIFE) -> None:
-        before = self._storage.ledger(ledger_id)
         try:
             record = self._storage.set_master_key(ledger_id, key)
         except (Unauthorized, BadRequest) as error:
             self._contradict(ledger_id, error)
             return
-        # A writer may have come since, as the storage knows already: then it has a key.
-        is_older = life == NO_WRITER and before is not None and before.key
-        if record.life != life and not is_older and (life or record.life == NO_WRITER):
+        if life and record.life != life:
             self._storage.set_ledger(ledger_id, dataclasses.replace(record, life=life))
         self._contradicted.discard(ledger_id)
         self.journaled_keys.add(ledger_id)

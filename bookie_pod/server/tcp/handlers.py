@@ -83,35 +83,31 @@ class RequestHandlers:
             return
 
         def over() -> None:
-            try:
-                self._ledgers.check_key(request.ledger_id, request.key)
-                if not request.recovery:
-                    raise refused_as(LedgerFenced, request.ledger_id)
-                self._ledgers.create_fenced(request.ledger_id, request.key)
-            except PodkeeperError as error:
-                self._refuse_add(error, reply)
+            if request.recovery:
+                try:
+                    self._ledgers.create_fenced(request.ledger_id, request.key)
+                except PodkeeperError as error:
+                    self._refuse_add(error, reply)
+                else:
+                    go_on(wire, request, reply)
             else:
-                go_on(wire, request, reply)
+                self._refuse_add(refused_as(LedgerFenced, request.ledger_id), reply)
 
         def refuse(error: PodkeeperError) -> None:
             self._refuse_add(error, reply)
 
         try:
-            self._check_before_question(request.ledger_id, request.key, life, high_priority=request.high_priority)
+            self._check_before_question(request.ledger_id, request.key, high_priority=request.high_priority)
         except PodkeeperError as error:
             refuse(error)
             return
         asker = Asker(wire, len(request.entry), request.entry_id, lambda: go_on(wire, request, reply), over, refuse)
         questions.when_open(request.ledger_id, life, asker)
 
-    def _check_before_question(self, ledger_id: int, key: bytes, life: bytes, *, high_priority: bool) -> None:
-        """Raise what costs no question: each of those is a request to the metadata service, which a client causes.
-
-        The key may be that of a former ledger, which gives way to the one of this life: then it is checked afterwards.
-        """
+    def _check_before_question(self, ledger_id: int, key: bytes, *, high_priority: bool) -> None:
+        """Raise what costs no question: each of those is a request to the metadata service, which a client causes."""
         self._check_mode(ledger_id, high_priority=high_priority)
-        if not self._ledgers.may_give_way(ledger_id, life):
-            self._ledgers.check_key(ledger_id, key)
+        self._ledgers.check_key(ledger_id, key)
 
     def _check_mode(self, ledger_id: int, *, high_priority: bool) -> None:
         if self._admission.refuses(high_priority=high_priority):
@@ -196,7 +192,7 @@ class RequestHandlers:
             self._write_lac(wire, ledger_id, key, life, packet, reply)
             return
         try:
-            self._check_before_question(ledger_id, key, NO_LIFE, high_priority=False)
+            self._check_before_question(ledger_id, key, high_priority=False)
         except PodkeeperError as error:
             reply.error(error)
             return

@@ -30,9 +30,6 @@ Invariants
   that came since the question began may be its own, as neither names a life: then the bookie asks again. The writer's
   first request has to be the first entry that goes to this bookie, too: Apache's bookie, and earlier releases, may have
   taken entries of this life here before, and left the stored life as it was.
-- Of a dead ledger the key does not count: the next one may have another.
-- Copies and fences have no life (`NO_WRITER`), so a ledger of which nothing else is here counts as one of another life.
-  It is the writer's own if the metadata place this bookie in an ensemble before the last one.
 - Of a ledger that is here with this life, and of one that is here or younger than the bookie if it is named by its id
   alone, nothing is asked.
 - A request leaves when its connection is gone: nothing of it is kept or counted then. A question that no request waits
@@ -66,7 +63,7 @@ from bookie_protocol.errors import (
     NoSuchLedger,
     PodkeeperError,
 )
-from bookie_protocol.keys import NO_WRITER, life_of
+from bookie_protocol.keys import NO_LIFE, life_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
@@ -202,13 +199,13 @@ class MetadataQuestions:
             stored = self._ledgers.life_of(ledger_id)
             metadata = await self._look(ledger_id)
             alive = metadata if _is_alive(metadata, life) else None
-            others = self._ledgers.may_give_way(ledger_id, life)
+            others = stored not in (NO_LIFE, life)
             is_dead = alive is not None and others and self._begins(alive, next(iter(question.askers), None))
             if is_dead:
                 await self._check()
             if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
                 continue
-            if not (alive is not None and question.is_touched and self._has_another(ledger_id, life)):
+            if not (alive is not None and question.is_touched and self._has_another(ledger_id, stored, life)):
                 break
         if metadata is None:
             return _Answer.OVER
@@ -219,27 +216,19 @@ class MetadataQuestions:
             if is_dead:
                 _log.info("ledger deleted: the id has another ledger now", ledger=ledger_id)
                 self._ledgers.storage.delete_ledger(ledger_id)
-            elif stored == NO_WRITER and self._was_here(alive):
-                self._ledgers.own_copies(ledger_id)
             return _Answer.ALIVE
         is_written = metadata.state is LedgerState.OPEN or not self._is_older(ledger_id)
         return _Answer.GOES_ON if is_written else _Answer.OVER
 
-    def _has_another(self, ledger_id: int, life: bytes) -> bool:
-        """Return whether the bookie may have, or remembers the fence of, another ledger of the id."""
-        may_have = self._ledgers.may_give_way(ledger_id, life)
-        return may_have or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
+    def _has_another(self, ledger_id: int, stored: bytes, life: bytes) -> bool:
+        """Return whether the bookie has, or remembers the fence of, another ledger of the id."""
+        return stored not in (NO_LIFE, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
 
     def _begins(self, metadata: LedgerMetadata, first: Asker | None) -> bool:
         """Return whether the first request that waits is the first that this bookie gets of the ledger."""
         entries = range(metadata.ensemble_size)
         mine = [each for each in entries if self._bookie_id in metadata.bookies_for(each)]
         return len(metadata.ensembles) == 1 and first is not None and [first.entry_id] == mine[:1]
-
-    def _was_here(self, metadata: LedgerMetadata) -> bool:
-        """Return whether the metadata place entries here that were written, or copied, before the last ensemble."""
-        *before, _ = metadata.first_entry_ids
-        return any(self._bookie_id in metadata.ensembles[each] for each in before)
 
     def _tell(self, question: _Question, answer: _Answer) -> None:
         """Serve all who asked, in the order in which they did."""

@@ -46,7 +46,7 @@ from weakref import WeakValueDictionary
 
 from bookie_pod.storage.log_ids import is_before, later_of, two_behind
 from bookie_protocol.errors import BadRequest, StorageFault, Unauthorized
-from bookie_protocol.keys import NO_LIFE, NO_WRITER, is_unknown_key, life_of, takes_the_place_of
+from bookie_protocol.keys import NO_LIFE, is_unknown_key, life_of, takes_the_place_of
 
 MAX_KEY_BYTES: Final = 512
 """Bytes of the longest master key that a bookie takes; that of every client is a hash of 20 bytes."""
@@ -94,8 +94,7 @@ class LedgerRecord:
     """The first entry log that may hold entries of this life of the ledger; 0: any may, as far as is known; None: not
     said. Of a ledger that is known it never changes."""
     life: bytes = field(default=NO_LIFE, compare=False)
-    """The life that the ledger's writer presented and the metadata service confirmed; `NO_LIFE`: none is known;
-    `NO_WRITER`: nothing here is from a writer."""
+    """The life that the ledger's writer presented and the metadata service confirmed; `NO_LIFE`: none is known."""
 
 
 def check_storable(key: bytes, explicit_lac: bytes | None = None) -> None:
@@ -292,7 +291,7 @@ class LedgerRecords:
 
     def __init__(self) -> None:
         self._ledgers: dict[int, LedgerRecord] = {}
-        self._shared = Shared[tuple[LedgerRecord, int | None, bytes]]()
+        self._shared = Shared[tuple[LedgerRecord, int | None]]()
         self._first_logs: FirstLogs | None = None
         self._dirty: set[int] = set()
         self.on_limbo: Callable[[int], None] = lambda ledger_id: None
@@ -305,8 +304,8 @@ class LedgerRecords:
         self._ledgers[ledger_id] = self._share(record)
 
     def _share(self, record: LedgerRecord) -> LedgerRecord:
-        is_unlike_others = record.explicit_lac is not None or record.life not in (NO_LIFE, NO_WRITER)
-        return record if is_unlike_others else self._shared((record, record.first_log, record.life))[0]
+        is_unlike_others = record.explicit_lac is not None or record.life
+        return record if is_unlike_others else self._shared((record, record.first_log))[0]
 
     # --- look-ups -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.format import RecordKind, life_behind_key, next_log_of, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.log_ids import began_before
-from bookie_protocol.keys import NO_LIFE, NO_WRITER, takes_the_place_of
+from bookie_protocol.keys import NO_LIFE, takes_the_place_of
 
 
 @dataclass(slots=True)
@@ -53,6 +53,4 @@ def take(journaled: dict[int, Journaled], record: JournalRecord, *, limit: int |
     elif record.kind is RecordKind.KEY:
         if takes_the_place_of(key := tail_of_special_record(record.body), known.key):
             known.key = key
-        life = life_behind_key(record.body)
-        if life or known.life == NO_WRITER:
-            known.life = life
+        known.life = life_behind_key(record.body) or known.life

@@ -33,7 +33,7 @@ from bookie_pod.storage.index_rebuild.journaled import Journaled, take
 from bookie_pod.storage.inspect.index import LedgerRows
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_protocol.errors import ResourcesShort, StorageFault
-from bookie_protocol.keys import NO_WRITER, is_unknown_key, takes_the_place_of
+from bookie_protocol.keys import is_unknown_key, takes_the_place_of
 
 _LEDGER_ID: Final = struct.Struct(">q")
 _STAMP: Final = b"\xff" * 16
@@ -180,8 +180,7 @@ class LedgerRebuild:
             key = found.key
             self.report.without_key -= not is_unknown_key(key)
         lac = known.explicit_lac if found.explicit_lac is None else found.explicit_lac
-        fenced = known.fenced or found.fenced
-        life = known.life or found.life if found.life == NO_WRITER else found.life or known.life
+        fenced, life = known.fenced or found.fenced, found.life or known.life
         return replace(known, key=key, fenced=fenced, explicit_lac=lac, life=life)
 
     def _made(self, found: Journaled) -> LedgerRecord:

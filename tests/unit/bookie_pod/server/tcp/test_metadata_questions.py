@@ -38,7 +38,6 @@ from tests.support.until import until
 NEWEST = 100
 YOUNGER = NEWEST + 1
 FORMER, NOW = life_of(1), life_of(2)
-OTHER_KEY = bytes(19) + b"x"
 RECOVERY = int(Flag.RECOVERY_ADD)
 
 
@@ -288,19 +287,13 @@ async def test_answer_from_before_a_deletion_here_lets_no_late_add_in(rig: Serve
     assert metadata.asked == [YOUNGER] * 2
 
 
-async def test_client_with_another_key_causes_no_question(rig: ServerRig, metadata: Metadata) -> None:
-    """Unless the ledger with the key that is known may be dead."""
-    metadata.open.add(YOUNGER)
-    await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
-    metadata.asked.clear()
-    copy = v3_add(entry(YOUNGER, 1), OTHER_KEY, recovery=True)
-    adds = await ask(rig, *(v3_add(entry(YOUNGER, 1), OTHER_KEY, life=life) for life in (NOW, NO_LIFE)), copy)
-    lacs = await ask(rig, *(v3_write_lac(YOUNGER, 0, OTHER_KEY, life=life) for life in (NOW, FORMER, NO_LIFE)))
-    assert [v3_status(each) for each in (*adds, *lacs)] == [V3Status.EUA] * 6
+@pytest.mark.parametrize("life", [FORMER, NOW])
+async def test_client_with_another_key_causes_no_question(rig: ServerRig, metadata: Metadata, life: bytes) -> None:
+    await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
+    (added,) = await ask(rig, v3_add(entry(YOUNGER, 1), bytes(19) + b"x", life=life))
+    (lac,) = await ask(rig, v3_write_lac(YOUNGER, 0, bytes(19) + b"x", life=life))
+    assert [v3_status(each) for each in (added, lac)] == [V3Status.EUA] * 2
     assert metadata.asked == []
-    (late,) = await ask(rig, v3_add(entry(YOUNGER, 1), OTHER_KEY, life=FORMER))
-    assert (v3_status(late), metadata.asked) == (V3Status.EUA, [YOUNGER])
-    assert list(rig.storage.entry_ids(YOUNGER)) == [0]
 
 
 async def test_bookie_that_is_read_only_asks_nothing(rig: ServerRig, metadata: Metadata) -> None:
@@ -462,12 +455,11 @@ async def test_writer_of_a_former_ledger_begins_none(rig: ServerRig, metadata: M
     assert rig.storage.ledger(YOUNGER) is None
 
 
-async def keep_former(rig: ServerRig, metadata: Metadata, *, fenced: bool = False, copied: bool = False) -> None:
+async def keep_former(rig: ServerRig, metadata: Metadata, *, fenced: bool = False) -> None:
     """Store a former ledger, which is deleted then and not collected."""
     metadata.open.add(YOUNGER)
     metadata.life = FORMER
-    life = NO_LIFE if copied else FORMER
-    await ask(rig, *(v3_add(entry(YOUNGER, each), life=life, recovery=copied) for each in range(3)))
+    await ask(rig, *(v3_add(entry(YOUNGER, each), life=FORMER) for each in range(3)))
     if fenced:
         await ask(rig, v3_fence(YOUNGER))
     metadata.life = NOW
@@ -475,33 +467,30 @@ async def keep_former(rig: ServerRig, metadata: Metadata, *, fenced: bool = Fals
 
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize("is_loaded", [False, True])
-@pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize("key", [KEY, OTHER_KEY], ids=["same key", "another key"])
 async def test_dead_ledger_gives_way_to_the_next_one_of_its_id(
-    rig: ServerRig, metadata: Metadata, fenced: bool, is_loaded: bool, copied: bool, key: bytes
+    rig: ServerRig, metadata: Metadata, fenced: bool, is_loaded: bool
 ) -> None:
     rig.storage.on_ledger_deleted(rig.operations.forget)
-    await keep_former(rig, metadata, fenced=fenced, copied=copied)
+    await keep_former(rig, metadata, fenced=fenced)
     if not is_loaded:
         rig.ledgers.states.clear()  # as behind a restart
-    found = await ask(rig, *(v3_add(entry(YOUNGER, each, b"now"), key, life=NOW) for each in range(2)))
+    found = await ask(rig, *(v3_add(entry(YOUNGER, each, b"now"), life=NOW) for each in range(2)))
     assert [v3_status(each) for each in found] == [V3Status.EOK] * 2
     assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1]
     assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0, b"now")
     record = rig.storage.ledger(YOUNGER)
     assert record is not None
-    assert (record.key, record.life, record.fenced) == (key, NOW, False)
+    assert (record.life, record.fenced) == (NOW, False)
     kinds = [kind for kind, ledger_id in rig.journal.records if ledger_id == YOUNGER]
     assert kinds[kinds.index(RecordKind.DELETION) + 1 :] == [RecordKind.KEY, RecordKind.ENTRY, RecordKind.ENTRY]
     (late,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=FORMER))
-    assert v3_status(late) == (V3Status.EFENCED if key == KEY else V3Status.EUA)
+    assert v3_status(late) == V3Status.EFENCED
 
 
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize("doubt", ["no token", "several ensembles", "closed"])
-@pytest.mark.parametrize("key", [KEY, OTHER_KEY], ids=["same key", "another key"])
 async def test_ledger_that_is_not_surely_dead_stays_and_the_next_writer_replaces_this_bookie(
-    rig: ServerRig, metadata: Metadata, doubt: str, fenced: bool, key: bytes
+    rig: ServerRig, metadata: Metadata, doubt: str, fenced: bool
 ) -> None:
     await keep_former(rig, metadata, fenced=fenced)
     if doubt == "no token":
@@ -511,7 +500,7 @@ async def test_ledger_that_is_not_surely_dead_stays_and_the_next_writer_replaces
         metadata.closed.add(YOUNGER)
     else:
         metadata.ensembles = {0: ("b2",), 1: ("b1",)}
-    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), key, life=NOW))
+    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
     assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
     assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
 
@@ -581,22 +570,17 @@ async def test_fence_of_a_former_ledger_that_was_collected_is_not_the_next_ones(
     assert v3_status(late) == V3Status.EFENCED
 
 
-@pytest.mark.parametrize("copied", [False, True])
-async def test_fence_of_a_former_ledger_that_this_bookie_held_no_entry_of_its_writer_of_ends_no_writer(
-    rig: ServerRig, metadata: Metadata, copied: bool
+async def test_fence_of_a_former_ledger_that_this_bookie_held_nothing_of_ends_no_writer(
+    rig: ServerRig, metadata: Metadata
 ) -> None:
-    """It replaces this bookie, which is not in the first ensemble and so cannot tell whose fence it is."""
-    if copied:
-        await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
+    """It has a copy, which names no life."""
+    await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
     await ask(rig, v3_fence(YOUNGER))
     metadata.open.add(YOUNGER)
-    metadata.ensembles = {0: ("b2",), 1: ("b1",)}
-    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 1), life=NOW))
+    metadata.life = NOW
+    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
     assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
-    metadata.open.clear()
-    metadata.closed.add(YOUNGER)
-    (late,) = await ask(rig, v3_add(entry(YOUNGER, 1), life=NOW))
-    assert v3_status(late) == V3Status.EFENCED
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0]
 
 
 async def test_first_entry_is_that_of_this_bookie(rig: ServerRig, metadata: Metadata) -> None:
@@ -610,6 +594,22 @@ async def test_first_entry_is_that_of_this_bookie(rig: ServerRig, metadata: Meta
     (first,) = await ask(rig, v3_add(entry(YOUNGER, 1, b"now"), life=NOW))
     assert v3_status(first) == V3Status.EOK
     assert list(rig.storage.entry_ids(YOUNGER)) == [1]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_copies_of_an_open_ledger_end_no_writer_and_give_way_to_no_stranger(
+    rig: ServerRig, metadata: Metadata, is_loaded: bool
+) -> None:
+    """A worker fills a bookie that was away with the confirmed entries of the only ensemble."""
+    metadata.open.add(YOUNGER)
+    await ask(rig, *(v3_add(entry(YOUNGER, each), recovery=True) for each in range(3)))
+    if not is_loaded:
+        rig.ledgers.states.clear()
+    (stranger,) = await ask(rig, v3_add(entry(YOUNGER, 0, b"rubbish"), bytes(19) + b"x", life=NOW))
+    (writer,) = await ask(rig, v3_add(entry(YOUNGER, 3), life=NOW))
+    assert [v3_status(each) for each in (stranger, writer)] == [V3Status.EUA, V3Status.EOK]
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2, 3]
+    assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0)
 
 
 async def test_fence_of_the_next_ledger_that_comes_while_the_bookie_asks_counts(
@@ -634,39 +634,12 @@ async def test_fence_of_the_next_ledger_that_comes_while_the_bookie_asks_counts(
 
 
 async def test_copies_come_in_whatever_the_life(rig: ServerRig, metadata: Metadata) -> None:
-    """The metadata place what was copied here, so the writer of the living ledger goes on with it."""
     metadata.open.add(YOUNGER)
-    metadata.ensembles = {0: ("b1",), 1: ("b2",), 2: ("b1",)}
     (copied,) = await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
     assert metadata.asked == []
-    (taken,) = await ask(rig, v3_add(entry(YOUNGER, 2), life=NOW))
-    (more,) = await ask(rig, v3_add(entry(YOUNGER, 1), recovery=True))
+    (taken,) = await ask(rig, v3_add(entry(YOUNGER, 1), life=NOW))
+    (more,) = await ask(rig, v3_add(entry(YOUNGER, 2), recovery=True))
     assert [v3_status(each) for each in (copied, taken, more)] == [V3Status.EOK] * 3
-    assert rig.ledgers.life_of(YOUNGER) == NOW
-    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
-
-
-async def test_copies_that_may_be_of_a_former_ledger_are_not_taken_for_the_next_ones(
-    rig: ServerRig, metadata: Metadata
-) -> None:
-    """A healer brought them, and this bookie comes into an ensemble of the next ledger before it collects."""
-    await keep_former(rig, metadata, copied=True)
-    metadata.ensembles = {0: ("b2",), 1: ("b1",)}
-    (refused,) = await ask(rig, v3_add(entry(YOUNGER, 1), life=NOW))
-    (lac,) = await ask(rig, v3_write_lac(YOUNGER, 0, life=NOW))
-    assert [v3_status(each) for each in (refused, lac)] == [V3Status.EUNKNOWNLEDGERSTATE] * 2
-
-
-@pytest.mark.parametrize("request_kind", ["v2", "v3", "LAC"])
-async def test_writer_that_names_no_life_goes_on_with_copies(
-    rig: ServerRig, metadata: Metadata, request_kind: str
-) -> None:
-    await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
-    frames = {"v2": v2_add(entry(YOUNGER, 1)), "v3": v3_add(entry(YOUNGER, 1)), "LAC": v3_write_lac(YOUNGER, 0)}
-    (taken,) = await ask(rig, frames[request_kind])
-    assert (v2_code(taken) == V2Code.EOK) if request_kind == "v2" else (v3_status(taken) == V3Status.EOK)
-    assert rig.ledgers.life_of(YOUNGER) == NO_LIFE
-    assert metadata.asked == []
 
 
 async def test_what_was_parked_is_asked_about_again(rig: ServerRig, metadata: Metadata) -> None:
