@@ -3,8 +3,8 @@
 Invariants
 - Calls run one after the other, in the order they were accepted. All calls that wait are run, then synced once, then
   answered: every caller, reader or writer, sees only what is durable.
-- A call may have steps (`post_steps`). Between two of them only calls that read are run: those that may write wait
-  until it is over, in their order.
+- A call may have steps (`post_steps`). Between two of them only calls that read are run, and few of these: those that
+  may write wait until it is over, in their order.
 - A failed sync fails every call of its group that got a result.
 - A store that is broken, or a thread that ended by a fault of its own, is reported to `on_broken`, once. Then callers
   that wait for the thread are refused.
@@ -31,6 +31,8 @@ from bookie_protocol.metadata_service.embedded.store import NodeStore
 
 T = TypeVar("T")
 MAX_GROUP: Final = 256
+MAX_READS: Final = 16
+"""Calls that are run between two steps of another, at most: all that may write wait for its end."""
 MAX_PENDING: Final = 4096
 
 
@@ -130,7 +132,7 @@ class StoreThread:
                 group = []
                 if self._under_way is not None:
                     self._run_group([self._under_way])
-                going_on = self._collect(group) and going_on
+                going_on = self._collect(group, going_on)
                 self._run_group(group)
                 if self._store.broken is not None and not told:
                     told = True
@@ -142,18 +144,23 @@ class StoreThread:
         finally:
             self._store.close()
 
-    def _collect(self, group: list[_Call]) -> bool:
-        """Take the calls that wait, and wait for one if there is nothing else to do. False: none comes any more."""
+    def _collect(self, group: list[_Call], going_on: bool) -> bool:
+        """Take the calls that wait, and wait for one if there is nothing else to do. False: none comes any more, which
+        is said only once (`going_on`)."""
+        room = MAX_READS
         if self._under_way is None:
             group += self._held
             self._held.clear()
-        idle = not group and self._under_way is None
-        while idle or (len(group) < MAX_GROUP and not self._calls.empty()):
+            room = MAX_GROUP - len(group)
+        idle = going_on and not group and self._under_way is None
+        while idle or (room > 0 and not self._calls.empty()):
             if (call := self._calls.get()) is None:
                 return False
             group.append(call)
+            if self._under_way is None or call.only_reads:  # others are only put aside
+                room -= 1
             idle = False
-        return True
+        return going_on
 
     def _run_group(self, group: list[_Call]) -> None:
         over = []

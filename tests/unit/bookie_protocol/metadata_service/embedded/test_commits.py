@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bookie_protocol.metadata_service.embedded import staging
+from bookie_protocol.metadata_service.embedded import commits, staging
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
@@ -83,6 +83,64 @@ async def test_steps_are_finished_before_the_end_unless_their_caller_gives_up(st
     again = NodeStore(str(tmp_path))
     assert children(again) == ["last", "n0", "n1"]
     again.close()
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_the_thread_stops_although_nothing_but_a_step_is_under_way(store: NodeStore, *, gives_up: bool) -> None:
+    thread = StoreThread(store, lambda _: None, pytest.fail)
+    in_step, go_on = threading.Event(), threading.Event()
+
+    def steps(_: NodeStore) -> Generator[None, None, str]:
+        yield
+        in_step.set()
+        go_on.wait()
+        yield
+        return "done"
+
+    call = asyncio.create_task(thread.post_steps(steps))
+    assert await asyncio.to_thread(in_step.wait, 10)
+    if gives_up:
+        call.cancel()
+        await asyncio.wait([call])
+    stopping = [asyncio.create_task(thread.stop()) for _ in range(2)]
+    await asyncio.sleep(0)
+    go_on.set()
+    ended, _ = await asyncio.wait(stopping, timeout=10)
+    if not ended:
+        thread._calls.put(None)  # so that this test ends
+    assert len(ended) == 2
+    assert gives_up or await call == "done"
+    assert thread.pending == 0
+
+
+async def test_few_calls_that_read_come_between_two_steps(store: NodeStore) -> None:
+    thread = StoreThread(store, lambda _: None, pytest.fail)
+    post = asyncio.get_running_loop().create_task
+    ran: list[str] = []
+    in_step, go_on = threading.Event(), threading.Event()
+
+    def steps(_: NodeStore) -> Generator[None, None, None]:
+        in_step.set()
+        go_on.wait()
+        for _ in range(3):
+            yield
+            ran.append("step")
+
+    def run(name: str) -> Coroutine[None, None, None]:
+        return thread.post(lambda _: ran.append(name), only_reads=name == "read")
+
+    calls = [post(thread.post_steps(steps))]
+    assert await asyncio.to_thread(in_step.wait, 10)
+    calls += [post(run("write")) for _ in range(2 * commits.MAX_READS)]
+    calls += [post(run("read")) for _ in range(commits.MAX_GROUP)]
+    await until(lambda: thread.pending == len(calls))
+    go_on.set()
+    await asyncio.gather(*calls)
+    few = ["read"] * commits.MAX_READS
+    assert len(few) <= 16
+    until_over = ran[: ran.index("write")]
+    assert until_over == ["step", *few, "step", *few, "step"], "calls that may write take no place of those that read"
+    await thread.stop()
 
 
 async def test_an_error_in_a_step_is_the_callers(store: NodeStore) -> None:
