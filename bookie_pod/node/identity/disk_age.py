@@ -10,11 +10,12 @@ Invariants
 - The count rises behind each start and then every minute, in the files first. So a folder whose count is below that of
   the record is of an earlier time, whatever crash came between. If one folder cannot be written, the record stays.
 - What the metadata place on a bookie with such a folder is in limbo, durably, before the count rises.
-- A file that cannot be understood counts as one of an earlier time. No file, or one with another bookie's id, says
+- A file that cannot be read or understood counts as one of an earlier time. No file, or one with another bookie's id, says
   nothing: the folder is new, of an older release, or was renamed. (Cookies tell a folder that came back empty.)
 - A service that is put back has a lower count, which accuses no folder.
 
-Limit: what a snapshot lacks that was taken within the last minute of the process is not known to be lost.
+Limits: what a snapshot lacks that was taken within the last minute of the process is not known to be lost, nor what one
+lacks from before the first count, or from while another directory could not be written.
 
 Threads: event loop; files on others.
 """
@@ -34,6 +35,7 @@ from bookie_protocol.errors import (
     MetadataError,
     MetadataNotFound,
     MetadataRefused,
+    ResourcesShort,
 )
 from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -78,13 +80,13 @@ class DiskAge:
         data = json.dumps({"format": FORMAT, "bookie": self._bookie_id, "count": self._count + 1}).encode()
         try:
             await asyncio.to_thread(self._write, data)
+            self._count += 1  # also while the service is away: snapshots are taken then too
             await self._record(data)
         except (OSError, MetadataError) as error:
             if not self._is_failing:
                 _log.warning("the age of the disks is not noted for now", reason=str(error))
             self._is_failing = True
             return
-        self._count += 1
         self._is_failing = False
 
     async def _record(self, data: bytes) -> None:
@@ -108,7 +110,10 @@ class DiskAge:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise storage_fault(f"cannot read {path}", error) from error
+                fault = storage_fault(f"cannot read {path}", error)
+                if isinstance(fault, ResourcesShort):
+                    raise fault from error
+                count = -1
             if count is not None:
                 counts[folder] = count
         return counts

@@ -244,8 +244,11 @@ async def check_losses(
     earlier = EarlierLife(files, current_folders(config.directories.ledger))
     if lost is not None:
         reason = f"cookies were lost: {', '.join(lost.missing) or 'in the metadata service'}"
-    elif set_back:
-        reason = f"{', '.join(set_back)} was set back to an earlier time: what was stored since is not there"
+    elif set_back and not config.integrity.accept_earlier_disks:
+        reason = (
+            f"{', '.join(set_back)} was set back to an earlier time, and what was stored since is not there (if the whole"
+            " cluster was restored, restore it again and start with acceptEarlierDisks=true)"
+        )
     elif config.integrity.data_integrity_checking and unclean and not config.journal.write_data:
         reason = "the bookie did not stop cleanly, and its journal holds no entries (journalWriteData=false)"
     elif await asyncio.to_thread(earlier.is_unknown):

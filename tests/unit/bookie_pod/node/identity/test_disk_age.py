@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from bookie_client import Client
 from bookie_pod.node.identity import disk_age
 from bookie_pod.node.identity.disk_age import NAME, DiskAge
-from bookie_protocol.errors import MetadataRefused, MetadataUnavailable, V3Status
+from bookie_protocol.errors import MetadataRefused, MetadataUnavailable, ResourcesShort, V3Status
 from bookie_protocol.keys import master_key
 from tests.support.frames import entry, v3_add, v3_read, v3_status
 from tests.support.live_bookie import started_bookie
@@ -78,6 +80,32 @@ async def test_what_could_not_be_noted_is_no_loss(failing: str) -> None:
     assert await make(service, files).earlier() == []
 
 
+async def test_a_snapshot_from_while_the_service_was_away_is_found() -> None:
+    service, files = Service(), MemoryFiles()
+    age = make(service, files)
+    await age.earlier()
+    service.failure = MetadataUnavailable("away")
+    await age.rise()
+    before = files.read_bytes(f"{FOLDERS[0]}/{NAME}")
+    await age.rise()
+    service.failure = None
+    await age.rise()
+    files.write_bytes(f"{FOLDERS[0]}/{NAME}", before)
+    assert await make(service, files).earlier() == [FOLDERS[0]]
+
+
+@pytest.mark.parametrize(("code", "ends"), [(errno.EIO, False), (errno.EMFILE, True)])
+async def test_a_file_that_cannot_be_read(code: int, ends: bool) -> None:
+    """Damage is a loss; a lack of descriptors says nothing."""
+    service, files = Service(), MemoryFiles()
+    age = make(service, files)
+    await age.earlier()
+    await age.rise()
+    files.faults.fail("open", path=FOLDERS[0], errno=code)
+    with pytest.raises(ResourcesShort) if ends else nullcontext():
+        assert await make(service, files).earlier() == [FOLDERS[0]]
+
+
 async def test_a_new_folder_and_one_of_another_id_are_not_of_an_earlier_time() -> None:
     service, files = Service(), MemoryFiles()
     age = make(service, files)
@@ -119,9 +147,12 @@ async def test_the_count_rises_while_the_bookie_runs(monkeypatch: pytest.MonkeyP
     following.cancel()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-async def test_a_bookie_whose_volumes_were_set_back_denies_nothing(tmp_path: Path, engine: str) -> None:
-    """They are those of a snapshot: the bookie has no entry that it acknowledged since."""
+@pytest.mark.parametrize(("engine", "is_accepted"), [*((each, False) for each in ENGINES), (ENGINES[0], True)])
+async def test_a_bookie_whose_volumes_were_set_back_denies_nothing(
+    tmp_path: Path, engine: str, is_accepted: bool
+) -> None:
+    """They are those of a snapshot, so the bookie has no entry that it acknowledged since. If the whole cluster was
+    restored, the older state counts."""
     settings = {"ledgerStorageClass": engine, "bookieId": "set-back", "gcWaitTime": "3600000"}
     names = ("journal", "ledgers")
     async with started_bookie(tmp_path, settings) as bookie, Client(bookie._metadata) as client:
@@ -137,9 +168,11 @@ async def test_a_bookie_whose_volumes_were_set_back_denies_nothing(tmp_path: Pat
     for name in names:
         shutil.rmtree(tmp_path / name)
         (tmp_path / f"snapshot of {name}").rename(tmp_path / name)
-    async with started_bookie(tmp_path, settings) as bookie:
+    accepted = {"acceptEarlierDisks": "true"} if is_accepted else {}
+    async with started_bookie(tmp_path, settings | accepted) as bookie:
         raw = await RawClient.connect(bookie.port)
         assert v3_status(await raw.ask(v3_read(writer.ledger_id, 0))) == V3Status.EOK
-        assert v3_status(await raw.ask(v3_read(writer.ledger_id, 1))) == V3Status.EUNKNOWNLEDGERSTATE
-        assert v3_status(await raw.ask(added)) == V3Status.EFENCED
+        lost = V3Status.ENOENTRY if is_accepted else V3Status.EUNKNOWNLEDGERSTATE
+        assert v3_status(await raw.ask(v3_read(writer.ledger_id, 1))) == lost
+        assert v3_status(await raw.ask(added)) == (V3Status.EOK if is_accepted else V3Status.EFENCED)
         await raw.close()
