@@ -249,8 +249,8 @@ class IntegrityConfig:
     """If True, accept empty directories in place of lost ones and stamp them. Needs `dataIntegrityChecking`."""
     accept_earlier_disks: bool = key("acceptEarlierDisks", False, own=True)
     """If True, take directories that were set back to an earlier time for all that there is. Set it for the first start
-    after the volumes of a whole cluster were restored: its open ledgers cannot be closed while all bookies say that they
-    may lack entries."""
+    after the volumes of a whole cluster were restored: no open ledger can be closed while all bookies say that they may
+    lack entries."""
     local_scrub_interval_s: int = key("localScrubInterval", 0, at_least=0, at_most=INT_MAX)
     """Time between scrubs of the local storage, in seconds. 0: never."""
     local_scrub_rate_limit: float = key("localScrubRateLimit", 60.0, at_least=0)

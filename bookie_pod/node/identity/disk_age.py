@@ -10,8 +10,8 @@ Invariants
 - The count rises behind each start and then every minute, in the files first. So a folder whose count is below that of
   the record is of an earlier time, whatever crash came between. If one folder cannot be written, the record stays.
 - What the metadata place on a bookie with such a folder is in limbo, durably, before the count rises.
-- A file that cannot be read or understood counts as one of an earlier time. No file, or one with another bookie's id, says
-  nothing: the folder is new, of an older release, or was renamed. (Cookies tell a folder that came back empty.)
+- A file that cannot be read or understood counts as one of an earlier time. No file, or one with another bookie's id,
+  says nothing: the folder is new, of an older release, or was renamed. (Cookies tell a folder that came back empty.)
 - A service that is put back has a lower count, which accuses no folder.
 
 Limits: what a snapshot lacks that was taken within the last minute of the process is not known to be lost, nor what one

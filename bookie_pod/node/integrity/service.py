@@ -246,8 +246,8 @@ async def check_losses(
         reason = f"cookies were lost: {', '.join(lost.missing) or 'in the metadata service'}"
     elif set_back and not config.integrity.accept_earlier_disks:
         reason = (
-            f"{', '.join(set_back)} was set back to an earlier time, and what was stored since is not there (if the whole"
-            " cluster was restored, restore it again and start with acceptEarlierDisks=true)"
+            f"{', '.join(set_back)} was set back to an earlier time, and what was stored since is not there (if the"
+            " whole cluster was restored, restore it again and start with acceptEarlierDisks=true)"
         )
     elif config.integrity.data_integrity_checking and unclean and not config.journal.write_data:
         reason = "the bookie did not stop cleanly, and its journal holds no entries (journalWriteData=false)"
