@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
 
-from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataNotEmpty, MetadataNotFound
+from bookie_protocol.errors import (
+    InvalidConfiguration,
+    MetadataDamaged,
+    MetadataNotEmpty,
+    MetadataNotFound,
+    MetadataVersionConflict,
+    SessionEnded,
+)
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
@@ -148,6 +157,104 @@ class TestNuke:
         assert await service.cluster.instance_id() == before
 
 
+@pytest.mark.parametrize("step", ["format", "nuke"])
+class TestHeldUp:
+    """Behind its checks, while others go on."""
+
+    async def run(self, service: TreeMetadataService, step: str, instance: str) -> None:
+        if step == "format":
+            await service.cluster.format(instance_id=instance)
+        else:
+            await service.cluster.nuke(instance_id=instance, with_ledgers=True)
+
+    def hold(
+        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch, times: int, others: Callable[[], Any]
+    ) -> None:
+        """`others` act when it has looked for bookies so often: once before the mark, and once behind it."""
+        check, left = service.cluster.check_no_bookies, times
+
+        async def check_and_wait(*args: Any) -> None:
+            nonlocal left
+            left -= 1
+            try:
+                await check(*args)
+            finally:
+                if left == 0:
+                    await others()
+
+        monkeypatch.setattr(service.cluster, "check_no_bookies", check_and_wait)
+
+    @pytest.mark.parametrize("times", [1, 2])
+    async def test_a_cluster_that_was_made_there_since_stays(
+        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, step: str, times: int
+    ) -> None:
+        service, other = await driver.open(), await driver.open()
+        before = await service.cluster.initialize()
+        await service.ledgers.create(ledger(7))
+
+        async def another_is_made() -> None:
+            await other.cluster.nuke(instance_id=before, with_ledgers=True)
+            await other.cluster.initialize(instance_id="another")
+            await other.cookies.create("b:1", b"cookie")
+            await other.ledgers.create(ledger(8))
+            if times == 2:
+                await other.bookies.register("b:1", W, INFO)
+
+        self.hold(service, monkeypatch, times, another_is_made)
+        with pytest.raises(MetadataVersionConflict):
+            await self.run(service, step, before)
+        assert await other.cluster.instance_id() == "another"
+        assert await listed(other) == [8]
+        assert (await other.cookies.read("b:1")).value == b"cookie"
+        await other.bookies.register("b:2", R, INFO)
+
+    async def test_once_its_session_has_ended_it_erases_nothing(
+        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        service, other = await driver.open(), await driver.open()
+        before = await service.cluster.initialize()
+        await service.ledgers.create(ledger(7))
+        await service.cookies.create("b:1", b"cookie")
+        self.hold(service, monkeypatch, 2, lambda: driver.expire(service))
+        with pytest.raises(SessionEnded):
+            await self.run(service, step, before)
+        assert await listed(other) == [7]
+        assert (await other.cookies.read("b:1")).value == b"cookie"
+        await self.run(other, step, before)
+
+    async def test_what_another_one_marked_is_not_taken_back(
+        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        """A bookie comes while two are behind their marks, and the first one hears of it last."""
+        service, other = await driver.open(), await driver.open()
+        before = await service.cluster.initialize()
+        await service.ledgers.create(ledger(7))
+        path, marks = f"{driver.root}/INSTANCEID", []
+        check, looks = service.cluster.check_no_bookies, count(1)
+        looks_of_other = count(1)
+
+        async def end_behind_the_mark(*_: Any) -> None:
+            if next(looks_of_other) == 2:
+                raise _Ended
+
+        async def another_begins(*args: Any) -> None:
+            if next(looks) == 2:
+                with pytest.raises(_Ended):
+                    await self.run(other, step, before)
+                marks.append((await other.tree.get(path)).stat.version)
+                await other.bookies.register("b:1", W, INFO)
+            await check(*args)
+
+        monkeypatch.setattr(other.cluster, "check_no_bookies", end_behind_the_mark)
+        monkeypatch.setattr(service.cluster, "check_no_bookies", another_begins)
+        with pytest.raises(MetadataNotEmpty, match="bookie b:1 is registered"):
+            await self.run(service, step, before)
+        found = await other.tree.get(path)
+        assert [found.stat.version] == marks, "the mark of one that may have begun to erase is gone"
+        assert found.data.endswith(f"ing {before}".encode())
+        assert await listed(other) == [7]
+
+
 class _Ended(BaseException):
     """The process was killed here."""
 
@@ -165,7 +272,7 @@ def _end_before_write(service: TreeMetadataService, monkeypatch: pytest.MonkeyPa
 
         return call
 
-    for name in ("create", "create_all", "set", "delete"):
+    for name in ("create", "create_all", "set", "delete", "delete_this"):
         monkeypatch.setattr(service.tree, name, limited(getattr(service.tree, name)))
 
 

@@ -88,10 +88,7 @@ class TreeCluster:
         except MetadataNotFound:
             await self.require(timeout=timeout)
             return None
-        try:
-            return node.data.decode("utf-8") or None
-        except UnicodeDecodeError as error:
-            raise MetadataDamaged(f"{path} is not text: {error}") from error
+        return decode_instance_id(node.data, path)
 
     async def records_instance_id(self, *, timeout: float | None = None) -> str | None:
         """The instance id of the cluster for which the first of Podkeeper's own records was stored; None: there is no
@@ -224,6 +221,14 @@ class TreeCluster:
             path = parent_of(path)
         for path in reversed(missing):
             await self._tree.ensure(path, timeout=timeout)
+
+
+def decode_instance_id(data: bytes, path: str) -> str | None:
+    """What is stored, with the word before it; None: nothing. `MetadataDamaged`: it is not text."""
+    try:
+        return data.decode("utf-8") or None
+    except UnicodeDecodeError as error:
+        raise MetadataDamaged(f"{path} is not text: {error}") from error
 
 
 def split_instance_id(stored: str | None) -> tuple[str, str, str | None]:

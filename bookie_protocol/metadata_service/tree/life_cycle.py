@@ -6,6 +6,9 @@ Invariants
 - Both then mark the instance id: from there on no bookie starts, with old data or without, and no backup is made, until
   all of it is done. They look for bookies once more before they erase anything, and a bookie looks at the instance id
   once more when it has registered: of two that meet, one sees the other.
+- Both mark the instance id that they have checked and no other, read their mark again before each name that they erase,
+  and erase in the session of their checks or not at all: one that was held up does not erase a cluster that was made
+  there since. Where there is no instance id, that is what they read again.
 - Instance id and layout are replaced by one write each, and there until the root goes, so each step can be repeated
   with the same instance id.
 - What vanishes while a tree is deleted is fine. What is created meanwhile is deleted too, or the call fails; it may be
@@ -34,7 +37,7 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataVersionConflict,
 )
-from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.interface import Identity, LedgerLayout, Versioned
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import (
     COPYING,
@@ -43,6 +46,7 @@ from bookie_protocol.metadata_service.tree.cluster import (
     MOVED,
     REMOVING,
     TreeCluster,
+    decode_instance_id,
     encode_layout,
     split_instance_id,
 )
@@ -86,25 +90,27 @@ class ClusterMetadata(TreeCluster):
         if not await self.exists(timeout=timeout):
             return await self.initialize(timeout=timeout)
         await self._check_no_copier("formatted", timeout)
-        before = await self.known_instance_id(timeout)
-        self._check_instance_id(instance_id, before)
+        session_id = self._tree.session_id
+        before, stored = await self._instance_id_before(timeout)
+        self._check_instance_id(instance_id, stored)
         if not force:
             await self.check_no_bookies("formatted", timeout)
-            await self._delete_registration_parents("formatted", timeout)
+            await self._delete_registration_parents("formatted", session_id, timeout)
         layout = await self._layout_to_keep(timeout)
-        await self._mark(FORMATTING, before, "formatted", force, timeout)
+        mark = await self._mark(FORMATTING, before, "formatted", force, session_id, timeout)
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if paths.is_ledger_parent(name) or paths.is_id_generation(name):
-                await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
+                await self._erase(name, mark, session_id, timeout)
         for name in (formats.LEDGERS, formats.LOCKS, formats.LEFT_ALONE):
-            await erase(self._tree, f"{self._root}/{paths.UNDER_REPLICATION}/{name}", timeout=timeout)
+            await self._erase(f"{paths.UNDER_REPLICATION}/{name}", mark, session_id, timeout)
         for name in (paths.COOKIES, paths.PODKEEPER):  # records tell of bookies and ledgers that are no more
-            await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
-        await self._replace(paths.LAYOUT, encode_layout(layout), timeout)
+            await self._erase(name, mark, session_id, timeout)
+        await self._check_mark(mark, timeout)
+        await self._replace(paths.LAYOUT, encode_layout(layout), timeout, session_id)
         self._settled = layout
         await self._make_registration_parents(timeout)
         new = str(uuid.uuid4())
-        await self._replace(paths.INSTANCE_ID, new.encode(), timeout)
+        await self._tree.set(self._instance_id_path, new.encode(), mark, session_id=session_id, timeout=timeout)
         return new
 
     async def nuke(
@@ -121,10 +127,12 @@ class ClusterMetadata(TreeCluster):
         `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`, and
         nothing was changed: bookies are registered, a process writes a copy there, the id of a bookie that has a cookie
         does not end with `bookie_suffix`, the root holds nodes that are none of BookKeeper's, or (unless
-        `with_ledgers`) there are ledgers. `MetadataNotFound`: there is no such root.
+        `with_ledgers`) there are ledgers. `MetadataNotFound`: there is no such root. `MetadataVersionConflict`: another
+        command changed the cluster meanwhile. `SessionEnded`: another one may have.
         """
         await self._check_no_copier("removed", timeout)
-        stored = await self.known_instance_id(timeout)
+        session_id = self._tree.session_id
+        before, stored = await self._instance_id_before(timeout)
         left = set((await self._tree.children(self._root, timeout=timeout)).names)
         if stored is not None or not left <= {paths.LAYOUT}:
             self._check_instance_id(instance_id, stored)
@@ -133,15 +141,19 @@ class ClusterMetadata(TreeCluster):
         await self._check_known(timeout)
         if not with_ledgers:
             await self._check_no_ledgers(timeout)
-        await self._delete_registration_parents("removed", timeout)
-        if stored is not None:
-            await self._mark(REMOVING, stored, "removed", False, timeout)
+        await self._delete_registration_parents("removed", session_id, timeout)
+        mark: Identity | None = None
+        if before is not None:
+            mark = await self._mark(REMOVING, before, "removed", False, session_id, timeout)
         for name in (await self._tree.children(self._root, timeout=timeout)).names:
             if name not in _LAST:
-                await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
-        for name in _LAST:
-            await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
-        await erase(self._tree, self._root, timeout=timeout)
+                await self._erase(name, mark, session_id, timeout)
+        if mark is not None:
+            with suppress(MetadataNotFound):
+                await self._tree.delete_this(self._instance_id_path, mark, session_id=session_id, timeout=timeout)
+        await self._erase(paths.LAYOUT, None, session_id, timeout)
+        await self._check_mark(None, timeout)
+        await erase(self._tree, self._root, session_id=session_id, timeout=timeout)
         self._settled = None
 
     # --- moving: `metadata_service.moving` carries the nodes ---------------------------------------------------
@@ -156,11 +168,11 @@ class ClusterMetadata(TreeCluster):
         `MetadataNotEmpty`: bookies are registered, and nothing was changed. `MetadataVersionConflict`: another command
         changed the instance id at the same time, such as a copy to another place.
         """
-        path = f"{self._root}/{paths.INSTANCE_ID}"
+        path = self._instance_id_path
         before = await self._tree.read(path, timeout=timeout)
         found = split_instance_id(before.value.decode("utf-8", "replace"))
         if found not in (("", "", instance_id), (MOVED, copy, instance_id)):
-            raise MetadataVersionConflict(f"the cluster at {self._root} was changed meanwhile; repeat the command")
+            raise self._changed()
         mark = f"{MOVED}{copy} {instance_id}".encode()
         marked = await self._tree.set(path, mark, before.identity, timeout=timeout)
         try:
@@ -208,7 +220,7 @@ class ClusterMetadata(TreeCluster):
 
     async def finish_copy(self, instance_id: str, session_id: int, *, timeout: float | None = None) -> None:
         """Let bookies start from now on. `SessionEnded`: another process may write it by now."""
-        path = f"{self._root}/{paths.INSTANCE_ID}"
+        path = self._instance_id_path
         await self._tree.overwrite(path, instance_id.encode(), session_id=session_id, timeout=timeout)
         await self._tree.delete_own(f"{self._root}/{paths.COPIER}", session_id, timeout=timeout)
         self._settled = None
@@ -323,10 +335,10 @@ class ClusterMetadata(TreeCluster):
             stored = None
         return self._configured or stored or DEFAULT_LAYOUT
 
-    async def _delete_registration_parents(self, step: str, timeout: float | None) -> None:
+    async def _delete_registration_parents(self, step: str, session_id: int, timeout: float | None) -> None:
         for path in reversed(self._registration_parents()):
             try:
-                await self._tree.delete(path, timeout=timeout)
+                await self._tree.delete(path, session_id=session_id, timeout=timeout)
             except MetadataNotFound:
                 continue
             except MetadataNotEmpty:
@@ -338,25 +350,78 @@ class ClusterMetadata(TreeCluster):
         for path in self._registration_parents():
             await self._tree.ensure(path, timeout=timeout)
 
-    async def _mark(self, word: str, before: str | None, step: str, force: bool, timeout: float | None) -> None:
-        """Let no bookie start from now on. `force`: although bookies are registered; else it is taken back if one has
-        come."""
-        stored = await self._stored_instance_id(timeout)
-        await self._replace(paths.INSTANCE_ID, f"{word}{before or ''}".encode(), timeout)
+    @property
+    def _instance_id_path(self) -> str:
+        return f"{self._root}/{paths.INSTANCE_ID}"
+
+    async def _instance_id_before(self, timeout: float | None) -> tuple[Versioned[bytes] | None, str | None]:
+        """What is stored (None: nothing), and the instance id, as `known_instance_id` gives it."""
+        try:
+            before = await self._tree.read(self._instance_id_path, timeout=timeout)
+        except MetadataNotFound:
+            await self.require(timeout=timeout)
+            return None, None
+        return before, split_instance_id(decode_instance_id(before.value, self._instance_id_path))[2]
+
+    async def _mark(
+        self,
+        word: str,
+        before: Versioned[bytes] | None,
+        step: str,
+        force: bool,
+        session_id: int,
+        timeout: float | None,
+    ) -> Identity:
+        """Let no bookie start from now on, if what was read before is still there; return the mark. `force`: although
+        bookies are registered; else what was before is put back if one has come, unless another command marked it."""
+        path, stored = self._instance_id_path, split_instance_id(before.value.decode() if before else None)[2]
+        data = f"{word}{stored or ''}".encode()
+        try:
+            if before is not None:
+                mark = await self._tree.set(path, data, before.identity, session_id=session_id, timeout=timeout)
+            else:
+                made = await self._tree.create(path, data, session_id=session_id, timeout=timeout)
+                mark = Identity(0, made.creation)
+        except (MetadataVersionConflict, MetadataNotFound, MetadataExists) as error:
+            with suppress(MetadataNotFound):
+                await self._make_registration_parents(timeout)
+            raise self._changed() from error
         if not force:
             try:
                 await self.check_no_bookies(step, timeout)
             except MetadataNotEmpty:
-                await self._replace(paths.INSTANCE_ID, (stored or "").encode(), timeout)
+                with suppress(MetadataVersionConflict, MetadataNotFound):
+                    if before is not None:
+                        await self._tree.set(path, before.value, mark, timeout=timeout)
+                    else:
+                        await self._tree.delete_this(path, mark, timeout=timeout)
                 await self._make_registration_parents(timeout)
                 raise
+        return mark
 
-    async def _replace(self, name: str, data: bytes, timeout: float | None) -> None:
+    async def _check_mark(self, mark: Identity | None, timeout: float | None) -> None:
+        """`MetadataVersionConflict`: the instance id is not as this command left it (None: away)."""
+        await self._tree.sync(self._root, timeout=timeout)
+        try:
+            found = (await self._tree.read(self._instance_id_path, timeout=timeout)).identity
+        except MetadataNotFound:
+            found = None
+        if found != mark:
+            raise self._changed()
+
+    async def _erase(self, name: str, mark: Identity | None, session_id: int, timeout: float | None) -> None:
+        await self._check_mark(mark, timeout)
+        await erase(self._tree, f"{self._root}/{name}", session_id=session_id, timeout=timeout)
+
+    def _changed(self) -> MetadataVersionConflict:
+        return MetadataVersionConflict(f"the cluster at {self._root} was changed meanwhile; repeat the command")
+
+    async def _replace(self, name: str, data: bytes, timeout: float | None, session_id: int | None = None) -> None:
         path = f"{self._root}/{name}"
         try:
-            await self._tree.overwrite(path, data, timeout=timeout)
+            await self._tree.overwrite(path, data, session_id=session_id, timeout=timeout)
         except MetadataNotFound:
-            await self._tree.create(path, data, timeout=timeout)
+            await self._tree.create(path, data, session_id=session_id, timeout=timeout)
 
 
 def _named(what: str, found: list[str]) -> str:
