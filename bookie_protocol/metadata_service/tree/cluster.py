@@ -224,7 +224,7 @@ class TreeCluster:
 
 
 def decode_instance_id(data: bytes, path: str) -> str | None:
-    """What is stored, with the word before it; None: nothing. `MetadataDamaged`: it is not text."""
+    """Return what is stored, with the word before it; None: nothing. `MetadataDamaged`: it is not text."""
     try:
         return data.decode("utf-8") or None
     except UnicodeDecodeError as error:

@@ -355,7 +355,7 @@ class ClusterMetadata(TreeCluster):
         return f"{self._root}/{paths.INSTANCE_ID}"
 
     async def _instance_id_before(self, timeout: float | None) -> tuple[Versioned[bytes] | None, str | None]:
-        """What is stored (None: nothing), and the instance id, as `known_instance_id` gives it."""
+        """Return what is stored (None: nothing), and the instance id, as `known_instance_id` gives it."""
         try:
             before = await self._tree.read(self._instance_id_path, timeout=timeout)
         except MetadataNotFound:
