@@ -166,11 +166,17 @@ class EntryLogger(LogAppender):
     def has_foreign(self, first: int) -> bool:
         """Return whether another program may have written a log from this one on (0: any). Raises `ResourcesShort`."""
         try:
-            return any(self._look(each, may_be_foreign) for each in self.log_ids() if not is_before(each, first))
+            return any(self._is_foreign(each) for each in self.log_ids() if not is_before(each, first))
         except ResourcesShort:
             raise  # a lack of resources proves nothing
         except StorageFault:
             return True
+
+    def _is_foreign(self, log_id: int) -> bool:
+        try:
+            return self._look(log_id, may_be_foreign)
+        finally:
+            self._reader.handles.drop(log_id)  # the start leaves no log open for it
 
     def _look(self, log_id: int, look: Callable[[File], _T]) -> _T:
         handle = self._reader.handles.acquire(log_id)
