@@ -104,7 +104,8 @@ async def close_checked(
     untold = {bookie for bookie, has_some in have_some.items() if has_some is None}
     doubted = lost | untold | unseen
     if report.metadata.value.digest_type is None and any(isinstance(words[each], EntryAnswer) for each in untold):
-        await _check_digest(client, ledger_id, ensemble, access)
+        others = await last_words(client, ledger_id, set(ensemble) - words.keys())
+        _check_digest(ledger_id, [*words.values(), *others.values()], access)
     silent = {bookie for bookie in untold if not isinstance(words[bookie], _CANNOT_TELL)}
     silent |= named.intersection(ensemble) & _with_verdicts(report.fragments, _SILENT) - lost
     silent -= await unregistered(client, silent)
@@ -221,10 +222,9 @@ def _verified(ledger_id: int, word: EntryAnswer, access: LedgerAccess) -> LastEn
         return None
 
 
-async def _check_digest(client: Client, ledger_id: int, ensemble: Collection[str], access: LedgerAccess) -> None:
+def _check_digest(ledger_id: int, words: Iterable[EntryAnswer | PodkeeperError], access: LedgerAccess) -> None:
     """Raise `Unauthorized` if no bookie's last entry matches the digest that the caller gave."""
-    words = await last_words(client, ledger_id, ensemble)
-    answers = [word for word in words.values() if isinstance(word, EntryAnswer)]
+    answers = [word for word in words if isinstance(word, EntryAnswer)]
     if not any(_verified(ledger_id, word, access) for word in answers):
         raise Unauthorized(
             f"ledger {ledger_id} recorded neither its password nor its digest type, and its entries do not match the"

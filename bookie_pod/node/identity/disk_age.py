@@ -10,8 +10,9 @@ Invariants
 - The count rises behind each start and then every minute, in the files first. So a folder whose count is below that of
   the record is of an earlier time, whatever crash came between. If one folder cannot be written, the record stays.
 - What the metadata place on a bookie with such a folder is in limbo, durably, before the count rises.
-- A file that cannot be read or understood counts as one of an earlier time. No file, or one with another bookie's id,
-  says nothing: the folder is new, of an older release, or was renamed. (Cookies tell a folder that came back empty.)
+- Where there is a record, a file that cannot be read or understood counts as one of an earlier time. No file, or one
+  with another bookie's id, says nothing: the folder is new, of an older release, or was renamed. (Cookies tell a folder
+  that came back empty.)
 - A service that is put back has a lower count, which accuses no folder.
 
 Limits: what a snapshot lacks that was taken within the last minute of the process is not known to be lost, nor what one
@@ -67,7 +68,7 @@ class DiskAge:
             recorded = 0
         counts = await asyncio.to_thread(self._read)
         self._count = max(recorded, *counts.values(), 0)
-        return [folder for folder, count in counts.items() if count < recorded]
+        return [folder for folder, count in counts.items() if count < recorded and recorded > 0]
 
     async def follow(self) -> None:
         """Let the count rise now, and then again and again, until cancelled."""
@@ -122,6 +123,8 @@ class DiskAge:
         """The count; -1: it cannot be understood; None: it is another bookie's."""
         try:
             stored = json.loads(data)
+            if stored["format"] != FORMAT:
+                return -1
             return int(stored["count"]) if stored["bookie"] == self._bookie_id else None
         except UNREADABLE:
             return -1

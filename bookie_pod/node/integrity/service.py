@@ -242,6 +242,12 @@ async def check_losses(
     MetadataError, StorageFault.
     """
     earlier = EarlierLife(files, current_folders(config.directories.ledger))
+    if config.integrity.accept_earlier_disks:
+        _log.warning(
+            "directories that were set back count, and what they lost is denied: remove acceptEarlierDisks after the"
+            " first start",
+            folders=set_back,
+        )
     if lost is not None:
         reason = f"cookies were lost: {', '.join(lost.missing) or 'in the metadata service'}"
     elif set_back and not config.integrity.accept_earlier_disks:

@@ -17,7 +17,7 @@ Immutable once built, and pure reading; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,6 +45,7 @@ from bookie_pod.storage.entry_log.format import (
     map_checksum_in,
 )
 from bookie_pod.storage.files import File
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 CHUNK: Final = 32_768
 LOOSE_SHARE: Final = 4
@@ -185,6 +186,17 @@ def may_be_foreign(file: File) -> bool:
     `OSError`."""
     maker = file.pread(HEADER_SIZE, 0)[MAKER_OFFSET : MAKER_OFFSET + len(MAKER)]
     return maker != MAKER and file.data_from(0) is not None
+
+
+def any_foreign(log_ids: Iterable[int], look: Callable[[int], bool]) -> bool:
+    """Return whether another program may have written one of these logs, or one cannot be read. `look` is
+    `may_be_foreign` for one log, with its error as `StorageFault`. Raises `ResourcesShort`."""
+    try:
+        return any(map(look, log_ids))
+    except ResourcesShort:
+        raise  # a lack of resources proves nothing
+    except StorageFault:
+        return True
 
 
 def read_ledgers_map(file: File) -> StoredMap:

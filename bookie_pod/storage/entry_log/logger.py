@@ -39,6 +39,7 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
 from bookie_pod.storage.entry_log.ledger_sizes import (
     LedgerSizesBuilder,
+    any_foreign,
     is_pointer_torn,
     map_offset,
     may_be_foreign,
@@ -50,7 +51,7 @@ from bookie_pod.storage.entry_log.scan import LedgersMap, LogScan
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.log_ids import following_id, is_before
-from bookie_protocol.errors import ResourcesShort, StorageFault
+from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -165,12 +166,7 @@ class EntryLogger(LogAppender):
 
     def has_foreign(self, first: int) -> bool:
         """Return whether another program may have written a log from this one on (0: any). Raises `ResourcesShort`."""
-        try:
-            return any(self._is_foreign(each) for each in self.log_ids() if not is_before(each, first))
-        except ResourcesShort:
-            raise  # a lack of resources proves nothing
-        except StorageFault:
-            return True
+        return any_foreign([each for each in self.log_ids() if not is_before(each, first)], self._is_foreign)
 
     def _is_foreign(self, log_id: int) -> bool:
         try:

@@ -12,6 +12,8 @@ Threads: those of garbage collection and of the scrubber call all of it, beside 
 
 from __future__ import annotations
 
+import itertools
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -45,8 +47,10 @@ class CollectedStorage(ABC):
 
     def __init__(self, storage: SingleDirectoryStorage | MemTableStorage) -> None:
         self._owner = storage
-        self._has_denied = False
-        """`deny_nothing` was called, and `secure` has not returned since."""
+        self._denials = itertools.count(1)
+        self._denied = self._secured = 0
+        """The number of the last call of `deny_nothing`, and of the last one that is durable."""
+        self._securing = threading.Lock()
 
     @property
     def logs(self) -> EntryLogger:
@@ -136,17 +140,16 @@ class CollectedStorage(ABC):
         """Put the ledger in limbo: an entry of it was found that has no row, and gets none now. If it is in limbo, a
         comparison that has begun does not end that. Durable with the next `secure`."""
         self._owner.put_in_limbo([ledger_id])
-        self._has_denied = True
+        self._denied = next(self._denials)
 
     def secure(self) -> None:
-        """Make durable what `deny_nothing` has done. One thread at a time. `StorageFault`."""
-        denied, self._has_denied = self._has_denied, False
-        try:
-            if denied:
+        """Make durable what `deny_nothing` has done. Any thread; one that comes meanwhile waits for it.
+        `StorageFault`."""
+        with self._securing:
+            denied = self._denied
+            if denied != self._secured:
                 self._owner.flush()
-        except BaseException:
-            self._has_denied = True
-            raise
+                self._secured = denied
 
     def was_durable(self, ledger_id: int, entry_id: int) -> bool:
         """Return whether something proves that the entry was durable here. Asked where the index may run ahead."""

@@ -5,10 +5,11 @@ Memory is bounded by one chunk and one entry per scan. Threads: any; each iterat
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -25,13 +26,19 @@ from bookie_pod.storage.entry_log.format import (
     decode_header,
 )
 from bookie_pod.storage.entry_log.interface import EntryLogStats
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder, may_be_foreign, read_ledgers_map, synced_end
+from bookie_pod.storage.entry_log.ledger_sizes import (
+    LedgerSizesBuilder,
+    any_foreign,
+    may_be_foreign,
+    read_ledgers_map,
+    synced_end,
+)
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import SANE_ENTRY_BYTES, LedgersMap, LogScan, ScanEnd
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.log_ids import is_before
-from bookie_protocol.errors import ResourcesShort
 
+_T = TypeVar("_T")
 _SIZE_WORD = 4
 CHUNK: Final = 1 << 20
 RECORDS_IN_A_ROW: Final = 3
@@ -102,48 +109,31 @@ class StoredLogs:
 
     def entries_end(self, log_id: int) -> int | None:
         """See `EntryLogger.entries_end`."""
+        return self._look(log_id, synced_end)
+
+    def has_foreign(self, first: int) -> bool:
+        """See `EntryLogger.has_foreign`."""
+        logs = [log_id for log_id in self.log_ids() if not is_before(log_id, first)]
+        return any_foreign(logs, lambda log_id: self._look(log_id, may_be_foreign))
+
+    def _look(self, log_id: int, look: Callable[[File], _T]) -> _T:
         try:
             file = self._files.open(self.path(log_id))
             try:
-                return synced_end(file)
+                return look(file)
             finally:
                 file.close()
         except OSError as error:
             raise storage_fault(f"cannot read entry log {self.path(log_id)}", error) from error
-
-    def has_foreign(self, first: int) -> bool:
-        """See `EntryLogger.has_foreign`."""
-        return any(self._is_foreign(log_id) for log_id in self.log_ids() if not is_before(log_id, first))
-
-    def _is_foreign(self, log_id: int) -> bool:
-        try:
-            file = self._files.open(self.path(log_id))
-            try:
-                return may_be_foreign(file)
-            finally:
-                file.close()
-        except OSError as error:
-            fault = storage_fault(f"cannot read entry log {log_id:x}.log", error)
-            if isinstance(fault, ResourcesShort):
-                raise fault from error
-            return True
 
     def ledgers_map(self, log_id: int) -> LedgersMap:
         """See `EntryLogger.ledgers_map`."""
         header = self.header(log_id)
         closed_at = header.map_offset if header is not None and header.has_map else None
         if closed_at is not None:
-            try:
-                file = self._files.open(self.path(log_id))
-                try:
-                    stored = read_ledgers_map(file)
-                    return LedgersMap(stored.ledgers, None, closed_at, stored.checked)
-                finally:
-                    file.close()
-            except ValueError:
-                pass  # counted by a scan, whose end says how far it came
-            except OSError as error:
-                raise storage_fault(f"cannot read entry log {self.path(log_id)}", error) from error
+            with suppress(ValueError):  # then it is counted by a scan, whose end says how far it came
+                stored = self._look(log_id, read_ledgers_map)
+                return LedgersMap(stored.ledgers, None, closed_at, stored.checked)
         scan, ledgers = self.scan_sizes(log_id), LedgerSizesBuilder()
         for _, ledger_id, _, size in scan:
             ledgers.add(ledger_id, _SIZE_WORD + size)

@@ -127,7 +127,7 @@ def _remove(bookie: MemoryBookie, path: str) -> None:
 def test_records_that_are_given_up_are_told_before_a_mark_moves(
     bookie: MemoryBookie, storage: DbLedgerStorage, spoil: Callable[[MemoryBookie, str], None] | None
 ) -> None:
-    """Whoever is told doubts every ledger, whose entries may have been among them."""
+    """The listener puts every ledger in doubt, since the skipped records may have been entries of any of them."""
 
     def next_journal(*records: list[bytes]) -> str:
         after = replay_journal(JOURNALS[0], [NOTHING], bookie.files, Replayed()).after
