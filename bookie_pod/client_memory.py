@@ -18,10 +18,10 @@ Invariants
   only where they hold more than a half together: it is the sum that counts, and there may be very many of them. They go
   in lots, since to find them is to look at all.
 - What is kept back for a reason of the server's (`Share.is_kept_back`) is not the fault of its clients, but they may be
-  very many. When nothing is being made, and what is kept back fills the room for what the first waiter wants, that one
-  goes on in any case: each of them would wait for the others. If more is held than there is, and they hold more than
-  their part (`LEAVES`), the newest of them go first: the end of any other client would not help. The same part is the
-  bound of what they hold together with those that hold little.
+  very many. If more is held than there is, and they hold more than their part (`LEAVES`), the newest of them go first:
+  the end of any other client would not help. The same part is the bound of what they hold together with those that hold
+  little. They may all wait for the room that they fill: when a client has waited for it for `LONG_S`, the newest of the
+  others go too.
 
 Threads: event loop, but for `Share.make`, `Share.take` and `Share.is_full`, which any thread may call.
 """
@@ -146,24 +146,21 @@ class MemoryGovernor:
         self._urging = None
         self._recount()
         waiter = next(filter(self._is_kept_waiting, self._waiting), None)
-        if waiter is not None and waiter.loop.time() - waiter.since > STUCK_S:
+        waited = 0.0 if waiter is None else waiter.loop.time() - waiter.since
+        if waiter is not None and waited > STUCK_S:
             self.relieve(time.perf_counter(), self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun))
-        self._grant_one_of_those_kept_back()
+            if waited > LONG_S:
+                self._cut_kept_back(waiter)
         self.given_back()  # also what another thread gave back while those who wait were looked through
         if self._waiting:
             self._urging = self._waiting[0].loop.call_later(URGE_S, self._urge)
 
-    def _grant_one_of_those_kept_back(self) -> None:
-        """Let the first waiter go on if it waits for what is kept back until one of those who wait goes on."""
-        if self.making or not self._waiting:
-            return
-        waiter = self._waiting[0]
-        kept_back = sum(share.held for share in self._shares if share.is_kept_back)
-        wanted = self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
-        if self.total + wanted > self.limit >= self.total - kept_back + wanted:
-            self._waiting.popleft()
-            waiter.share.make(waiter.nbytes)
-            waiter.go_on()
+    def _cut_kept_back(self, waiter: Waiter) -> None:
+        """Cut off the newest of those of which everything is kept back, if the waiter fits in without them."""
+        share, wanted = waiter.share, self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
+        newest = [each for each in reversed(self._shares) if each.is_kept_back and each is not share]
+        if 0 < wanted - share.left <= sum(each.held for each in newest):
+            self._cut(newest, wanted - share.left)
 
     def relieve(self, now: float, wanted: int = 0) -> None:
         """Cut off the clients without progress for longest, until no more is held than the limit. `now`: as

@@ -104,14 +104,17 @@ class ResidentBound:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S if self._began is None and not self._grows else SHORT_LOOK_S):
+        took = 0.0  # by the last look, which costs more the more connections there are
+        while not self._stopping.wait(max(took, LOOK_S if self._began is None and not self._grows else SHORT_LOOK_S)):
+            began = time.monotonic()
             try:
-                self.look(time.monotonic())
+                self.look(began)
             except OSError:
                 continue  # no descriptor is left to look with
             except Exception:  # such as a MemoryError, which is what this is for
                 with suppress(Exception):  # which the line may raise, too
                     self._lines.error("the memory of gRPC could not be looked at", exc_info=True)
+            took = time.monotonic() - began
 
     def look(self, now: float) -> None:
         """One look."""

@@ -18,6 +18,7 @@ Source: docs/internals/wire-protocol.md, section 10.3.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -100,6 +101,11 @@ class Answers:
             transport.writelines(pieces)
             self._count_held()
 
+    def hold_back(self) -> None:
+        """Write what is queued, and nothing more during the TLS handshake that begins. It is the client's turn."""
+        self.flush()
+        self.held_back, self._awaited_since = True, time.perf_counter()
+
     def _encrypt(self, transport: asyncio.Transport, *, for_good: bool) -> None:
         """A part at a time, and no more than the client takes. The rest follows when the client has taken some, unless
         it is `for_good`."""
@@ -132,7 +138,7 @@ class Answers:
         buffered = self.transport.get_write_buffer_size() if self.transport is not None else 0
         unsent = buffered + self._nbytes
         taken = self._written - buffered
-        if taken >= self._awaited:
+        if taken >= self._awaited and not self.held_back:
             self._awaited, self._awaited_since = self._written, now
         self.stuck_since = self._awaited_since if unsent else None
         return unsent + self._taken_in_part(taken)

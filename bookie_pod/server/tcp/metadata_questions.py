@@ -292,9 +292,8 @@ class MetadataQuestions:
     def _wait(self, question: _Question, asker: Asker) -> None:
         wire, nbytes = asker.wire, asker.nbytes + _REQUEST_BYTES
 
-        def lost() -> None:
-            del question.askers[asker]
-            self._leave(asker, lost)
+        def lost() -> None:  # without its own name, it is no cycle: the entry goes with the last reference
+            self._leave(asker, question.askers.pop(asker))
             asker.refuse(BookieUnavailable("the connection that asked is closed"))
             if not question.askers and not question.is_asked and question.task is not None:
                 self._forget(question)

@@ -146,8 +146,7 @@ class Wire:
 
         Return the transport, or None if the connection is closing.
         """
-        self.answers.flush()
-        self.answers.held_back = True
+        self.answers.hold_back()
         return self.answers.transport if self.is_open else None
 
     def broke(self, defect: Exception) -> None:
@@ -169,7 +168,10 @@ class Wire:
         self.answers.end()
         self._wait_no_more()
         for lost in tuple(self.asked):
-            lost()
+            try:
+                lost()
+            except Exception as defect:
+                self.broke(defect)
         if self.parked is not None:
             self.parked.drop_all()
         self.share.end()

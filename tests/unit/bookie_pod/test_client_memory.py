@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -212,22 +213,27 @@ async def test_nobody_makes_way_for_what_would_not_fit_even_then(monkeypatch: py
 
 
 @pytest.mark.parametrize("is_kept_back", [True, False])
-async def test_one_goes_on_if_all_wait_for_what_is_kept_back_until_one_does(
+async def test_if_all_wait_for_the_room_that_they_fill_the_newest_go(
     monkeypatch: pytest.MonkeyPatch, is_kept_back: bool
 ) -> None:
-    monkeypatch.setattr("bookie_pod.client_memory.URGE_S", 0.001)
+    for name in ("URGE_S", "STUCK_S", "LONG_S"):
+        monkeypatch.setattr(f"bookie_pod.client_memory.{name}", 0.001)
     governor = MemoryGovernor(10 * MB)
-    clients = [Client(governor) for _ in range(3)]
+    busy, *clients = (Client(governor) for _ in range(5))
+    busy.share.make(MB // 2)  # something moves all the time
     for client in clients:
-        client.share.hold(3 * MB)
+        client.share.hold(2 * MB)
         client.share.is_kept_back = is_kept_back
-    first, second = Waiting(clients[0], 4 * MB), Waiting(clients[1], 4 * MB)
+    first = Waiting(clients[0], 3 * MB)
     if is_kept_back:
         await until(lambda: first.went_on)
-    await asyncio.sleep(0.01)
-    assert (first.went_on, second.went_on) == (is_kept_back, False), "one at a time"
-    for waiting in (first, second):
-        governor.leave(waiting.waiter)
+    else:
+        await asyncio.sleep(0.01)
+    assert first.went_on == is_kept_back
+    governor.relieve(time.perf_counter())
+    assert [client.cut_off for client in (busy, *clients)] == [0, 0, 0, *[int(is_kept_back)] * 2]
+    assert governor.total <= governor.limit
+    governor.leave(first.waiter)
 
 
 async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:

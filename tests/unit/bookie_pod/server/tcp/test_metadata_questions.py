@@ -11,7 +11,7 @@ import pytest
 
 from bookie_pod.server.tcp import metadata_questions
 from bookie_pod.server.tcp.connection_stalls import Stall
-from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
+from bookie_pod.server.tcp.metadata_questions import Asker, MetadataQuestions
 from bookie_pod.storage.index.ledger_data import MAX_KEY_BYTES
 from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.errors import MetadataUnavailable, MetadataWentBack, V2Code, V3Status
@@ -581,6 +581,33 @@ async def test_fence_of_a_former_ledger_that_this_bookie_held_nothing_of_ends_no
     (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
     assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
     assert list(rig.storage.entry_ids(YOUNGER)) == [0]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_nothing_is_kept_of_a_request_that_waited(rig: ServerRig, metadata: Metadata, is_lost: bool) -> None:
+    """Not until a collection of cycles either, which is rare here."""
+
+    def waiting() -> int:
+        return sum(isinstance(each, Asker) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        metadata.answers.clear()
+        conn, transport = rig.connect()
+        conn.data_received(v3_add(entry(YOUNGER, 0), life=NOW))
+        await asyncio.sleep(0)
+        assert waiting() == 1
+        if is_lost:
+            conn.connection_lost(None)
+        else:
+            metadata.answers.set()
+            await answers(rig, transport, 1)
+        await rig.settle()  # the task that asked ends
+        assert waiting() == 0
+    finally:
+        gc.enable()
+        metadata.answers.set()
 
 
 async def test_first_entry_is_that_of_this_bookie(rig: ServerRig, metadata: Metadata) -> None:

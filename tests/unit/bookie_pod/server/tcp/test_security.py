@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,6 +200,9 @@ async def test_answer_that_is_ready_during_the_handshake_follows_it(
     await under_way.wait()
     rig.journal.acknowledge()
     await rig.settle()
+    since = [conn.wire.answers.stuck_since for at in (1.0, 2.0) if conn.wire.answers.held(time.perf_counter() + at)]
+    assert len(since) == 2
+    assert since[0] == since[1] is not None, "it is the client's turn"
     ends.set()
     await rig.settle(lambda: not conn.wire.stalled or conn.wire.closed)
     assert [v3_answer(frame).HasField("startTLSResponse") for frame in plain.frames] == [True]
