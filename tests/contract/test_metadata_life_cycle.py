@@ -18,6 +18,7 @@ from bookie_protocol.errors import (
     SessionEnded,
 )
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
+from bookie_protocol.metadata_service.tree.life_cycle import erase
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.metadata_drivers import MetadataDriverUnderTest
@@ -222,6 +223,40 @@ class TestHeldUp:
         assert (await other.cookies.read("b:1")).value == b"cookie"
         await self.run(other, step, before)
 
+    async def test_a_session_that_ends_among_deletes_is_told_as_that(
+        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        service, other = await driver.open(), await driver.open()
+        before = await service.cluster.initialize()
+        for ledger_id in range(5):
+            await service.ledgers.create(ledger(ledger_id))
+        delete, has_ended = service.tree.delete, False
+
+        async def end_before(path: str, **options: Any) -> None:
+            nonlocal has_ended
+            if "/L" in path and not has_ended:
+                has_ended = True
+                await driver.expire(service)
+            await delete(path, **options)
+
+        monkeypatch.setattr(service.tree, "delete", end_before)
+        with pytest.raises(SessionEnded):
+            await self.run(service, step, before)
+        await self.run(other, step, before)
+
+    async def test_a_copy_that_begins_behind_its_checks_stays(
+        self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        service, other = await driver.open(), await driver.open()
+        before = await service.cluster.initialize()
+        await service.ledgers.create(ledger(7))
+        copier = f"{driver.root}/podkeeper-copier"
+        self.hold(service, monkeypatch, 1, lambda: other.tree.create(copier, b"", ephemeral=True))
+        with pytest.raises(MetadataNotEmpty):
+            await self.run(service, step, before)
+        assert await other.cluster.instance_id() == before
+        assert await listed(other) == [7]
+
     async def test_what_another_one_marked_is_not_taken_back(
         self, driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch, step: str
     ) -> None:
@@ -350,3 +385,24 @@ class TestHealthCheck:
         for _ in range(2):
             await cluster.enable_health_check()
             assert await cluster.is_health_check_enabled()
+
+
+async def test_a_copy_ends_in_no_cluster_that_is_being_removed(driver: MetadataDriverUnderTest) -> None:
+    service, other = await driver.open(), await driver.open()
+    copy, session_id = await service.cluster.begin_copy("x", "origin", LedgerLayout.HIERARCHICAL)
+    path = f"{driver.root}/INSTANCEID"
+    await other.tree.overwrite(path, b"removing x")
+    with pytest.raises(MetadataVersionConflict):
+        await service.cluster.finish_copy("x", copy, session_id)
+    assert (await other.tree.read(path)).value == b"removing x"
+
+
+async def test_what_is_left_when_a_removal_broke_off_last_can_be_removed_by_the_id(
+    driver: MetadataDriverUnderTest,
+) -> None:
+    service = await driver.open()
+    before = await service.cluster.initialize()
+    for name in set((await service.tree.children(driver.root)).names) - {"LAYOUT", "available"}:
+        await erase(service.tree, f"{driver.root}/{name}")
+    await service.cluster.nuke(instance_id=before)
+    assert await service.tree.exists(driver.root) is None

@@ -73,7 +73,7 @@ async def copy_cluster(source: TreeMetadataService, target: TreeMetadataService,
     await source.tree.sync(source.root)
     if await source.cluster.mark() != (MOVED, copy, instance_id):
         raise MetadataVersionConflict(f"the cluster at {source.root} was opened again meanwhile: stop what runs there")
-    await target.cluster.finish_copy(instance_id, session_id)
+    await target.cluster.finish_copy(instance_id, copy, session_id)
     return tally
 
 
@@ -125,7 +125,7 @@ async def restore(file: BackupFile, target: TreeMetadataService, told: Told) -> 
 
     record = _history(copy, copy)
     tally = await _fill(target, header.instance_id, session_id, file.entries, record, go_on, told)
-    await target.cluster.finish_copy(header.instance_id, session_id)
+    await target.cluster.finish_copy(header.instance_id, copy, session_id)
     return header, tally
 
 

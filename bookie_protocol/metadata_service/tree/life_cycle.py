@@ -134,7 +134,7 @@ class ClusterMetadata(TreeCluster):
         session_id = self._tree.session_id
         before, stored = await self._instance_id_before(timeout)
         left = set((await self._tree.children(self._root, timeout=timeout)).names)
-        if stored is not None or not left <= {paths.LAYOUT}:
+        if stored is not None or not left <= {paths.LAYOUT, paths.AVAILABLE}:
             self._check_instance_id(instance_id, stored)
         await self.check_no_bookies("removed", timeout)
         await self._check_cookies(bookie_suffix, timeout)
@@ -184,10 +184,11 @@ class ClusterMetadata(TreeCluster):
     async def reopen(self, *, timeout: float | None = None) -> str:
         """Let bookies start again in a cluster that was moved, and return its instance id. `InvalidConfiguration`: it
         was not. To be called behind the ids that the other place may have given (`moving.moves.reopen`)."""
-        word, _, instance_id = await self.mark(timeout=timeout)
+        before = await self._tree.read(self._instance_id_path, timeout=timeout)
+        word, _, instance_id = split_instance_id(decode_instance_id(before.value, self._instance_id_path))
         if word != MOVED or instance_id is None:
             raise InvalidConfiguration(f"the cluster at {self._root} was not moved; nothing was changed")
-        await self._replace(paths.INSTANCE_ID, instance_id.encode(), timeout)
+        await self._tree.set(self._instance_id_path, instance_id.encode(), before.identity, timeout=timeout)
         return instance_id
 
     async def begin_copy(
@@ -218,10 +219,14 @@ class ClusterMetadata(TreeCluster):
         session_id = await self._hold_copy(timeout)
         return await self._begun(instance_id, origin, timeout), session_id  # who held it may have come to the end
 
-    async def finish_copy(self, instance_id: str, session_id: int, *, timeout: float | None = None) -> None:
-        """Let bookies start from now on. `SessionEnded`: another process may write it by now."""
+    async def finish_copy(self, instance_id: str, copy: str, session_id: int, *, timeout: float | None = None) -> None:
+        """Let bookies start from now on. `SessionEnded`: another process may write it by now.
+        `MetadataVersionConflict`: a command has begun to remove or format it."""
         path = self._instance_id_path
-        await self._tree.overwrite(path, instance_id.encode(), session_id=session_id, timeout=timeout)
+        before = await self._tree.read(path, timeout=timeout)
+        if split_instance_id(before.value.decode("utf-8", "replace")) != (COPYING, copy, instance_id):
+            raise self._changed()
+        await self._tree.set(path, instance_id.encode(), before.identity, session_id=session_id, timeout=timeout)
         await self._tree.delete_own(f"{self._root}/{paths.COPIER}", session_id, timeout=timeout)
         self._settled = None
 
@@ -372,8 +377,9 @@ class ClusterMetadata(TreeCluster):
         session_id: int,
         timeout: float | None,
     ) -> Identity:
-        """Let no bookie start from now on, if what was read before is still there; return the mark. `force`: although
-        bookies are registered; else what was before is put back if one has come, unless another command marked it."""
+        """Let no bookie start from now on, if what was read before is still there; return the mark. What was before is
+        put back if a process has begun to write a copy, or a bookie has come (`force`: that may be), unless another
+        command marked it."""
         path, stored = self._instance_id_path, split_instance_id(before.value.decode() if before else None)[2]
         data = f"{word}{stored or ''}".encode()
         try:
@@ -382,21 +388,24 @@ class ClusterMetadata(TreeCluster):
             else:
                 made = await self._tree.create(path, data, session_id=session_id, timeout=timeout)
                 mark = Identity(0, made.creation)
-        except (MetadataVersionConflict, MetadataNotFound, MetadataExists) as error:
+        except MetadataNotFound as error:  # it was removed meanwhile
+            raise self._changed() from error
+        except (MetadataVersionConflict, MetadataExists) as error:
             with suppress(MetadataNotFound):
                 await self._make_registration_parents(timeout)
             raise self._changed() from error
-        if not force:
-            try:
+        try:
+            await self._check_no_copier(step, timeout)
+            if not force:
                 await self.check_no_bookies(step, timeout)
-            except MetadataNotEmpty:
-                with suppress(MetadataVersionConflict, MetadataNotFound):
-                    if before is not None:
-                        await self._tree.set(path, before.value, mark, timeout=timeout)
-                    else:
-                        await self._tree.delete_this(path, mark, timeout=timeout)
-                await self._make_registration_parents(timeout)
-                raise
+        except MetadataNotEmpty:
+            with suppress(MetadataVersionConflict, MetadataNotFound):
+                if before is not None:
+                    await self._tree.set(path, before.value, mark, timeout=timeout)
+                else:
+                    await self._tree.delete_this(path, mark, timeout=timeout)
+            await self._make_registration_parents(timeout)
+            raise
         return mark
 
     async def _check_mark(self, mark: Identity | None, timeout: float | None) -> None:
@@ -464,10 +473,13 @@ async def erase_children(
 async def _not_deleted(
     tree: RetryingTree, children: Sequence[str], session_id: int | None, timeout: float | None
 ) -> list[str]:
-    """Delete these at once; returns those that have children themselves."""
-    async with asyncio.TaskGroup() as group:
-        deletes = [group.create_task(_delete(tree, child, session_id, timeout)) for child in children]
-    return [child for child, delete in zip(children, deletes, strict=True) if not delete.result()]
+    """Delete these at once; returns those that have children themselves. Raises the first error of one of them."""
+    deletes = (_delete(tree, child, session_id, timeout) for child in children)
+    results = await asyncio.gather(*deletes, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [child for child, is_gone in zip(children, results, strict=True) if not is_gone]
 
 
 async def _delete(tree: RetryingTree, path: str, session_id: int | None, timeout: float | None) -> bool:

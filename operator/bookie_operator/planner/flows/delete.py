@@ -191,13 +191,13 @@ def _stop_bookies(world: World, operation: Operation) -> Decision:
 
 
 def _stop_backups(world: World, operation: Operation) -> Decision:
-    """Delete the CronJob, and with it its Jobs, then wait for these."""
+    """Delete the CronJob, and with it its Jobs, then wait for these; for what stays, as long as `_BACKUPS_SECONDS`."""
     key = f"CronJob/{world.cluster.name}-backup"
-    uid = world.object_uids.get(key)
-    if uid is not None:
+    uid, late = world.object_uids.get(key), operations.overdue(world, operation, _BACKUPS_SECONDS)
+    if uid is not None and not late:
         return Act(DeleteObject(key, uid), "backups stop before the metadata go: nothing whole is left to back up")
     left = world.backup.at_work if world.backup is not None else ()
-    if left and not operations.overdue(world, operation, _BACKUPS_SECONDS):
+    if left and not late:
         return operations.wait(operation, "Stopping", f"waits for backups to stop: {', '.join(left[:5])}", seconds=2.0)
     return Record(operations.stepped(world, operation, DESTROY_METADATA), "no backup of the metadata begins any more")
 

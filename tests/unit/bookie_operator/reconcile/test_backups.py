@@ -177,6 +177,20 @@ async def test_no_backup_runs_while_the_metadata_are_removed() -> None:
         await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
 
 
+async def test_a_cron_job_that_something_keeps_delays_a_deletion_by_two_minutes() -> None:
+    storage = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}, "retention": {"whenDeleted": "Delete"}}
+    async with settled_cluster(storage=storage, backup=BACKUP) as fake:
+        fake.store.patch(CRON_JOB, NAMESPACE, OBJECT, {"metadata": {"finalizers": ["a/controller"]}})
+        fake.annotate(names.CONFIRM_DELETE, NAME)
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: "deletionTimestamp" in fake.store.get(CRON_JOB, NAMESPACE, OBJECT)["metadata"])
+        for _ in range(5):
+            await fake.one_pass()
+        assert fake.store.find(CLUSTER, NAMESPACE, NAME) is not None
+        fake.time += 120
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+
+
 async def test_a_cron_job_without_an_owner_is_not_the_clusters_whatever_its_labels_say() -> None:
     async with settled_cluster() as fake:
         labels = {names.NAME: "podkeeper", names.INSTANCE: NAME, names.MANAGED_BY: "podkeeper-operator"}
