@@ -10,13 +10,13 @@
     load.py        what this bookie does now, in numbers
     cookies.py     what the metadata service keeps of bookies
 
-    rooms.py       all of them, of one running bookie      routes.py        all paths in one table
+    rooms.py       all of them, by their types             routes.py        all paths in one table
     client.py      the client that they share              peers.py         how bookies ask each other
     document.py    `docs/http-api.md`
 
 What is answered and taken is in `bookie_protocol.admin_api`; how it is served, in `bookie_pod.server.http`. A new path
 is a type and a route there, a handler here, and a row in the `RESOURCES` of its room: schema, checks of parameters and
-the page follow from it. Handlers get what they know as `context.admin`. What blocks is given to the context's workers.
+the page follow from it. Handlers get a room as `context.room(ItsType)`. What blocks is given to the context's workers.
 
 Where the reference answers 500 because an exception escaped its handler (an unknown ledger, a string where a boolean
 belongs, no body), the answer here is 400, 404 or 409 with one line that says what is wrong.

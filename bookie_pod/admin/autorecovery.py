@@ -13,6 +13,7 @@ from bookie_pod.admin.bookie_ids import checked_id
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import autorecovery as autorecovery_api
 from bookie_protocol.admin_api.autorecovery import (
@@ -35,7 +36,6 @@ from bookie_protocol.errors import BadRequest, Refused
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfCluster
     from bookie_pod.autorecovery.auditor.runs import Finished, Recorded, Running
     from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.autorecovery.worker.progress import WorkerStatus
@@ -178,22 +178,22 @@ def _worker(status: WorkerStatus) -> WorkerState:
 # --- on and off -------------------------------------------------------------------------------------------
 
 
-async def _status(context: OfCluster, call: Call) -> Reply:
-    return Json(Enabled(await context.admin.auto_recovery.is_enabled()))
+async def _status(context: Context, call: Call) -> Reply:
+    return Json(Enabled(await context.room(AutoRecoveryView).is_enabled()))
 
 
-async def _set_status(context: OfCluster, call: Call) -> Reply:
+async def _set_status(context: Context, call: Call) -> Reply:
     enabled = call.asked(EnabledQuery).enabled
-    await context.admin.auto_recovery.set_enabled(enabled)
+    await context.room(AutoRecoveryView).set_enabled(enabled)
     return Json(Enabled(enabled))
 
 
 # --- what is marked ---------------------------------------------------------------------------------------
 
 
-async def _list_marks(context: OfCluster, call: Call) -> Reply:
+async def _list_marks(context: Context, call: Call) -> Reply:
     asked = call.asked(MarksQuery)
-    marks = context.admin.auto_recovery.marks(asked.missingreplica, asked.excludingmissingreplica)
+    marks = context.room(AutoRecoveryView).marks(asked.missingreplica, asked.excludingmissingreplica)
     if asked.printmissingreplica is None:
         async with aclosing(marks):
             ids = [ledger_id async for ledger_id, _ in marks]
@@ -216,27 +216,27 @@ async def _with_replicas(
 # --- the auditor ------------------------------------------------------------------------------------------
 
 
-async def _who_is_auditor(context: OfCluster, call: Call) -> Reply:
-    auditor = await context.admin.auto_recovery.auditor()
+async def _who_is_auditor(context: Context, call: Call) -> Reply:
+    auditor = await context.room(AutoRecoveryView).auditor()
     return Text("No auditor elected", 404) if auditor is None else Text(f"Auditor: {auditor}")
 
 
-async def _trigger_audit(context: OfCluster, call: Call) -> Reply:
+async def _trigger_audit(context: Context, call: Call) -> Reply:
     try:
-        await context.admin.auto_recovery.trigger_audit()
+        await context.room(AutoRecoveryView).trigger_audit()
     except Refused as error:
         return Text(str(error), 404)  # the reference's status for an audit that could not be asked for
     return Text("Success trigger audit.")
 
 
-async def _delay(context: OfCluster, call: Call) -> Reply:
-    delay = await context.admin.auto_recovery.delay()
+async def _delay(context: Context, call: Call) -> Reply:
+    delay = await context.room(AutoRecoveryView).delay()
     if delay is None:
         return Text("lostBookieRecoveryDelay is not set: no auditor has run in this cluster yet", 404)
     return Text(f"lostBookieRecoveryDelay value: {delay}")
 
 
-async def _set_delay(context: OfCluster, call: Call) -> Reply:
+async def _set_delay(context: Context, call: Call) -> Reply:
     if call.is_blank:
         return Text("Null request body for lostBookieRecoveryDelay.", 404)
     seconds = call.members().get("delay_seconds")
@@ -247,34 +247,34 @@ async def _set_delay(context: OfCluster, call: Call) -> Reply:
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= DELAY_MAX:
         raise BadRequest(f"delay_seconds must be a whole number of seconds between 0 and {DELAY_MAX}")
     audited(delay_seconds=seconds)
-    await context.admin.auto_recovery.set_delay(seconds)
+    await context.room(AutoRecoveryView).set_delay(seconds)
     return Text(f"Success set lostBookieRecoveryDelay to {seconds}")
 
 
 # --- checks and this process ------------------------------------------------------------------------------
 
 
-async def _checks(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.auto_recovery.checks())
+async def _checks(context: Context, call: Call) -> Reply:
+    return Json(await context.room(AutoRecoveryView).checks())
 
 
-async def _force_checks(context: OfCluster, call: Call) -> Reply:
+async def _force_checks(context: Context, call: Call) -> Reply:
     wanted = call.read(ChecksBody).checks
     checks = [name for name in FORCIBLE if name in wanted]
     audited(checks=checks)
-    await context.admin.auto_recovery.force_checks(checks)
+    await context.room(AutoRecoveryView).force_checks(checks)
     return Json(checks)
 
 
-async def _look_at_returned(context: OfCluster, call: Call) -> Reply:
+async def _look_at_returned(context: Context, call: Call) -> Reply:
     bookies = [checked_id(each, "bookies") for each in call.read(ReturnedBody).bookies]
     audited(bookies=bookies)
-    await context.admin.auto_recovery.look_at_returned(bookies)
+    await context.room(AutoRecoveryView).look_at_returned(bookies)
     return Text("Success")
 
 
-async def _here(context: OfCluster, call: Call) -> Reply:
-    state = context.admin.auto_recovery.here()
+async def _here(context: Context, call: Call) -> Reply:
+    state = context.room(AutoRecoveryView).here()
     if state is None:
         return Text("auto-recovery does not run in this process: autoRecoveryDaemonEnabled=false", 404)
     return Json(state)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -18,21 +18,30 @@ from msgspec.structs import replace as replace_members
 from bookie_pod.admin.sanity import SanityTest
 from bookie_pod.admin.settings import Settings
 from bookie_pod.audit import audited
+from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.journal import current_folders
 from bookie_pod.config.sections.ledger_storage import StorageEngine
+from bookie_pod.node.garbage_collection import GarbageCollection
 from bookie_pod.node.identity.leaving import is_under_way
 from bookie_pod.node.identity.published import check_cookies
+from bookie_pod.node.integrity.service import Integrity
+from bookie_pod.node.metadata_witness import MetadataWitness
+from bookie_pod.node.mode import BookieMode
+from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
-from bookie_pod.server.status import NodeState
+from bookie_pod.server.status import NodeState, NodeStatus
 from bookie_pod.storage.disks import disk_space, fullest_share
+from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.entry_log.names import parse_log_name
-from bookie_pod.storage.files import storage_fault
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.index_file import SUFFIX as INDEX_SUFFIX
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.journal.directory import SUFFIX as JOURNAL_SUFFIX
 from bookie_pod.storage.journal.directory import list_journals
+from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.admin_api import bookie as bookie_api
 from bookie_protocol.admin_api.bookie import (
@@ -50,10 +59,10 @@ from bookie_protocol.errors import (
     Refused,
 )
 from bookie_protocol.metadata_service.embedded.processes import this_boot
+from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfBookie, RunningBookie
-
+    from bookie_pod.autorecovery.start import RunningAutoRecovery
 
 _log = structlog.get_logger(__name__)
 ANNOUNCE_S: Final = 10.0
@@ -64,6 +73,32 @@ SANITY_S: Final = 60.0
 """Maximum duration of a sanity test, in seconds: a bookie that is slow is slow at every step."""
 _ONLY_GET: Final = should_be("GET")
 _ONLY_PUT: Final = should_be("PUT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBookie:
+    """The parts of a bookie that serves."""
+
+    config: BookieConfig
+    """Configuration with which it started."""
+    files: Files
+    metadata: MetadataService
+    bookie_id: str
+    port: int
+    address: str
+    """Host and port that clients get."""
+    storage: LedgerStorage
+    journals: Sequence[Journal]
+    gc: GarbageCollection
+    witness: MetadataWitness
+    integrity: Integrity
+    mode: BookieMode
+    registration: RegistrationManager
+    status: NodeStatus
+    flush: Callable[[], Awaitable[None]]
+    """Makes everything durable that was acknowledged."""
+    find_auto_recovery: Callable[[], RunningAutoRecovery | None] = lambda: None
+    """Auto-recovery, if this bookie runs it and it has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,28 +271,28 @@ def _entry_logs(names: Sequence[str]) -> list[str]:
 # --- mode -------------------------------------------------------------------------------------------------
 
 
-async def _read_only(context: OfBookie, call: Call) -> Reply:
-    return Json(ReadOnlyState(context.admin.node.state().read_only))
+async def _read_only(context: Context, call: Call) -> Reply:
+    return Json(ReadOnlyState(context.room(ThisBookie).state().read_only))
 
 
-async def _set_read_only(context: OfBookie, call: Call) -> Reply:
+async def _set_read_only(context: Context, call: Call) -> Reply:
     wanted = None if call.is_blank else switch(call.members(), "readOnly")
     if wanted is None:
         raise BadRequest('no mode is named: send {"readOnly": true} or {"readOnly": false}')
     audited(read_only=wanted)
-    node = context.admin.node
+    node = context.room(ThisBookie)
     await node.set_read_only(wanted, call.asked(ReadOnlyQuery).decommission)
     return Json(ReadOnlyState(node.state().read_only))
 
 
-async def _drain_clients(context: OfBookie, call: Call) -> Reply:
-    node = context.admin.node
+async def _drain_clients(context: Context, call: Call) -> Reply:
+    node = context.room(ThisBookie)
     await node.drain_clients()
     return Json(ReadOnlyState(node.state().read_only))
 
 
-async def _sanity(context: OfBookie, call: Call) -> Reply:
-    node = context.admin.node
+async def _sanity(context: Context, call: Call) -> Reply:
+    node = context.room(ThisBookie)
     if node.state().read_only:
         return Json(SanityResult(passed=False, read_only=True))
     passed = await node.check_sanity()
@@ -267,23 +302,23 @@ async def _sanity(context: OfBookie, call: Call) -> Reply:
 # --- space, journals, files -------------------------------------------------------------------------------
 
 
-async def _info(context: OfBookie, call: Call) -> Reply:
-    space = await context.workers.run(context.admin.node.space, call.caller)
+async def _info(context: Context, call: Call) -> Reply:
+    space = await context.workers.run(context.room(ThisBookie).space, call.caller)
     return Json(space if call.asked(SpaceQuery).fullest else BookieSpace(space.free_space, space.total_space))
 
 
-async def _last_log_mark(context: OfBookie, call: Call) -> Reply:
+async def _last_log_mark(context: Context, call: Call) -> Reply:
     return Json(
         {
             f"LastLogMark: Journal Id - {mark.journal_id}({mark.journal_id:x}.txn)": f"Pos - {mark.offset}"
-            for mark in context.admin.node.marks()
+            for mark in context.room(ThisBookie).marks()
         }
     )
 
 
-async def _files(context: OfBookie, call: Call) -> Reply:
+async def _files(context: Context, call: Call) -> Reply:
     kind = call.asked(FilesQuery).file_type
-    found = await context.workers.run(context.admin.node.files, call.caller)
+    found = await context.workers.run(context.room(ThisBookie).files, call.caller)
     names = {"index": found.index, "journal": found.journal, "entrylog": found.entry_log}
     return Json({f"{each} files": _tabbed(names[each]) for each in names if kind in (None, each)})
 
@@ -292,8 +327,8 @@ def _tabbed(names: Sequence[str]) -> str:
     return "".join(f"{name}\t" for name in names)
 
 
-async def _expand(context: OfBookie, call: Call) -> Reply:
-    await context.admin.node.expand_storage()
+async def _expand(context: Context, call: Call) -> Reply:
+    await context.room(ThisBookie).expand_storage()
     return Text("Success expand storage")
 
 

@@ -13,6 +13,7 @@ from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.turns import Turns
 from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.bookie import BookieSpace
@@ -26,7 +27,6 @@ from bookie_protocol.together import bounded
 
 if TYPE_CHECKING:
     from bookie_client import Client
-    from bookie_pod.admin.rooms import OfCluster
 
 
 ASKED_AT_A_TIME: Final = 32
@@ -150,23 +150,23 @@ def _known(
     )
 
 
-async def _known_bookies(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.cluster.known(call.caller))
+async def _known_bookies(context: Context, call: Call) -> Reply:
+    return Json(await context.room(ClusterView).known(call.caller))
 
 
-async def _cluster_info(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.cluster.state())
+async def _cluster_info(context: Context, call: Call) -> Reply:
+    return Json(await context.room(ClusterView).state())
 
 
-async def _list_bookies(context: OfCluster, call: Call) -> Reply:
-    cluster = context.admin.cluster
+async def _list_bookies(context: Context, call: Call) -> Reply:
+    cluster = context.room(ClusterView)
     asked = call.asked(BookiesQuery)
     bookies = await cluster.bookies(read_only=asked.kind == "ro")
     return Json(await cluster.hosts(bookies) if asked.print_hostnames else dict.fromkeys(bookies))
 
 
-async def _list_bookie_info(context: OfCluster, call: Call) -> Reply:
-    found = await context.admin.cluster.space()
+async def _list_bookie_info(context: Context, call: Call) -> Reply:
+    found = await context.room(ClusterView).space()
     if not found:
         return Text("Not found any Bookie info.", 404)
     answer = {bookie: f": {{{_space(space)}}}," for bookie, space in found.items()}

@@ -10,9 +10,12 @@ Event loop only.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from bookie_pod.admin.bookie import ThisBookie
+from bookie_pod.admin.cluster import ClusterView
 from bookie_pod.admin.routes import RESOURCES as ADMIN
+from bookie_pod.admin.watching import Watching
 from bookie_pod.roles import Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
 from bookie_pod.server.http.api.context import Context
@@ -23,9 +26,6 @@ from bookie_protocol.errors import CouldNotTell, NotThere
 from bookie_protocol.web_console.frame import CONTENT_TYPE, Place
 from bookie_protocol.web_console.site import PAGES, Page
 
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import ClusterRooms
-
 T = TypeVar("T")
 BASE: Final = "/ui"
 _ONLY_GET: Final = Text("a page is asked for with GET", 405)
@@ -35,18 +35,16 @@ _VIEWER: Final = frozenset({Role.VIEWER})
 class LocalSource:
     """Asks this process, and other bookies for what is theirs."""
 
-    def __init__(self, context: Context[ClusterRooms], call: Call) -> None:
+    def __init__(self, context: Context, call: Call) -> None:
         self._context = context
+        node = context.find(ThisBookie)
+        self.own_bookie: str | None = node.bookie_id if node is not None else None
         self._token = call.token
         self._caller = Caller(call.caller.name, call.caller.address, _VIEWER, stands_as=call.caller.roles)
 
-    @property
-    def own_bookie(self) -> str | None:
-        return self._context.admin.own_bookie
-
     async def cluster(self, route: Route[T], query: Query | None = None) -> T:
         if route is KNOWN:
-            return cast("T", await self._context.admin.cluster.known(for_console=True))
+            return cast("T", await self._context.room(ClusterView).known(for_console=True))
         operation = _operations()[route]
         assert operation.role is Role.VIEWER, f"{route.path} is not for viewers"
         call = Call(route.method, query if query is not None else route.query(), caller=self._caller)
@@ -60,7 +58,7 @@ class LocalSource:
     async def bookie(self, bookie_id: str, route: Route[T], query: Query | None = None) -> T:
         if bookie_id == self.own_bookie:
             return await self.cluster(route, query)
-        return await self._context.admin.watching.ask(bookie_id, route, query, self._token)
+        return await self._context.room(Watching).ask(bookie_id, route, query, self._token)
 
 
 @cache
@@ -69,11 +67,10 @@ def _operations() -> dict[Route[Any], Operation]:
 
 
 def _handler(page: Page) -> Handler:
-    async def show(context: Context[ClusterRooms], call: Call) -> Reply:
-        rooms = context.admin
+    async def show(context: Context, call: Call) -> Reply:
         source = LocalSource(context, call)
-        place = Place(BASE, rooms.own_bookie or "auto-recovery", page.section)
-        text = await page.text(source, rooms.watching.watcher, call.query, place)
+        place = Place(BASE, source.own_bookie or "auto-recovery", page.section)
+        text = await page.text(source, context.room(Watching).watcher, call.query, place)
         return Text(text, content_type=CONTENT_TYPE)
 
     return show

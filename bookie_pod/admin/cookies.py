@@ -10,13 +10,14 @@ Threads: event loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bookie_pod.admin.bookie_ids import LISTING_S, NONE, REFUSED, accepted_losses, named_bookie
 from bookie_pod.audit import audited
 from bookie_pod.node.identity.cookies import parse_cookie
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Operation, Resource
 from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.decommission import LossesBody, ProofQuery
@@ -29,9 +30,6 @@ from bookie_protocol.errors import (
     Refused,
 )
 from bookie_protocol.metadata_service.interface import MetadataService
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfCluster
 
 
 class StoredCookies:
@@ -77,29 +75,29 @@ def _check(bookie_id: str, data: bytes) -> None:
         raise BadRequest(f"the body is the cookie of bookie {found.bookie_id[:100]}, not of {bookie_id}")
 
 
-async def _cookie(context: OfCluster, call: Call) -> Reply:
+async def _cookie(context: Context, call: Call) -> Reply:
     bookie_id = named_bookie(call)
-    return Text((await context.admin.cookies.read(bookie_id)).decode("utf-8", "replace"))
+    return Text((await context.room(StoredCookies).read(bookie_id)).decode("utf-8", "replace"))
 
 
-async def _create_cookie(context: OfCluster, call: Call) -> Reply:
+async def _create_cookie(context: Context, call: Call) -> Reply:
     bookie_id = named_bookie(call)
-    await context.admin.cookies.create(bookie_id, call.body)
+    await context.room(StoredCookies).create(bookie_id, call.body)
     return Text(f"cookie of {bookie_id} created")
 
 
-async def _update_cookie(context: OfCluster, call: Call) -> Reply:
+async def _update_cookie(context: Context, call: Call) -> Reply:
     bookie_id = named_bookie(call)
-    await context.admin.cookies.update(bookie_id, call.body)
+    await context.room(StoredCookies).update(bookie_id, call.body)
     return Text(f"cookie of {bookie_id} updated")
 
 
-async def _delete_cookie(context: OfCluster, call: Call) -> Reply:
+async def _delete_cookie(context: Context, call: Call) -> Reply:
     bookie_id = named_bookie(call)
     losses = await accepted_losses(call.asked(ProofQuery).accept_loss)
     losses |= await accepted_losses(call.read(LossesBody).accept_loss)
     audited(accept_loss=sorted(losses))
-    await context.admin.cookies.delete(bookie_id, losses)
+    await context.room(StoredCookies).delete(bookie_id, losses)
     return Text(f"cookie of {bookie_id} deleted")
 
 

@@ -7,20 +7,19 @@ Source: docs/internals/auto-recovery.md, sections 8, 9 and 14.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bookie_pod.admin.bookie_ids import LISTING_S, NONE, REFUSED, accepted_losses, checked_id, named_bookie
+from bookie_pod.admin.decommission_jobs import Decommissions
 from bookie_pod.audit import audited
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.cluster import LedgerQuery
 from bookie_protocol.admin_api.decommission import SafetyQuery, UndoAnswer, UndoBody
 from bookie_protocol.errors import BadRequest
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfCluster
 
 _ONLY_PUT: Final = should_be("PUT")
 _ENDS_WITH_US: Final = (
@@ -46,7 +45,7 @@ def _flag(value: object, name: str) -> bool:
 # --- decommission -----------------------------------------------------------------------------------------------
 
 
-async def _decommission(context: OfCluster, call: Call) -> Reply:
+async def _decommission(context: Context, call: Call) -> Reply:
     if call.is_blank:
         return Text("Null request body for DecommissionService.", 404)
     members = call.members()
@@ -58,30 +57,30 @@ async def _decommission(context: OfCluster, call: Call) -> Reply:
     audited(bookie=bookie_id, delete_cookie=delete_cookie, accept_loss=sorted(losses))
     if delete_cookie or losses:
         call.caller.demand(Role.ADMIN, "a decommission with delete_cookie or accept_loss")
-    await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie, accepted_losses=losses)
+    await context.room(Decommissions).decommission(bookie_id, delete_cookie=delete_cookie, accepted_losses=losses)
     return Text(f"Success send decommission Bookie command {bookie_id}\n{_ENDS_WITH_US}{bookie_id}")
 
 
-async def _plan(context: OfCluster, call: Call) -> Reply:
+async def _plan(context: Context, call: Call) -> Reply:
     bookie_id = named_bookie(call)
-    return Json(await context.admin.decommission.decommission_outlook(bookie_id, call.caller))
+    return Json(await context.room(Decommissions).decommission_outlook(bookie_id, call.caller))
 
 
-async def _progress(context: OfCluster, call: Call) -> Reply:
+async def _progress(context: Context, call: Call) -> Reply:
     bookie_id = named_bookie(call)
-    return Json(await context.admin.decommission.decommission_state(bookie_id))
+    return Json(await context.room(Decommissions).decommission_state(bookie_id))
 
 
-async def _undo(context: OfCluster, call: Call) -> Reply:
+async def _undo(context: Context, call: Call) -> Reply:
     bookie_id = checked_id(call.read(UndoBody).bookie_src, "bookie_src")
     audited(bookie=bookie_id)
-    return Json(UndoAnswer(await context.admin.decommission.undo_decommission(bookie_id)))
+    return Json(UndoAnswer(await context.room(Decommissions).undo_decommission(bookie_id)))
 
 
 # --- recovery of lost bookies -------------------------------------------------------------------------------------
 
 
-async def _recover(context: OfCluster, call: Call) -> Reply:
+async def _recover(context: Context, call: Call) -> Reply:
     if call.is_blank:
         return Text("No request body provide.", 404)
     members = call.members()
@@ -93,25 +92,25 @@ async def _recover(context: OfCluster, call: Call) -> Reply:
     audited(bookies=ids, delete_cookie=delete_cookies)
     if delete_cookies:
         call.caller.demand(Role.ADMIN, "a recovery with delete_cookie")
-    await context.admin.decommission.recover(ids, delete_cookies=delete_cookies)
+    await context.room(Decommissions).recover(ids, delete_cookies=delete_cookies)
     return Text(f"Success send recovery request command.\n{_RECOVERY_ENDS_WITH_US}")
 
 
-async def _recover_progress(context: OfCluster, call: Call) -> Reply:
-    state = context.admin.decommission.recover_state()
+async def _recover_progress(context: Context, call: Call) -> Reply:
+    state = context.room(Decommissions).recover_state()
     return Json(state) if state is not None else Text("This bookie was asked for no recovery.", 404)
 
 
 # --- what there is, and what would suffer -------------------------------------------------------------------------
 
 
-async def _safety(context: OfCluster, call: Call) -> Reply:
+async def _safety(context: Context, call: Call) -> Reply:
     ids = [checked_id(bookie.strip(), "bookies") for bookie in call.asked(SafetyQuery).bookies.split(",")]
-    return Json(await context.admin.decommission.safety(ids, call.caller))
+    return Json(await context.room(Decommissions).safety(ids, call.caller))
 
 
-async def _replicas(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.decommission.holdings(call.asked(LedgerQuery).ledger_id, call.caller))
+async def _replicas(context: Context, call: Call) -> Reply:
+    return Json(await context.room(Decommissions).holdings(call.asked(LedgerQuery).ledger_id, call.caller))
 
 
 RESOURCES: Final = (

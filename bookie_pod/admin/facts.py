@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Set as AbstractSet
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bookie_pod.admin.bookie_ids import LISTING_S, accepted_losses, checked_id
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api import decommission as decommission_api
@@ -30,10 +31,6 @@ from bookie_protocol.admin_api.cluster import ClusterFacts
 from bookie_protocol.admin_api.decommission import DrainProof, ProofQuery
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfCluster
-
 
 MAX_LISTINGS: Final = 2
 _SHOWN: Final = 20
@@ -128,21 +125,21 @@ class FactsView:
         return found
 
 
-async def _cluster(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.facts.cluster())
+async def _cluster(context: Context, call: Call) -> Reply:
+    return Json(await context.room(FactsView).cluster())
 
 
-async def _proof(context: OfCluster, call: Call) -> Reply:
+async def _proof(context: Context, call: Call) -> Reply:
     return await _prove(context, call.asked(ProofQuery), call.caller)
 
 
-async def _long_proof(context: OfCluster, call: Call) -> Reply:
+async def _long_proof(context: Context, call: Call) -> Reply:
     return await _prove(context, call.read(ProofQuery), call.caller)
 
 
-async def _prove(context: OfCluster, asked: ProofQuery, caller: Caller) -> Reply:
+async def _prove(context: Context, asked: ProofQuery, caller: Caller) -> Reply:
     bookie_id = checked_id(asked.bookie_id, "bookie_id")
-    return Json(await context.admin.facts.proof(bookie_id, await accepted_losses(asked.accept_loss), caller))
+    return Json(await context.room(FactsView).proof(bookie_id, await accepted_losses(asked.accept_loss), caller))
 
 
 RESOURCES: Final = (

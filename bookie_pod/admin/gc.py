@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+from bookie_pod.admin.bookie import ThisBookie
 from bookie_pod.audit import audited
 from bookie_pod.node.garbage_collection import GarbageCollection
 from bookie_pod.node.metadata_witness import MetadataWitness
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text, switch
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, LogSummary
@@ -39,9 +41,6 @@ from bookie_protocol.admin_api.gc import (
     YesNo,
 )
 from bookie_protocol.errors import BadRequest, StorageFault
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfBookie
 
 EMPTY: Final = Text("Empty request body", 400)
 _KINDS: Final[Mapping[Compaction, Literal["major", "minor"]]] = {Compaction.MAJOR: "major", Compaction.MINOR: "minor"}
@@ -122,8 +121,8 @@ def _yes_no(value: bool) -> YesNo:
 # --- force ------------------------------------------------------------------------------------------------
 
 
-async def _force(context: OfBookie, call: Call) -> Reply:
-    gc = context.admin.gc
+async def _force(context: Context, call: Call) -> Reply:
+    gc = context.room(Collectors)
     if call.is_blank:
         gc.force()
     else:
@@ -132,7 +131,7 @@ async def _force(context: OfBookie, call: Call) -> Reply:
             chosen(members.get("forceMajor"), not gc.major_suspended),
             chosen(members.get("forceMinor"), not gc.minor_suspended),
         )
-    return Json(f"Triggered GC on BookieServer: {context.admin.node.bookie_id}")
+    return Json(f"Triggered GC on BookieServer: {context.room(ThisBookie).bookie_id}")
 
 
 def chosen(value: object, default: bool) -> bool:
@@ -140,11 +139,11 @@ def chosen(value: object, default: bool) -> bool:
     return default if value is None else str(value).lower() == "true"
 
 
-async def _force_state(context: OfBookie, call: Call) -> Reply:
-    return Json(ForceState(_yes_no(context.admin.gc.force_pending)))
+async def _force_state(context: Context, call: Call) -> Reply:
+    return Json(ForceState(_yes_no(context.room(Collectors).force_pending)))
 
 
-async def _allow_deletions(context: OfBookie, call: Call) -> Reply:
+async def _allow_deletions(context: Context, call: Call) -> Reply:
     wanted = call.read(AllowDeletionsBody)
     if not wanted.ledgers and not wanted.older_metadata:
         raise BadRequest(
@@ -152,34 +151,34 @@ async def _allow_deletions(context: OfBookie, call: Call) -> Reply:
             ' {"olderMetadata": true}'
         )
     audited(ledgers=wanted.ledgers, older_metadata=wanted.older_metadata)
-    await context.admin.gc.allow_deletions(wanted.ledgers, older_metadata=wanted.older_metadata)
+    await context.room(Collectors).allow_deletions(wanted.ledgers, older_metadata=wanted.older_metadata)
     return await _progress(context, call)
 
 
 # --- suspend, resume --------------------------------------------------------------------------------------
 
 
-async def _suspensions(context: OfBookie, call: Call) -> Reply:
-    gc = context.admin.gc
+async def _suspensions(context: Context, call: Call) -> Reply:
+    gc = context.room(Collectors)
     return Json(Suspensions(_yes_no(gc.minor_suspended), _yes_no(gc.major_suspended)))
 
 
-async def _suspend(context: OfBookie, call: Call) -> Reply:
+async def _suspend(context: Context, call: Call) -> Reply:
     return _switch(context, call, "suspend")
 
 
-async def _resume(context: OfBookie, call: Call) -> Reply:
+async def _resume(context: Context, call: Call) -> Reply:
     return _switch(context, call, "resume")
 
 
-def _switch(context: OfBookie, call: Call, verb: Literal["suspend", "resume"]) -> Reply:
+def _switch(context: Context, call: Call, verb: Literal["suspend", "resume"]) -> Reply:
     if call.is_blank:
         return EMPTY
     members = call.members()
     major, minor = switch(members, f"{verb}Major"), switch(members, f"{verb}Minor")
     if major is None and minor is None:
         return Text(f"No {verb}Major or {verb}Minor params found", 400)
-    gc, node = context.admin.gc, context.admin.node
+    gc, node = context.room(Collectors), context.room(ThisBookie)
     change = gc.suspend if verb == "suspend" else gc.resume
     change(major=bool(major), minor=bool(minor))
     server = f"Bookie Server listening on {node.address} with id {node.bookie_id}"
@@ -215,8 +214,8 @@ _CONTROL: Final = (
 )
 
 
-async def _details(context: OfBookie, call: Call) -> Reply:
-    return Json([_details_of(state) for _, state in context.admin.gc.states()])
+async def _details(context: Context, call: Call) -> Reply:
+    return Json([_details_of(state) for _, state in context.room(Collectors).states()])
 
 
 def _details_of(state: GcState) -> GcDetails:
@@ -233,8 +232,8 @@ def _details_of(state: GcState) -> GcDetails:
     )
 
 
-async def _progress(context: OfBookie, call: Call) -> Reply:
-    return Json([_progress_of(directory, state) for directory, state in context.admin.gc.states()])
+async def _progress(context: Context, call: Call) -> Reply:
+    return Json([_progress_of(directory, state) for directory, state in context.room(Collectors).states()])
 
 
 def _progress_of(directory: str, state: GcState) -> GcProgress:
@@ -304,9 +303,9 @@ def read_log_id(text: str) -> int:
     return int(stem, 10 if stem == text and stem.isdecimal() else 16)
 
 
-async def _why(context: OfBookie, call: Call) -> Reply:
+async def _why(context: Context, call: Call) -> Reply:
     log_id = read_log_id(call.asked(EntryLogQuery).entry_log)
-    gc = context.admin.gc
+    gc = context.room(Collectors)
     found = await context.workers.run(lambda: gc.reports(log_id), call.caller)
     if not found:
         return Text(f"there is no entry log {log_id:x}.log (id {log_id}) here", 404)
@@ -334,13 +333,13 @@ def _log_of(log: LogSummary) -> LogEntry:
     return LogEntry(f"{log.log_id:x}.log", log.log_id, log.size, log.age_s, log.share, log.state)
 
 
-async def _logs(context: OfBookie, call: Call) -> Reply:
-    limit, gc = call.asked(LogsQuery).limit, context.admin.gc
+async def _logs(context: Context, call: Call) -> Reply:
+    limit, gc = call.asked(LogsQuery).limit, context.room(Collectors)
     return Json(await context.workers.run(lambda: gc.logs(limit), call.caller))
 
 
-async def _forecast(context: OfBookie, call: Call) -> Reply:
-    gc = context.admin.gc
+async def _forecast(context: Context, call: Call) -> Reply:
+    gc = context.room(Collectors)
     return Json([_forecast_of(*each) for each in await context.workers.run(gc.forecasts, call.caller)])
 
 
@@ -357,8 +356,8 @@ def _outlook(of: CompactionForecast) -> CompactionOutlook:
     return CompactionOutlook(of.threshold, of.logs, of.rewritten_bytes, of.reclaimable_bytes, of.due_in_s)
 
 
-async def _quarantine(context: OfBookie, call: Call) -> Reply:
-    return Json(_quarantined(context.admin.gc))
+async def _quarantine(context: Context, call: Call) -> Reply:
+    return Json(_quarantined(context.room(Collectors)))
 
 
 def _quarantined(gc: Collectors) -> Sequence[QuarantinedLog]:

@@ -12,15 +12,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 from msgspec import UNSET
 
+from bookie_pod.admin.bookie import ThisBookie
 from bookie_pod.admin.gc import EMPTY, chosen
 from bookie_pod.audit import audited
+from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_pod.storage.index_rebuild.state import RebuildRequest, RebuildState
 from bookie_protocol.admin_api import gc as gc_api
@@ -34,10 +37,6 @@ from bookie_protocol.admin_api.integrity import (
     RebuildStop,
 )
 from bookie_protocol.errors import BadRequest, StorageFault
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfBookie
-
 
 _log = structlog.get_logger(__name__)
 _CURRENT: Final = "/current"
@@ -87,8 +86,8 @@ class IndexCompactions:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-async def _status(context: OfBookie, call: Call) -> Reply:
-    return Json([_progress_of(state) for state in context.admin.integrity.rebuilder.states()])
+async def _status(context: Context, call: Call) -> Reply:
+    return Json([_progress_of(state) for state in context.room(Integrity).rebuilder.states()])
 
 
 def _progress_of(state: RebuildState) -> RebuildProgress:
@@ -121,12 +120,12 @@ def _progress_of(state: RebuildState) -> RebuildProgress:
 # --- begin and stop -----------------------------------------------------------------------------------------
 
 
-async def _begin(context: OfBookie, call: Call) -> Reply:
+async def _begin(context: Context, call: Call) -> Reply:
     request = _request(call)
     audited(accept_damage=request.accept_damage)
     if request.accept_damage:
         call.caller.demand(Role.ADMIN, "a rebuild with accept_damage")
-    return Json(RebuildBegun(context.admin.integrity.rebuilder.request(request)))
+    return Json(RebuildBegun(context.room(Integrity).rebuilder.request(request)))
 
 
 def _request(call: Call) -> RebuildRequest:
@@ -137,26 +136,26 @@ def _request(call: Call) -> RebuildRequest:
     return RebuildRequest(tuple(folders), wanted.locations, wanted.ledgers, wanted.accept_damage)
 
 
-async def _stop(context: OfBookie, call: Call) -> Reply:
-    return Json(RebuildStop(context.admin.integrity.rebuilder.cancel()))
+async def _stop(context: Context, call: Call) -> Reply:
+    return Json(RebuildStop(context.room(Integrity).rebuilder.cancel()))
 
 
 # --- compaction -------------------------------------------------------------------------------------------
 
 
-async def _index_state(context: OfBookie, call: Call) -> Reply:
-    return Json(context.admin.indexes.running())
+async def _index_state(context: Context, call: Call) -> Reply:
+    return Json(context.room(IndexCompactions).running())
 
 
-async def _compact_index(context: OfBookie, call: Call) -> Reply:
+async def _compact_index(context: Context, call: Call) -> Reply:
     if call.is_blank:
         return EMPTY
-    members, node = call.members(), context.admin.node
+    members, node = call.members(), context.room(ThisBookie)
     if not chosen(members.get("entryLocationRocksDBCompact"), False):
         return Text("Not trigger Entry Location RocksDB compact.")
     locations = str(members.get("entryLocations") or "")
     paths = [part.strip() for part in locations.split(",") if part.strip()]
-    context.admin.indexes.start(paths or None)
+    context.room(IndexCompactions).start(paths or None)
     named_paths = f" {','.join(paths)}" if paths else ""
     return Json(f"Triggered entry Location RocksDB{named_paths} compact on bookie:{node.bookie_id}")
 

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from bookie_pod.admin.ledger_weights import HEAVY, Window, weight_of
 from bookie_pod.admin.ledgers import ledger_view
 from bookie_pod.admin.turns import Turns
 from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Operation, Resource
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.cluster import FoundLedgers, LedgerSearch
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfCluster
 
 MOST_LOOKED_AT: Final = 400
 MOST_WEIGHT: Final = 10_000
@@ -99,8 +97,8 @@ def _matches(ledger: LedgerMetadata, asked: LedgerSearch) -> bool:
     return asked.bookie is None or any(asked.bookie in ensemble for ensemble in ledger.ensembles.values())
 
 
-async def _search(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.finder.find(call.asked(LedgerSearch), call.caller))
+async def _search(context: Context, call: Call) -> Reply:
+    return Json(await context.room(LedgerFinder).find(call.asked(LedgerSearch), call.caller))
 
 
 RESOURCES: Final = (

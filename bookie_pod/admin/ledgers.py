@@ -13,7 +13,7 @@ import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
 
@@ -21,6 +21,7 @@ from bookie_pod.admin.client import ClusterClient
 from bookie_pod.admin.ledger_weights import Weighed, Window, beginning_of, end_of, weight_of
 from bookie_pod.roles import Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, JsonMembers, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource, should_be
 from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.cluster import (
@@ -34,9 +35,6 @@ from bookie_protocol.admin_api.cluster import (
 from bookie_protocol.errors import BadRequest, MetadataDamaged, NotThere, TooManyRequests
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfCluster
 
 T = TypeVar("T")
 LEDGERS_PER_PAGE: Final = 100
@@ -163,10 +161,10 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
-async def _metadata(context: OfCluster, call: Call) -> Reply:
+async def _metadata(context: Context, call: Call) -> Reply:
     asked = call.asked(MetadataQuery)
     ledger_id = asked.ledger_id
-    ledgers = context.admin.ledgers
+    ledgers = context.room(ClusterLedgers)
     found = await ledgers.metadata(ledger_id)
     caller = call.caller
     shown = await ledgers.made(found, lambda each: ledger_view(_for(caller, each), asked.most), caller)
@@ -181,8 +179,8 @@ def _for(caller: Caller, metadata: LedgerMetadata) -> LedgerMetadata:
 # --- list -------------------------------------------------------------------------------------------------
 
 
-async def _list(context: OfCluster, call: Call) -> Reply:
-    ledgers = context.admin.ledgers
+async def _list(context: Context, call: Call) -> Reply:
+    ledgers = context.room(ClusterLedgers)
     asked = call.asked(LedgersQuery)
     if not asked.print_metadata:
         return JsonMembers(_ids(ledgers))
@@ -223,7 +221,7 @@ async def _page(ids: AsyncIterator[int], page: int | None) -> AsyncIterator[int]
 # --- read, delete -----------------------------------------------------------------------------------------
 
 
-async def _read(context: OfCluster, call: Call) -> Reply:
+async def _read(context: Context, call: Call) -> Reply:
     asked = call.asked(EntriesQuery)
     first, last, page = asked.start_entry_id, asked.end_entry_id, asked.page
     if last != -1 and last < first:
@@ -235,7 +233,7 @@ async def _read(context: OfCluster, call: Call) -> Reply:
             raise BadRequest(f"page={page} begins at entry {first}, behind end_entry_id={end}")
         page_end = first + ENTRIES_PER_PAGE - 1
         end = page_end if end is None else min(end, page_end)
-    return JsonMembers(_entries(context.admin.ledgers, asked.ledger_id, first, end, page))
+    return JsonMembers(_entries(context.room(ClusterLedgers), asked.ledger_id, first, end, page))
 
 
 async def _entries(
@@ -251,9 +249,9 @@ async def _entries(
         yield "Entries for page: ", str(page)
 
 
-async def _delete(context: OfCluster, call: Call) -> Reply:
+async def _delete(context: Context, call: Call) -> Reply:
     ledger_id = call.asked(LedgerQuery).ledger_id
-    await context.admin.ledgers.delete(ledger_id)
+    await context.room(ClusterLedgers).delete(ledger_id)
     return Json(f"Deleted ledger: {ledger_id}")
 
 

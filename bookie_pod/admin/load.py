@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bookie_pod.admin.bookie import ThisBookie
 from bookie_pod.metrics.registry import QUANTILES, Registry
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Operation, Resource
 from bookie_protocol.admin_api import bookie as bookie_api
 from bookie_protocol.admin_api.bookie import BookieLoad, BookieSpace
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfBookie
 
 _ADDS: Final = "bookkeeper_server_ADD_ENTRY_REQUEST"
 _READS: Final = "bookkeeper_server_READ_ENTRY_REQUEST"
@@ -114,8 +113,8 @@ def _ms(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 3)
 
 
-async def _load(context: OfBookie, call: Call) -> Reply:
-    node = context.admin.node
+async def _load(context: Context, call: Call) -> Reply:
+    node = context.room(ThisBookie)
     space = await context.workers.run(node.disk_space, call.caller)
     complaint = context.status.unhealthy_reason() or context.status.complaint()
     return Json(load_of(context.registry, space, node.bookie_id, complaint, read_only=node.state().read_only))

@@ -5,10 +5,12 @@ Event loop only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Operation, Resource
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_part import PartState
@@ -23,15 +25,11 @@ from bookie_protocol.admin_api.integrity import (
     ScrubStatus,
 )
 
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfBookie
-
-
 # --- the scrubber -------------------------------------------------------------------------------------------
 
 
-async def _status(context: OfBookie, call: Call) -> Reply:
-    state = context.admin.integrity.scrubber.state()
+async def _status(context: Context, call: Call) -> Reply:
+    state = context.room(Integrity).scrubber.state()
     return Json(
         ScrubStatus(
             state.enabled,
@@ -65,15 +63,15 @@ def _progress_of(part: PartState) -> ScrubProgress:
     )
 
 
-async def _scrub(context: OfBookie, call: Call) -> Reply:
-    return Json(ScrubRequest(context.admin.integrity.scrubber.request()))
+async def _scrub(context: Context, call: Call) -> Reply:
+    return Json(ScrubRequest(context.room(Integrity).scrubber.request()))
 
 
 # --- findings -----------------------------------------------------------------------------------------------
 
 
-async def _damages(context: OfBookie, call: Call) -> Reply:
-    return Json([_damage_of(damage) for damage in context.admin.integrity.scrubber.state().damages])
+async def _damages(context: Context, call: Call) -> Reply:
+    return Json([_damage_of(damage) for damage in context.room(Integrity).scrubber.state().damages])
 
 
 def _damage_of(damage: Damage) -> DamageFound:
@@ -90,8 +88,8 @@ def _id(number: int) -> int | None:
 # --- what was lost ------------------------------------------------------------------------------------------
 
 
-async def _data_check(context: OfBookie, call: Call) -> Reply:
-    integrity = context.admin.integrity
+async def _data_check(context: Context, call: Call) -> Reply:
+    integrity = context.room(Integrity)
     state = integrity.data_check.state
     if not (integrity.checks_data or state.needed):
         return Json(DataIntegrity(False, False, False, 0, 0, 0, 0, ""))

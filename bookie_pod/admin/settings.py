@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -21,13 +21,10 @@ from bookie_pod.config.load import read_config
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.roles import Role
 from bookie_pod.server.http.api.call import Call, Json, Reply, Text
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import bookie as bookie_api
 from bookie_protocol.errors import BadRequest, InvalidConfiguration
-
-if TYPE_CHECKING:
-    from bookie_pod.admin.rooms import OfBookie
-
 
 _log = structlog.get_logger(__name__)
 _REFUSAL: Final = Text("Request body not found. should contains k-v pairs", 404)
@@ -64,11 +61,11 @@ def _plain(problem: str) -> str:
     return problem.removeprefix("--set: ").removesuffix(" (--set)")
 
 
-async def _shown(context: OfBookie, call: Call) -> Reply:
-    return Json(context.admin.settings.shown(), spaced=False)
+async def _shown(context: Context, call: Call) -> Reply:
+    return Json(context.room(Settings).shown(), spaced=False)
 
 
-async def _change(context: OfBookie, call: Call) -> Reply:
+async def _change(context: Context, call: Call) -> Reply:
     if call.is_blank:
         return _REFUSAL
     values = {}
@@ -77,7 +74,7 @@ async def _change(context: OfBookie, call: Call) -> Reply:
             raise BadRequest(f"{name[:100]}: the value must be a text, a number, true or false")
         values[name] = render(value)
     audited(keys=sorted(values))
-    await context.admin.settings.change(values)
+    await context.room(Settings).change(values)
     return Text("Success set server config.")
 
 

@@ -14,6 +14,7 @@ from bookie_pod.admin.ledger_weights import Window
 from bookie_pod.admin.turns import Turns
 from bookie_pod.roles import NOBODY, Caller, Role
 from bookie_pod.server.http.api.call import Call, Json, Reply
+from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.table import Answer, Operation, Resource
 from bookie_protocol.admin_api import streams as streams_api
 from bookie_protocol.admin_api.streams import (
@@ -34,7 +35,6 @@ from bookie_protocol.together import bounded
 
 if TYPE_CHECKING:
     from bookie_client.streams import Manifest, StreamCursor, Streams
-    from bookie_pod.admin.rooms import OfCluster
 
 _CURSORS_IN_LISTS: Final = 20
 """Cursors that are read of each stream of a list."""
@@ -151,12 +151,12 @@ def _state_of(
     )
 
 
-async def _list(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.streams.page(call.asked(StreamsQuery), call.caller))
+async def _list(context: Context, call: Call) -> Reply:
+    return Json(await context.room(StreamsView).page(call.asked(StreamsQuery), call.caller))
 
 
-async def _one(context: OfCluster, call: Call) -> Reply:
-    return Json(await context.admin.streams.one(call.asked(StreamQuery).name, call.caller))
+async def _one(context: Context, call: Call) -> Reply:
+    return Json(await context.room(StreamsView).one(call.asked(StreamQuery).name, call.caller))
 
 
 RESOURCES: Final = (

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from bookie_pod.admin.rooms import BookieRooms, RunningBookie
+from bookie_pod.admin.bookie import RunningBookie
+from bookie_pod.admin.rooms import BookieRooms
 from bookie_pod.admin.sanity import SanityWatch
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.journal import current_folders

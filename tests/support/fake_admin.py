@@ -8,8 +8,21 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from bookie_pod.admin.bookie import DiskFiles
+from bookie_pod.admin.autorecovery import AutoRecoveryView
+from bookie_pod.admin.bookie import DiskFiles, ThisBookie
+from bookie_pod.admin.cluster import ClusterView
+from bookie_pod.admin.cookies import StoredCookies
+from bookie_pod.admin.decommission_jobs import Decommissions
+from bookie_pod.admin.facts import FactsView
+from bookie_pod.admin.gc import Collectors
+from bookie_pod.admin.index import IndexCompactions
+from bookie_pod.admin.ledger_search import LedgerFinder
+from bookie_pod.admin.ledgers import ClusterLedgers
+from bookie_pod.admin.settings import Settings
+from bookie_pod.admin.streams import StreamsView
+from bookie_pod.admin.watching import Watching
 from bookie_pod.node.integrity.full_check import DataIntegrityState
+from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.roles import NOBODY, Caller
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
@@ -33,7 +46,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.web_console.source import Watcher
-from tests.support.fake_decommission import FakeCookies, FakeDecommission
+from tests.support.fake_decommission import FakeDecommission
 from tests.support.fake_facts import FakeFacts
 
 T = TypeVar("T")
@@ -386,8 +399,8 @@ class FakeWatching:
 
 
 @dataclass
-class FakeAdmin:
-    """All rooms."""
+class FakeAdmin(dict[type, Any]):
+    """All rooms, by the types for which they stand."""
 
     node: FakeNode = field(default_factory=FakeNode)
     gc: FakeGc = field(default_factory=FakeGc)
@@ -403,10 +416,21 @@ class FakeAdmin:
     facts: FakeFacts = field(default_factory=FakeFacts)
     watching: FakeWatching = field(default_factory=FakeWatching)
 
-    @property
-    def own_bookie(self) -> str:
-        return self.node.bookie_id
-
-    @property
-    def cookies(self) -> FakeCookies:
-        return self.decommission.room_of_cookies
+    def __post_init__(self) -> None:
+        self.cookies = self.decommission.room_of_cookies
+        self |= {
+            ThisBookie: self.node,
+            Collectors: self.gc,
+            Integrity: self.integrity,
+            IndexCompactions: self.indexes,
+            ClusterView: self.cluster,
+            ClusterLedgers: self.ledgers,
+            LedgerFinder: self.finder,
+            StreamsView: self.streams,
+            Settings: self.settings,
+            Decommissions: self.decommission,
+            AutoRecoveryView: self.auto_recovery,
+            FactsView: self.facts,
+            Watching: self.watching,
+            StoredCookies: self.cookies,
+        }

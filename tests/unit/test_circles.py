@@ -22,7 +22,6 @@ TIED = (
     "bookie_client.reading",
     "bookie_client.writing",
     "bookie_protocol.metadata_service",
-    "bookie_pod.admin",
 )
 """The packages in which modules still import types of each other."""
 TEXTS = re.compile(r'"""[\s\S]*?"""')

@@ -59,16 +59,16 @@ def _version() -> str:
         return "0"
 
 
-async def _heartbeat(context: Context[Any], call: Call) -> Reply:
+async def _heartbeat(context: Context, call: Call) -> Reply:
     return Text("OK\n")
 
 
-async def _healthz(context: Context[Any], call: Call) -> Reply:
+async def _healthz(context: Context, call: Call) -> Reply:
     reason, complaint = context.status.unhealthy_reason(), context.status.complaint()
     return Text(f"OK, but {complaint}") if reason is None and complaint is not None else _probe(reason)
 
 
-async def _readyz(context: Context[Any], call: Call) -> Reply:
+async def _readyz(context: Context, call: Call) -> Reply:
     return _probe(context.status.unready_reason())
 
 
@@ -76,14 +76,14 @@ def _probe(reason: str | None) -> Reply:
     return Text("OK") if reason is None else Text(reason, 503)
 
 
-async def _state(context: Context[Any], call: Call) -> Reply:
+async def _state(context: Context, call: Call) -> Reply:
     state = context.status.state()
     return Json(
         BookieState(state.running, state.read_only, state.shutting_down, state.available_for_high_priority_writes)
     )
 
 
-async def _metrics(context: Context[Any], call: Call) -> Reply:
+async def _metrics(context: Context, call: Call) -> Reply:
     text = OPEN_METRICS if context.registry.has_exemplars and takes_open_metrics(call.accept) else PLAIN
     return Text(await context.metrics(text), content_type=text.content_type)
 
@@ -97,7 +97,7 @@ def _document(content: Callable[[], str]) -> Resource:
     made: list[str] = []
     one = asyncio.Lock()
 
-    async def show(context: Context[Any], call: Call) -> Reply:
+    async def show(context: Context, call: Call) -> Reply:
         async with one:  # anybody may ask for it, and must not take the workers' places
             if not made:
                 made.append(await context.workers.run(content, call.caller))

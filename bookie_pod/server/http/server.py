@@ -43,7 +43,7 @@ from bookie_pod.descriptors import side_connections
 from bookie_pod.logs import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.access import Access
-from bookie_pod.server.http.api.context import Context, Workers
+from bookie_pod.server.http.api.context import Context, FindAdmin, Workers
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource
 from bookie_pod.server.http.handshakes import Handshakes, Receiver
@@ -105,14 +105,14 @@ class HttpServer:
         status: NodeStatus,
         registry: Registry,
         *,
-        find_admin: Callable[[], object | None] = lambda: None,
+        find_admin: FindAdmin = lambda: None,
         access: Access,
         audit: Audit,
         table: Sequence[Resource] = (),
         pages: Sequence[Resource] = (),
         memory: MemoryGovernor | None = None,
     ) -> None:
-        """`find_admin`: what handlers of the admin API know, None while the bookie does not serve. `access`: who may
+        """`find_admin`: the rooms of the admin API, None while the bookie does not serve. `access`: who may
         what. `table`: the admin API. `pages`: the console. `memory`: of the clients of this process."""
         self._memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self._complaints = _Complaints()

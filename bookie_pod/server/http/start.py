@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -12,6 +12,7 @@ import structlog
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.server.http.api.context import FindAdmin
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.addresses import is_loopback
 
@@ -28,7 +29,7 @@ async def start_http(
     config: HttpConfig,
     status: NodeStatus,
     registry: Registry,
-    find_admin: Callable[[], object | None] = lambda: None,
+    find_admin: FindAdmin = lambda: None,
     *,
     table: Sequence[Resource] = (),
     pages: Sequence[Resource] = (),
@@ -37,7 +38,7 @@ async def start_http(
 ) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
-    `find_admin`: what handlers of the admin API know, None while the bookie does not serve. `table`: the admin API;
+    `find_admin`: the rooms of the admin API, None while the bookie does not serve. `table`: the admin API;
     empty: nothing but probes and metrics, whatever the configuration says. `pages`: the console.
     `memory`: of the clients of this process.
     `rules`: who may what.

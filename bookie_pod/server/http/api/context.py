@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.text import PLAIN, TextFormat
@@ -28,7 +28,7 @@ THREADS: Final = 2
 WAITING: Final = 14
 KEPT: Final = 4
 """One in so many places is kept for operators and admins."""
-R = TypeVar("R")
+FindAdmin: TypeAlias = Callable[[], Mapping[type, Any] | None]
 RENDER_SHARE: Final = 9
 """The pause between two renderings of the metrics, as a multiple of the processor time that the last one took."""
 PIECE_S: Final = 0.002
@@ -63,12 +63,10 @@ class Workers:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-class Context(Generic[R]):
-    """One per server. `R`: what the handlers of the admin API know."""
+class Context:
+    """One per server. `find_admin` gives the rooms of the admin API by their types; None while there are none."""
 
-    def __init__(
-        self, status: NodeStatus, registry: Registry, find_admin: Callable[[], R | None], workers: Workers
-    ) -> None:
+    def __init__(self, status: NodeStatus, registry: Registry, find_admin: FindAdmin, workers: Workers) -> None:
         self.status = status
         self.registry = registry
         self._rendering: dict[TextFormat, asyncio.Task[str]] = {}
@@ -80,14 +78,19 @@ class Context(Generic[R]):
 
     @property
     def is_serving(self) -> bool:
-        """Return whether `admin` can be used."""
+        """Return whether the admin API has rooms now."""
         return self._find_admin() is not None
 
-    @property
-    def admin(self) -> R:
-        """The bookie's parts; only while it serves."""
-        found = self._find_admin()
-        assert found is not None, "the dispatcher asks before"
+    def find(self, kind: type[T]) -> T | None:
+        """Return a room of the admin API; None if this process has no such room. Only while it serves."""
+        rooms = self._find_admin()
+        assert rooms is not None, "the dispatcher asks before"
+        return rooms.get(kind)
+
+    def room(self, kind: type[T]) -> T:
+        """Return a room that every process has which serves the route."""
+        found = self.find(kind)
+        assert found is not None, f"a route without its room: {kind.__name__}"
         return found
 
     async def metrics(self, text: TextFormat = PLAIN) -> str:

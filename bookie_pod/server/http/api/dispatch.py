@@ -102,7 +102,7 @@ _STATUS: Final[tuple[tuple[type[PodkeeperError], int], ...]] = (
 class Dispatcher:
     """Registers resources and serves them."""
 
-    def __init__(self, context: Context[Any], access: Access, audit: Audit, *, guarded: frozenset[Group]) -> None:
+    def __init__(self, context: Context, access: Access, audit: Audit, *, guarded: frozenset[Group]) -> None:
         """`guarded`: groups of which nothing is open."""
         self._context = context
         self._access = access

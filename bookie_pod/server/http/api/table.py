@@ -37,7 +37,7 @@ def should_be(methods: str) -> Text:
     return Text(f"Not found method. Should be {methods} method", 404)
 
 
-Handler = Callable[["Context[Any]", Call], Awaitable[Reply]]
+Handler = Callable[["Context", Call], Awaitable[Reply]]
 
 
 class Group(Enum):
@@ -94,7 +94,7 @@ class Resource:
     """The reference has no such path."""
     group: Group = Group.ADMIN
     always: bool = False
-    """Answered while the bookie does not serve, too: nothing of `Context.admin` is used."""
+    """Answered while the bookie does not serve, too: no room of the `Context` is used."""
 
     @property
     def path(self) -> str:

@@ -15,6 +15,7 @@ from bookie_client import Client
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.streams import StreamPosition, Streams, StreamSettings
+from bookie_pod.admin.gc import Collectors
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.entry import ENTRY_PREFIX, NO_LAC
@@ -61,11 +62,12 @@ class Live:
 
     async def collected(self) -> None:
         """One forced pass, waited for."""
-        before = [state.last_pass for _, state in self.bookie._admin().gc.states()]
+        (gc,) = (room for room in (self.bookie._admin() or {}).values() if isinstance(room, Collectors))
+        before = [state.last_pass for _, state in gc.states()]
         assert (await self.put("bookie/gc")).status == 200
         async with asyncio.timeout(30):
             while True:
-                states = [state for _, state in self.bookie._admin().gc.states()]
+                states = [state for _, state in gc.states()]
                 done = all(state.last_pass is not old for state, old in zip(states, before, strict=True))
                 if done and (await self.get("bookie/gc")).json["is_in_force_gc"] == "false":
                     return

@@ -162,7 +162,7 @@ async def test_every_turn_is_that_of_its_caller(
     monkeypatch.setattr(Turns, "turn", turn)
     monkeypatch.setattr(metadata, "under_replication", None, raising=False)
     rooms = ClusterRooms(metadata, BookieConfig(), lambda: None)  # type: ignore[arg-type]
-    context: Context[Any] = Context(FakeNode(), Registry(), lambda: rooms, Workers())
+    context: Context = Context(FakeNode(), Registry(), lambda: rooms, Workers())
     (operation,) = (each for resource in RESOURCES for each in resource.operations if each.route is route)
     required = {"name": "s", "ledger_id": "1", "bookie_id": "a:1"}
     query = operation.asked({name: required[name] for name in required if name in route.query.__struct_fields__})
@@ -205,7 +205,7 @@ async def test_bookies_are_read_in_turns_and_only_those_that_are_registered(meta
     asking = [asyncio.create_task(view.known()) for _ in range(WAITING + 2)]
     refused, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
     assert {type(each.exception()) for each in refused} == {TooManyRequests}
-    context: Context[Any] = Context(FakeNode(), Registry(), lambda: SimpleNamespace(cluster=view), Workers())
+    context: Context = Context(FakeNode(), Registry(), lambda: {ClusterView: view}, Workers())
     look = asyncio.create_task(LocalSource(context, Call("GET", KNOWN.query())).cluster(KNOWN))
     gate.set()
     assert len(await look) == 1_001, "those callers do not keep the console out"
