@@ -1,7 +1,8 @@
 """Reading a ledger: replica order and fall-over, pipelined ranges, the reader's handle.
 
-sources                         which replica is asked, in which order (health, read-only, region and rack) and by
-                                which request
+choice                          which replica is asked, in which order (health, read-only, region and rack), and what
+                                came of it
+sources                         by which request
 plan, range_read                pure: pieces of a range within its window; a range under way, without a plan where one
                                 batch brings it, else by batch (of a striped ledger one for each place in the
                                 ensemble, with a step) or one request per entry

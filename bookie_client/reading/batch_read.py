@@ -17,19 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bookie_client.connection.operations import BatchRequest, BookieOperations
 from bookie_client.context import BatchSupport
+from bookie_client.reading.choice import ReplicaChoice
 from bookie_client.reading.entry_read import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.reading.verified import Verified, verify_packed
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import PodkeeperError, fresh
 from bookie_protocol.wire.v2 import PackedEntries
-
-if TYPE_CHECKING:
-    from bookie_client.reading.sources import EntrySources
 
 
 class BatchRefused(Exception):
@@ -65,7 +63,7 @@ class BatchParts(NamedTuple):
     operations: BookieOperations
     support: BatchSupport
     digest: DigestManager
-    observer: EntrySources
+    observer: ReplicaChoice
     policy: SpeculationPolicy
     fan_out: int
     clock: Callable[[], float]

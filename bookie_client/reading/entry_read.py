@@ -24,19 +24,17 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.request import Request
+from bookie_client.reading.choice import ReplicaChoice
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, PodkeeperError, TooManyRequests, fresh
-
-if TYPE_CHECKING:
-    from bookie_client.reading.sources import EntrySources
 
 _PASSING: Final = (BookieUnavailable, TooManyRequests)
 """Errors that every replica of an entry may return at one moment and none at the next."""
@@ -86,7 +84,7 @@ class ReadPath:
 
     channels: Mapping[str, Channel]
     digest: DigestManager
-    observer: EntrySources
+    observer: ReplicaChoice
     fan_out: int = 1
     """Number of replicas that are asked at once."""
 

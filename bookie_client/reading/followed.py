@@ -37,9 +37,9 @@ from typing import Final
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.background import fail_on_defect
+from bookie_client.reading.choice import ReplicaChoice
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.lac import is_negative, last_confirmed_of, least_lac
-from bookie_client.reading.sources import EntrySources
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import LAST_ENTRY, read_header
 from bookie_protocol.errors import (
@@ -243,7 +243,7 @@ class LacFollower:
     """Belongs to one reader's handle; any number of tails may wait."""
 
     def __init__(
-        self, context: ClientContext, ledger: FollowedLedger, digest: DigestManager, observer: EntrySources
+        self, context: ClientContext, ledger: FollowedLedger, digest: DigestManager, observer: ReplicaChoice
     ) -> None:
         """Follow a ledger. `observer` is notified of each entry that a tail takes and of each damaged one."""
         self._context = context

@@ -60,7 +60,7 @@ class RangeRead:
         self._mark = mark
         self._plan = plan
         self._loop = asyncio.get_running_loop()
-        self._speculator = Speculator(self._loop, sources.served_by)
+        self._speculator = Speculator(self._loop, sources.choice.served_by)
         self._groups: dict[EntryGroup, Piece] = {}
         self._batches: dict[BatchRead, tuple[Columns, int]] = {}
         """The batch reads under way, whose piece each is of, and its place there."""
@@ -180,7 +180,7 @@ class RangeRead:
     def _read_batch(self, piece: Piece) -> None:
         sources, step = self._sources, self._sources.step
         starts = range(piece.start, piece.start + step)
-        orders = [sources.batch_order(start, piece.ordinal) for start in starts]
+        orders = [sources.choice.batch_order(start, piece.ordinal) for start in starts]
         if not all(orders):
             self._fall_back(piece)
             return
@@ -291,7 +291,7 @@ async def read_one_batch(
     read = sources.read_batch(first, count, max_bytes, order, done)
     speculator = None
     if read.due < inf:
-        speculator = Speculator(loop, sources.served_by)
+        speculator = Speculator(loop, sources.choice.served_by)
         speculator.watch(read)
     try:
         return read, await ended

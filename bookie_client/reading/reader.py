@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.batch_read import BatchAnswer
+from bookie_client.reading.choice import ReplicaChoice
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.plan import ReadLimits, ReadPlan
@@ -69,12 +70,12 @@ class EntryReader:
     @property
     def served_by(self) -> Counter[str]:
         """Return the number of entries that each bookie served."""
-        return self._sources.served_by
+        return self._sources.choice.served_by
 
     @property
     def damaged_at(self) -> Counter[str]:
         """Return the number of damaged replicas that each bookie returned."""
-        return self._sources.damaged_at
+        return self._sources.choice.damaged_at
 
     def read_ahead(self, nbytes: int) -> None:
         """Ranges that begin from now on have at most so many bytes under way or waiting to be consumed."""
@@ -127,9 +128,9 @@ class EntryReader:
         return await _ended(trace, self._sources.read_one(entry_id, mark=trace.take_mark()))
 
     @property
-    def observer(self) -> EntrySources:
+    def observer(self) -> ReplicaChoice:
         """Return the object that is notified of entries of this ledger that were not read through this reader."""
-        return self._sources
+        return self._sources.choice
 
     @property
     def replicas(self) -> ReplicaReader:
@@ -138,9 +139,9 @@ class EntryReader:
 
     def note_origins(self) -> Origins:
         """Note from now on where entries come from; the consumer takes the notes."""
-        if self._sources.origins is None:
-            self._sources.origins = Origins()
-        return self._sources.origins
+        if self._sources.choice.origins is None:
+            self._sources.choice.origins = Origins()
+        return self._sources.choice.origins
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -161,8 +162,8 @@ class EntryReader:
     ) -> None:
         sources, count = self._sources, last + 1 - first
         most = self._most_in_a_batch()
-        is_one_batch = 1 < count <= most and not sources.is_striped and sources.segment_end(first) > last
-        order = sources.batch_order(first, first // most) if is_one_batch else []
+        is_one_batch = 1 < count <= most and not sources.choice.is_striped and sources.segment_end(first) > last
+        order = sources.choice.batch_order(first, first // most) if is_one_batch else []
         if not order:
             await RangeRead(sources, self._plan(first, last), mark).read_into(found, part)
             return
@@ -183,7 +184,7 @@ class EntryReader:
     def _plan(self, first: int, last: int) -> ReadPlan:
         sources = self._sources
         plan = ReadPlan(first, last, self._limits, sources.average(), sources.segment_end)
-        plan.head_only = not any(map(sources.support.is_proven, sources.metadata().last_ensemble))
+        plan.head_only = not any(map(sources.choice.support.is_proven, sources.metadata().last_ensemble))
         return plan
 
 

@@ -48,7 +48,7 @@ class ReplicaReader:
     def __init__(self, sources: EntrySources) -> None:
         self._sources = sources
         context = sources.context
-        self._operations, self._support = context.operations, sources.support
+        self._operations, self._support = context.operations, sources.choice.support
         options = context.options
         batch_bytes = min(options.batch_read_bytes, options.max_frame_size, options.read_window_bytes // CHUNKS_AHEAD)
         self._batch_bytes = max(1, batch_bytes)
@@ -71,7 +71,7 @@ class ReplicaReader:
         answer = await self._operations.read_entry(bookie, sources.ledger_id, entry_id)
         verified = verify_run(sources.digest, sources.ledger_id, entry_id, [answer.entry])
         for error in verified.damaged.values():
-            sources.damaged(bookie, entry_id, error)
+            sources.choice.damaged(bookie, entry_id, error)
             raise fresh(error)
         return verified.entries[0], bytes(answer.entry)
 
@@ -169,7 +169,7 @@ class ReplicaReader:
         verified = verify_packed(sources.digest, sources.ledger_id, first, entries, count, step)
         answers = [ReplicaAnswer(bookie, entry.entry_id, entry, None) for entry in verified.entries]
         for place, error in verified.damaged.items():
-            sources.damaged(bookie, first + place * step, error)
+            sources.choice.damaged(bookie, first + place * step, error)
             answers[place] = ReplicaAnswer(bookie, first + place * step, None, error)
         return answers
 

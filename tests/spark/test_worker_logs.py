@@ -41,7 +41,7 @@ def told_while_reading(spark, cluster, logs, ledger_id, beginning):
     frame = load(spark, cluster.uri, ledgers=ledger_id, locality="none")
     assert sorted(bytes(row.value) for row in frame.select("value").collect()) == numbered(30)
     (row,) = logs().where(f"msg LIKE '{beginning}%'").collect()
-    assert (row.level, row.logger) == ("WARNING", "bookie_client.reading.sources")
+    assert (row.level, row.logger) == ("WARNING", "bookie_client.reading.choice")
     return row.msg
 
 

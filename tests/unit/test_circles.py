@@ -19,7 +19,6 @@ PACKAGES = {
 }
 PACKAGES["bookie_operator"] = ROOT / "operator"
 TIED = (
-    "bookie_client.reading",
     "bookie_client.writing",
     "bookie_protocol.metadata_service",
 )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.placement.topology import Topology, parse_location
-from bookie_client.reading.sources import (
+from bookie_client.reading.choice import (
     NOTHING_KNOWN,
     Rank,
     ReplicaView,

@@ -250,7 +250,7 @@ def read_of_entry_group(rig, order=None, *, look_at=0.0):
         sources = rig.reader()._sources
         ended = asyncio.Event()
         group = sources.group(lambda _: ended.set())
-        speculator = Speculator(asyncio.get_running_loop(), sources.served_by)
+        speculator = Speculator(asyncio.get_running_loop(), sources.choice.served_by)
         sources.send(group, range(len(rig.payloads)), order)
         speculator.watch(group)
         due = []

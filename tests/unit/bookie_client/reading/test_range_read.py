@@ -7,6 +7,7 @@ import pytest
 
 from bookie_client.context import RETRY_SECONDS
 from bookie_client.reading import batch_read
+from bookie_client.reading.choice import ReplicaChoice
 from bookie_client.reading.entry import payloads_of
 from bookie_client.reading.plan import ReadPlan
 from bookie_client.reading.range_read import RangeRead
@@ -335,7 +336,7 @@ def test_a_bookie_that_goes_on_answering_is_not_waited_for_beyond_the_longest_de
 
 def test_parallel_ranges_take_the_fastest_and_call_nobody_slow(monkeypatch):
     slow = []
-    monkeypatch.setattr(EntrySources, "outrun", lambda _, bookies: slow.extend(bookies))
+    monkeypatch.setattr(ReplicaChoice, "outrun", lambda _, bookies: slow.extend(bookies))
     rig = Rig(100, parallel_reads=True)
     rig.bookies["A"].delay = None
     rig.bookies["B"].delay = 5.0
@@ -383,8 +384,8 @@ def test_slow_and_unreachable_bookies_are_asked_last():
         reader = rig.reader()
         rig.health.mark_slow("A")
         rig.health.record("B").connection_failed(10)
-        assert reader._sources.order(0) == ["C", "A", "B"]
-        assert reader._sources.order(1) == ["C", "A", "B"]
+        assert reader._sources.choice.order(0) == ["C", "A", "B"]
+        assert reader._sources.choice.order(1) == ["C", "A", "B"]
         await read_range(reader, 0, 99)
         assert rig.batched() == {"A": 0, "B": 0, "C": 1}
 
@@ -394,7 +395,7 @@ def test_slow_and_unreachable_bookies_are_asked_last():
     async def in_order_of_the_striping():
         reader = unordered.reader()
         unordered.health.mark_slow("A")
-        assert reader._sources.order(0) == ["A", "B", "C"]
+        assert reader._sources.choice.order(0) == ["A", "B", "C"]
 
     run_virtually(in_order_of_the_striping)
 
@@ -407,7 +408,7 @@ def test_quarantined_then_read_only_then_unregistered_bookies_are_asked_after_th
         rig.context.bookies.known_writable = frozenset("CD")
         rig.context.bookies.known_read_only = frozenset("B")
         rig.health.record("C").refused(StorageFault, was_read=False)
-        assert reader._sources.order(0) == ["D", "C", "B", "A"]
+        assert reader._sources.choice.order(0) == ["D", "C", "B", "A"]
         await read_range(reader, 0, 99)
         await read_range(reader, 5, 5)
         assert rig.batched() == {"A": 0, "B": 0, "C": 0, "D": 1}
@@ -422,7 +423,7 @@ def test_a_random_order_spreads_the_first_replica_and_keeps_slow_ones_last():
     async def main():
         reader = rig.reader()
         rig.health.mark_slow("A")
-        orders = [reader._sources.order(0) for _ in range(50)]
+        orders = [reader._sources.choice.order(0) for _ in range(50)]
         assert {tuple(order) for order in orders} == {("B", "C", "A"), ("C", "B", "A")}
 
     run_virtually(main)
