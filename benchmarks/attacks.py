@@ -255,6 +255,12 @@ async def http_bodies(target: Target) -> None:
     )
 
 
+async def tiny_chunks(target: Target) -> None:
+    """m: 256 HTTP requests with bodies in chunks of one byte, for what takes no body."""
+    head = b"GET /metrics HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await many(256, lambda: send(target.http_port, head + b"1\r\nx\r\n" * 80_000, takes_nothing))
+
+
 async def many_ledgers(target: Target) -> None:
     """n: a client that writes one entry to each of very many ledgers, with a key of its own each."""
     ledgers = iter(range(10_000_000, 1 << 40))
@@ -349,6 +355,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "k": silent_connections,
     "l": metadata_headers,
     "m": http_bodies,
+    "m-chunks": tiny_chunks,
     "n": many_ledgers,
     "o": huge_counts,
     "p": mixture,

@@ -217,6 +217,20 @@ async def slow_readers_over_tls(target: Target) -> None:
     await many(60, partial(_over_tls, target, context, reads, slowly=True))
 
 
+async def half_handshakes(target: Target) -> None:
+    """y: 600 connections that begin TLS and send no more than the beginning of a handshake."""
+
+    async def ask() -> None:
+        reader, writer = await _start_tls(target)
+        try:
+            writer.write(b"\x16\x03\x01\x20\x00")
+            await takes_nothing(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    await many(600, ask)
+
+
 async def new_keys(target: Target) -> None:
     """y: 4 TLS clients that ask for new keys, again and again."""
 
@@ -246,5 +260,6 @@ ATTACKS: Final[dict[str, Attack]] = {
     "tls-add": large_adds_over_tls,
     "tls-frame": unfinished_frames_over_tls,
     "tls-slow": slow_readers_over_tls,
+    "tls-half": half_handshakes,
     "tls-keys": new_keys,
 }

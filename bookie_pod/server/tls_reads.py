@@ -1,5 +1,7 @@
 """A TLS handshake, and the bytes that TLS gets from the socket at a time after it: `TlsReads` is between the two.
 
+What is written after it leaves in parts (`tls_writes`).
+
 TLS by itself receives up to 256 KiB at once, and keeps the memory for what it received at most as long as the
 connection lasts. And no other part sees its work when there is no data for us: a client may ask for new keys with every
 27 bytes, of which each takes some 20 microseconds.
@@ -7,6 +9,7 @@ connection lasts. And no other part sees its work when there is no data for us: 
 Invariants
 - A connection receives `PART` bytes at a time until it uses them up, and its owner allows more (`Told.may_grow`). Until
   then the rest of what TLS receives into is not resident, whatever its memory was used for before.
+- TLS knows when the socket has not sent everything, also of what was written before TLS took over.
 - Of each `WINDOW` that was received since the handshake at least `1 / RATIO` is data, but for one record that has not
   come to its end, and for what the connection has not taken yet. Otherwise `wasteful` is called.
 
@@ -22,6 +25,8 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
+
+from bookie_pod.server.tls_writes import InParts
 
 PART: Final = 32 * 1024
 WINDOW: Final = 32 * 1024
@@ -73,11 +78,16 @@ async def shake_hands(
         return await starting
     reads = TlsReads(below, told)
     plain.set_protocol(reads)
+    plain.set_write_buffer_limits(high=0, low=0)
+    if plain.get_write_buffer_size():
+        reads.pause_writing()  # a protocol before TLS may have been asked to wait, and TLS was not
     loop.call_soon(reads.begin, begin())
     secured = await starting
-    if secured is not None:
-        reads.handshake_over(cast("_Secured", secured))
-    return secured
+    if secured is None:
+        return None
+    reads.handshake_over(cast("_Secured", secured))
+    reads.writes = InParts(secured, plain)
+    return reads.writes
 
 
 class _Secured(Protocol):
@@ -102,6 +112,10 @@ class TlsReads(asyncio.BufferedProtocol):
         self._came = self._received_before = 0
         self._pending: Callable[[], int] | None = None
         """Bytes that TLS has, and that the connection has not taken yet; None: the handshake is under way."""
+        self.writes: InParts | None = None
+        """The transport that writes over TLS; None: the handshake is under way."""
+        self._is_full = False
+        """The socket has not sent everything."""
 
     def begin(self, data: bytes) -> None:
         """Feed the bytes that were received before."""
@@ -139,13 +153,23 @@ class TlsReads(asyncio.BufferedProtocol):
         return self._tls.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.writes is not None:
+            self.writes.lost()
         self._tls.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._tls.pause_writing()
+        if not self._is_full:
+            self._is_full = True
+            self._tls.pause_writing()
+            if self.writes is not None:
+                self.writes.pause()
 
     def resume_writing(self) -> None:
-        self._tls.resume_writing()
+        if self._is_full:
+            self._is_full = False
+            self._tls.resume_writing()
+            if self.writes is not None and not self._is_full:
+                self.writes.go_on()
 
 
 def _give_back(unused: memoryview) -> None:

@@ -87,7 +87,7 @@ class PaperTransport:
         self.limits: dict[str, int] = {}
         self.unsent = 0
 
-    def get_extra_info(self, name: str) -> Any:
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("192.0.2.1", 40000) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:

@@ -4,8 +4,7 @@ An answer lies here until its client has taken it, be it whole or a piece of a s
 client that takes less than `LEAST` in `TAKEN_S` is cut off. What it takes shows in the kernel's queue at once, and in
 the connection's own only when the kernel has room again, so both are looked at: a slow client is no silent one.
 
-TLS hands on at once what is written at once, so of its connections the streams count alone: a whole answer ends with
-the time of an idle connection.
+TLS hands on at once what is written at once, so it is given a piece at a time (`pieces`).
 
 Event loop only.
 """

@@ -4,7 +4,6 @@ Invariants
 - What a socket read brings and is answered at once leaves in one write at its end; all else that is answered in one
   turn of the event loop, in another.
 - No answer gets between the bytes of a TLS handshake.
-- TLS keeps the room for what it has encrypted at once, so it gets a part at a time, and no more than the client takes.
 - While the transport holds more than its high-water mark nothing is read from the client (`Stall.SLOW_RECEIVER`).
 - A client that has taken nothing for `response_backpressure_timeout_ms` is disconnected, or further answers to it are
   dropped, as `close_on_response_timeout` says; with a negative time it is waited for as long as it is there.
@@ -20,15 +19,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from bookie_pod.server.tcp.context import ServerContext
 
 JOIN_MAX: Final = 64 * 1024
 """Answers up to this many bytes are joined before the write; larger ones are handed over piece by piece."""
-TLS_PART: Final = 64 * 1024
-"""Bytes that are encrypted at a time: what has been as large as that once stays so, as long as the connection lasts."""
 
 
 class Answers:
@@ -42,7 +39,6 @@ class Answers:
         self.peer = "?"
         self.transport: asyncio.Transport | None = None
         """None before the connection is there, and when it is gone: it is a cycle, and TLS holds much."""
-        self.encrypted = False
         self.held_back = False
         """True during a TLS handshake: the answers follow it."""
         self.gathers = False
@@ -55,7 +51,7 @@ class Answers:
         """
         self._drops = False
         """The client took none for too long."""
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[bytes] = []
         self._nbytes = 0
         self._written = 0
         """Bytes of answers, ever."""
@@ -79,14 +75,11 @@ class Answers:
             self.gathers = True
             self._context.loop.call_soon(self.flush)
 
-    def flush(self, *, for_good: bool = False) -> None:
-        """Write what is queued; with TLS all of it only if it is `for_good`."""
+    def flush(self) -> None:
+        """Write what is queued."""
         self.gathers = False
         transport = self.transport
         if not self._pieces or transport is None or transport.is_closing() or self.held_back:
-            return
-        if self.encrypted:
-            self._encrypt(transport, for_good=for_good)
             return
         pieces, size = self._pieces, self._nbytes
         self._pieces, self._nbytes = [], 0
@@ -105,24 +98,6 @@ class Answers:
         """Write what is queued, and nothing more during the TLS handshake that begins. It is the client's turn."""
         self.flush()
         self.held_back, self._awaited_since = True, time.perf_counter()
-
-    def _encrypt(self, transport: asyncio.Transport, *, for_good: bool) -> None:
-        """A part at a time, and no more than the client takes. The rest follows when the client has taken some, unless
-        it is `for_good`."""
-        if self.is_full and not for_good:
-            return
-        parts = _parts(self._pieces)
-        self._pieces, self._nbytes = [], 0
-        for part in parts:
-            self._written += len(part)
-            transport.write(part)
-            if self.is_full and not for_good:
-                break
-        rest = list(parts)
-        if rest and self.transport is not None:
-            self._pieces[:0] = rest
-            self._nbytes += sum(map(len, rest))
-        self._count_held()
 
     def end(self) -> None:
         """Drop everything: the connection is gone."""
@@ -180,22 +155,3 @@ class Answers:
             self.transport.abort()
         else:
             self._drops = True
-
-
-def _parts(pieces: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes, `TLS_PART` of them at a time."""
-    together: list[bytes | memoryview] = []
-    size = 0
-    for piece in pieces:
-        if size and size + len(piece) > TLS_PART:
-            yield b"".join(together)
-            together, size = [], 0
-        if len(piece) > TLS_PART:
-            whole = memoryview(piece)
-            for start in range(0, len(piece), TLS_PART):
-                yield whole[start : start + TLS_PART]
-        else:
-            together.append(piece)
-            size += len(piece)
-    if together:
-        yield b"".join(together)

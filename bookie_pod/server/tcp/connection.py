@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
         wire, share, now = self.wire, self._share, time.perf_counter()
         kept = max(wire.copies * (self._rest_bytes + PIECE_BYTES * len(self._rest)), self._frame.nbytes)
         parked = wire.parked.nbytes if wire.parked is not None else 0
-        share.hold(kept + parked + wire.asked_bytes + wire.copies * self._answers.held(now) - share.held)
+        share.hold(kept + parked + wire.asked_bytes + self._answers.held(now) - share.held)
         share.waits = self._frame.waits
         sends = self._rest_since if self._rest_bytes and (share.waits or not wire.stalls) else None
         takes = self._answers.stuck_since

@@ -156,7 +156,7 @@ class Session:
         EBADREQ if this bookie has no TLS, or if the connection has it already: each layer of it costs memory that is in
         no account.
         """
-        if self._clients.tls is None or self.wire.answers.encrypted:
+        if self._clients.tls is None or self.wire.is_encrypted:
             self.wire.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
             return
         self._start(self._upgrade(self._clients.tls, request))

@@ -43,8 +43,7 @@ SMALL_BYTES: Final = 128 * 1024
 LARGE_BYTES: Final = 512 * 1024
 """Bytes of one connection that may receive more.
 
-They are 256 KiB to receive into, and as much before it is decrypted. One that takes its answers slowly needs once more
-as much (`Connection` gives TLS no more).
+They are 256 KiB to receive into, and as much before it is decrypted. Its answers are counted elsewhere.
 """
 GROWN_SHARE: Final = 4
 """The divisor of the limit for connections that may receive more. All others keep their small size."""

@@ -77,8 +77,9 @@ class Wire:
         """Bytes of data, ever."""
         self.received_at = time.perf_counter()
         """The time at which the socket was last read: the latency of adds counts from there."""
+        self.is_encrypted = False
         self.copies = 1
-        """The copies of bytes that are kept and not taken: TLS has them once in plain and once encrypted."""
+        """The copies of bytes that were received and are kept: TLS has them once encrypted and once in plain."""
         self.answers = Answers(context, self.count_held)
         self.send: Final = self.answers.send
         self.stalls = Stall(0)
@@ -113,7 +114,7 @@ class Wire:
 
     def secured(self, transport: asyncio.Transport) -> None:
         """Let everything go through TLS from now on."""
-        self.answers.encrypted, self.answers.held_back, self.copies = True, False, 2
+        self.is_encrypted, self.answers.held_back, self.copies = True, False, 2
         self._take(transport)
         if self.stalls:
             transport.pause_reading()  # as the plain one was, but this one is new
@@ -137,7 +138,7 @@ class Wire:
         if error is not None:
             self.context.connection_errors += 1
             self.context.complaints.warning("connection closed", peer=self.peer, reason=str(error))
-        self.answers.flush(for_good=True)
+        self.answers.flush()
         transport.close()
         self._linger_timer = self.context.loop.call_later(LINGER_S, transport.abort)
 

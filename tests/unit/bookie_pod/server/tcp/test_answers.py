@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bookie_pod.server.tcp.answers import JOIN_MAX, TLS_PART
+from bookie_pod.server.tcp.answers import JOIN_MAX
 from bookie_pod.server.tcp.connection import Connection
 from tests.support.production import production
 from tests.support.server_rig import PaperTransport, ServerRig
@@ -80,58 +80,8 @@ async def test_what_is_more_than_the_transport_takes_is_not_gathered(more: int) 
     rig.close()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "writes"),
-    [
-        ([10, 20], [30]),
-        ([TLS_PART - 1, 1], [TLS_PART]),
-        ([TLS_PART - 1, 2, 3], [TLS_PART - 1, 5]),
-        ([TLS_PART, TLS_PART], [TLS_PART, TLS_PART]),
-        ([7, TLS_PART + 1, 8], [7, TLS_PART, 1, 8]),
-        ([2 * TLS_PART], [TLS_PART, TLS_PART]),
-    ],
-)
-async def test_what_is_encrypted_goes_in_parts(rig: ServerRig, sizes: list[int], writes: list[int]) -> None:
-    conn, transport = connected(rig)
-    conn.wire.answers.encrypted = True
-    content = sent(conn, sizes)
-    await asyncio.sleep(0)
-    assert transport.sizes == writes
-    assert b"".join(transport.writes) == content
-    conn.wire.answers.held(0.0)
-    assert conn.wire.answers.stuck_since is None
-
-
-async def test_no_more_is_encrypted_than_the_client_takes_until_the_end(rig: ServerRig) -> None:
-    conn, transport = connected(rig)
-    conn.wire.answers.encrypted = True
-
-    class Full(Noted):
-        def write(self, data: bytes) -> None:
-            super().write(data)
-            conn.pause_writing()
-
-    conn.wire.answers.transport = transport = Full()  # type: ignore[assignment]
-    content = sent(conn, [5, TLS_PART + 3, 6])
-    await asyncio.sleep(0)
-    assert transport.sizes == [5]
-    content += sent(conn, [9])
-    await asyncio.sleep(0)
-    assert transport.sizes == [5]
-    assert conn.wire.share.held == TLS_PART + 9, "before what was sent last"
-    conn.wire.count_held()
-    assert conn.wire.share.held == TLS_PART + 18
-    conn.resume_writing()
-    assert transport.sizes == [5, TLS_PART]
-    conn.wire.close()
-    assert transport.sizes == [5, TLS_PART, 3 + 6 + 9]
-    assert b"".join(transport.writes) == content
-    assert transport.closing
-
-
 async def test_of_a_connection_that_breaks_while_it_is_written_to_nothing_is_kept(rig: ServerRig) -> None:
     conn, transport = connected(rig)
-    conn.wire.answers.encrypted = True
 
     class Breaks(Noted):
         def write(self, data: bytes) -> None:
@@ -140,9 +90,9 @@ async def test_of_a_connection_that_breaks_while_it_is_written_to_nothing_is_kep
             conn.connection_lost(None)
 
     conn.wire.answers.transport = transport = Breaks()  # type: ignore[assignment]
-    sent(conn, [TLS_PART + 1])
+    sent(conn, [JOIN_MAX + 1])
     await asyncio.sleep(0)
-    assert transport.sizes == [TLS_PART]
+    assert transport.sizes == [JOIN_MAX + 1]
     assert conn.wire.answers.held(0.0) == 0
     assert rig.context.memory.total == 0
 

@@ -11,11 +11,10 @@ import pytest
 
 from bookie_pod.client_memory import LEAVES
 from bookie_pod.server.tcp import connection, reads
-from bookie_pod.server.tcp.answers import TLS_PART
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.frame_rooms import PATIENCE_S
 from bookie_protocol.errors import V2Code
-from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entries, v2_entry, v2_read, v3_add, v3_read_lac
+from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_entries, v2_read, v3_add, v3_read_lac
 from tests.support.production import production
 from tests.support.server_rig import PaperTransport, ServerRig, SlowTransport, answers, slow
 
@@ -50,7 +49,7 @@ async def test_a_client_that_takes_no_answers(rig: ServerRig, frame: bytes, encr
     """It sends a hundred requests first, as one does that has answered small ones quickly."""
     await stored(rig)
     conn, transport = slow(rig)
-    conn.wire.answers.encrypted = encrypted
+    conn.wire.copies = 1 + encrypted
     conn.wire._expected_read = 64
     conn.data_received(frame * 100)
     held = 0
@@ -109,42 +108,6 @@ async def test_what_was_put_aside_and_then_finds_no_place_on_its_lane_is_told(ri
     assert (size > SIZE, rest) == (True, 0), "every read has its answer"
     rig.clients.look()
     assert rig.context.memory.total == 0
-    conn.connection_lost(None)
-
-
-async def test_of_what_is_encrypted_no_more_is_than_the_client_takes(rig: ServerRig) -> None:
-    """TLS keeps the room of the largest it had to encrypt at once for as long as the connection lasts."""
-    sizes = [10, SIZE, 3 * MB, 20, 20, TLS_PART, 3 * MB, 1]
-    writer, done = rig.connect()
-    for entry_id, size in enumerate(sizes):
-        writer.data_received(v2_add(entry(1, entry_id, bytes([entry_id]) * size)))
-    await answers(rig, done, len(sizes))
-    conn, transport = slow(rig, Kept())
-    conn.wire.answers.encrypted = True
-    conn.data_received(b"".join(v2_read(1, entry_id) for entry_id in range(len(sizes))))
-    await rig.settle()
-    while transport.unsent or conn.wire.stalled or rig.context.reads_in_progress.count or conn.wire._postponed:
-        transport.take()
-        await rig.settle()
-    assert transport.largest == TLS_PART
-    assert transport.most <= rig.context.options.write_buffer_high_water_mark_bytes + TLS_PART
-    found = [v2_entry(frame) for frame in transport.frames]
-    assert found == [entry(1, entry_id, bytes([entry_id]) * size) for entry_id, size in enumerate(sizes)]
-    rig.clients.look()
-    assert rig.context.memory.total == 0
-    conn.connection_lost(None)
-
-
-async def test_a_connection_that_is_closed_hands_over_the_rest_of_what_is_encrypted(rig: ServerRig) -> None:
-    writer, done = rig.connect()
-    writer.data_received(v2_add(entry(1, 0, bytes(3 * MB))))
-    await answers(rig, done, 1)
-    conn, transport = slow(rig, Kept())
-    conn.wire.answers.encrypted = True
-    conn.data_received(v2_read(1, 0))
-    await rig.settle(lambda: transport.writes)
-    conn.wire.close()
-    assert [v2_entry(frame) for frame in transport.frames] == [entry(1, 0, bytes(3 * MB))]
     conn.connection_lost(None)
 
 

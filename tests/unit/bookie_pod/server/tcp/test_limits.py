@@ -426,16 +426,3 @@ async def test_what_a_connection_kept_back_may_stall_it_again(rig: ServerRig) ->
     rig.admission.refresh()
     await answers(rig, transport, 1)
     assert transport.reading
-
-
-async def test_what_waits_behind_tls_counts_twice(rig: ServerRig) -> None:
-    """As it is, and encrypted."""
-    conn, transport = rig.connect()
-    transport.unsent = 1000
-    conn.wire.count_held()
-    assert conn.wire.share.held == 1000
-    conn.wire.secured(transport)  # type: ignore[arg-type]
-    conn.wire.count_held()
-    assert conn.wire.share.held == 2000
-    conn.connection_lost(None)
-    assert rig.context.memory.total == 0

@@ -57,8 +57,8 @@ class Encrypted(PaperTransport):
         self.plain = plain
         self.subject = subject
 
-    def get_extra_info(self, name: str) -> Any:
-        return self if name == "ssl_object" else super().get_extra_info(name)
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self if name == "ssl_object" else super().get_extra_info(name, default)
 
     def getpeercert(self, *, binary_form: bool = False) -> object:
         if self.subject is None:
@@ -234,7 +234,7 @@ async def test_nothing_is_read_over_tls_before_the_plug_in_has_judged_the_certif
     with_tls(rig, monkeypatch, lambda plain: made.append(Encrypted(plain, unit("0:broker"))) or made[0])
     conn, _ = rig.connect()
     conn.data_received(v3_start_tls())
-    await rig.settle(lambda: conn.wire.answers.encrypted)
+    await rig.settle(lambda: conn.wire.is_encrypted)
     assert not made[0].reading
     judged.set()
     await rig.settle(lambda: not conn.wire.stalled)

@@ -438,7 +438,7 @@ async def test_a_stranger_that_ended_its_handshake_makes_way_before_the_next_one
         conn.data_received(v3_start_tls())
         await until(lambda: handshakes.under_way)
         handshakes.end()
-        await until(lambda: conn.wire.answers.encrypted and not conn.wire.stalled)
+        await until(lambda: conn.wire.is_encrypted and not conn.wire.stalled)
         return conn, transport
 
     friend, friends_transport = await with_tls()
