@@ -3,7 +3,6 @@
 Invariants
 - What a socket read brings and is answered at once leaves in one write at its end; all else that is answered in one
   turn of the event loop, in another.
-- No answer gets between the bytes of a TLS handshake.
 - While the transport holds more than its high-water mark nothing is read from the client (`Stall.SLOW_RECEIVER`).
 - A client that has taken nothing for `response_backpressure_timeout_ms` is disconnected, or further answers to it are
   dropped, as `close_on_response_timeout` says; with a negative time it is waited for as long as it is there.
@@ -17,7 +16,6 @@ Source: docs/internals/wire-protocol.md, section 10.3.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -39,8 +37,6 @@ class Answers:
         self.peer = "?"
         self.transport: asyncio.Transport | None = None
         """None before the connection is there, and when it is gone: it is a cycle, and TLS holds much."""
-        self.held_back = False
-        """True during a TLS handshake: the answers follow it."""
         self.gathers = False
         """True while everything sent leaves soon, in one write with the rest."""
         self.is_full = False
@@ -79,7 +75,7 @@ class Answers:
         """Write what is queued."""
         self.gathers = False
         transport = self.transport
-        if not self._pieces or transport is None or transport.is_closing() or self.held_back:
+        if not self._pieces or transport is None or transport.is_closing():
             return
         pieces, size = self._pieces, self._nbytes
         self._pieces, self._nbytes = [], 0
@@ -93,11 +89,6 @@ class Answers:
         else:
             transport.writelines(pieces)
             self._count_held()
-
-    def hold_back(self) -> None:
-        """Write what is queued, and nothing more during the TLS handshake that begins. It is the client's turn."""
-        self.flush()
-        self.held_back, self._awaited_since = True, time.perf_counter()
 
     def end(self) -> None:
         """Drop everything: the connection is gone."""
@@ -113,7 +104,7 @@ class Answers:
         buffered = self.transport.get_write_buffer_size() if self.transport is not None else 0
         unsent = buffered + self._nbytes
         taken = self._written - buffered
-        if taken >= self._awaited and not self.held_back:
+        if taken >= self._awaited:
             self._awaited, self._awaited_since = self._written, now
         self.stuck_since = self._awaited_since if unsent else None
         return unsent + self._taken_in_part(taken)

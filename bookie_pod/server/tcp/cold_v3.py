@@ -50,9 +50,11 @@ def cold_v3(session: Session, body: bytes) -> bool:
     request = parse_request(body)
     if request is None:
         return False
+    operation = request.header.operation
     if not session.wire.authenticated:
         session.early(len(body))
-    operation = request.header.operation
+    if operation in (pb.AUTH, pb.START_TLS) or not session.wire.authenticated:
+        session.opens(len(body))
     if operation == pb.AUTH:
         session.auth_v3(request)
     elif operation == pb.START_TLS:

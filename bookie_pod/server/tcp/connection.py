@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         self._need = 4
         self.wire = Wire(context, self._share, self._unstalled, self._dropped)
         self._answers = self.wire.answers
-        self._session = Session(self.wire, clients, self, lambda: self._rest_bytes > 0)
+        self._session = Session(self.wire, clients, self)
         self.pause_writing: Final = self.wire.pause_writing
         self.resume_writing: Final = self.wire.resume_writing
 

@@ -9,8 +9,9 @@ Invariants
   writers.
 - A client whose certificate a plug-in refused is never authenticated, and gets that answer to each request: it would
   take a connection that ends for a bookie that does not work, and ask the next one.
-- Nothing that came before the handshake is served after it: an attacker that can write into a plain connection could
-  else put requests in front of those of an authenticated client.
+- Nothing that came before the handshake is served after it, or answered: an attacker that can write into a plain
+  connection could else put requests in front of those of an authenticated client, and answers in their place. So before
+  START_TLS a client may log in, and be refused, and no more.
 - Until it is known, and during each step, the client is one of the `Strangers`, with their limits.
 
 Threads: event loop only.
@@ -35,6 +36,7 @@ from bookie_protocol.errors import InvalidConfiguration, ProtocolViolation, Unau
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage, Peer, ServerAuthentication, from_protobuf, to_protobuf
+from bookie_protocol.wire.framing import LENGTH
 from bookie_protocol.wire.v2 import CURRENT_VERSION
 from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
 
@@ -45,16 +47,13 @@ NO_LOGIN: Final = AuthMessage("", b"")
 class Session:
     """The identity of the client of one connection, and all else that its frames are served with."""
 
-    def __init__(
-        self, wire: Wire, clients: Clients, protocol: asyncio.Protocol, has_unread_bytes: Callable[[], bool]
-    ) -> None:
-        """`protocol` gets what comes. `has_unread_bytes`: bytes have come that no frame has been made of yet."""
+    def __init__(self, wire: Wire, clients: Clients, protocol: asyncio.Protocol) -> None:
+        """`protocol` gets what comes."""
         self.wire = wire
         self.handlers = clients.handlers
         self._clients = clients
         self._context = clients.context
         self._protocol = protocol
-        self._has_unread_bytes = has_unread_bytes
         self._authentication = ServerAuthentication(clients.auth, Peer(wire.peer))
         self._refused = False
         self._shut_out = False
@@ -62,6 +61,8 @@ class Session:
         self._lacks_tls = clients.context.config.tls.required
         self._frames = 0
         """The number of frames that came before the client was authenticated."""
+        self._opening_bytes = 0
+        """The bytes of frames that may precede TLS."""
         self._task: asyncio.Task[None] | None = None
         wire.authenticated = self._is_authenticated
 
@@ -82,6 +83,10 @@ class Session:
         self._frames += 1
         if self._frames > FRAMES:
             raise ProtocolViolation(f"more than {FRAMES} frames before authentication")
+
+    def opens(self, length: int) -> None:
+        """Note a frame of so many bytes that may precede TLS: it is answered before the next one is read."""
+        self._opening_bytes += LENGTH.size + length
 
     def refused(self) -> None:
         """A request came before the client was authenticated, and was answered so."""
@@ -173,11 +178,11 @@ class Session:
         response = new_response(request, V3Status.EOK)
         response.startTLSResponse.SetInParent()
         wire.send(encode_frame(response))  # not before: then the client begins
-        plain = wire.last_in_plain()
+        plain = wire.flush_now()
         if plain is None:
             return None
-        if self._has_unread_bytes():
-            raise ProtocolViolation("bytes after START_TLS that are not part of the handshake")
+        if wire.received != self._opening_bytes:
+            raise ProtocolViolation("requests in plain text before START_TLS, or bytes behind it")
         self._clients.strangers.encrypts(wire)  # first: a stranger makes way for a stranger
         self._clients.encrypted.came(wire)
         try:

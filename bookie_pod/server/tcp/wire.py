@@ -114,14 +114,13 @@ class Wire:
 
     def secured(self, transport: asyncio.Transport) -> None:
         """Let everything go through TLS from now on."""
-        self.is_encrypted, self.answers.held_back, self.copies = True, False, 2
+        self.is_encrypted, self.copies = True, 2
         self._take(transport)
         if self.stalls:
             transport.pause_reading()  # as the plain one was, but this one is new
         # The plain transport reports only to TLS that the client took earlier bytes.
         if self.answers.is_full:
             self.resume_writing()
-        self.answers.flush()
 
     def _take(self, transport: asyncio.Transport) -> None:
         self.answers.transport = transport
@@ -142,12 +141,9 @@ class Wire:
         transport.close()
         self._linger_timer = self.context.loop.call_later(LINGER_S, transport.abort)
 
-    def last_in_plain(self) -> asyncio.Transport | None:
-        """Write what is queued, and nothing more until `secured`: the next bytes are those of the TLS handshake.
-
-        Return the transport, or None if the connection is closing.
-        """
-        self.answers.hold_back()
+    def flush_now(self) -> asyncio.Transport | None:
+        """Write what is queued. Return the transport, or None if the connection is closing."""
+        self.answers.flush()
         return self.answers.transport if self.is_open else None
 
     def broke(self, defect: Exception) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +35,9 @@ from tests.support.frames import (
     v3_add,
     v3_answer,
     v3_auth,
+    v3_poll,
+    v3_read,
+    v3_read_lac,
     v3_start_tls,
     v3_status,
 )
@@ -173,41 +175,57 @@ async def test_what_comes_behind_a_handshakes_request_ends_the_connection(
     with capture_logs() as logs:
         conn.data_received(v3_start_tls() + v3_add(entry(1, 0)))
         await rig.settle(lambda: transport.closing)
-    assert [line["reason"] for line in logs] == ["bytes after START_TLS that are not part of the handshake"]
+    assert [line["reason"] for line in logs] == ["requests in plain text before START_TLS, or bytes behind it"]
     assert (begun, rig.storage.cached(1, 0)) == ([], None)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_answer_that_is_ready_during_the_handshake_follows_it(
-    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, fails: bool
+@pytest.mark.parametrize(
+    "before",
+    [
+        v3_add(entry(1, 1)),
+        v3_add(entry(2, 0)) * 3,
+        v3_read(1, 0),
+        v3_poll(1, 0),
+        v3_read_lac(1),
+        v3_auth(AuthMessage("sasl", b"")) + v3_read(1, 0),
+    ],
+    ids=["an add", "new adds", "a read", "a long poll", "a read of the LAC", "a read behind a login"],
+)
+async def test_requests_in_plain_text_are_not_answered_over_tls(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    """In between its bytes would break the handshake."""
-    under_way, ends = asyncio.Event(), asyncio.Event()
-
-    async def handshake(plain: PaperTransport, *_: object, **__: object) -> Encrypted:
-        under_way.set()
-        await ends.wait()
-        if fails:
-            raise ConnectionResetError
-        made.append(Encrypted(plain, None))
-        return made[0]
-
-    made: list[Encrypted] = []
-    with_tls(rig, monkeypatch, lambda plain: plain)
-    monkeypatch.setattr(rig.context.loop, "start_tls", handshake)
-    conn, plain = rig.connect()
-    conn.data_received(v3_add(entry(1, 0), txn=5) + v3_start_tls())
-    await under_way.wait()
+    """An attacker in the middle could make the client take them for answers to its own."""
+    begun = with_tls(rig, monkeypatch, lambda plain: plain)
+    writer, written = rig.connect()
+    writer.data_received(v3_add(entry(1, 0)))
+    await answers(rig, written, 1)
+    conn, transport = rig.connect()
+    with capture_logs() as logs:
+        conn.data_received(before + v3_start_tls())
+        await rig.settle(lambda: transport.closing)
+    assert [line["log_level"] for line in logs] == ["warning"]
+    assert begun == []
+    seen = len(transport.frames)
     rig.journal.acknowledge()
     await rig.settle()
-    since = [conn.wire.answers.stuck_since for at in (1.0, 2.0) if conn.wire.answers.held(time.perf_counter() + at)]
-    assert len(since) == 2
-    assert since[0] == since[1] is not None, "it is the client's turn"
-    ends.set()
-    await rig.settle(lambda: not conn.wire.stalled or conn.wire.closed)
-    assert [v3_answer(frame).HasField("startTLSResponse") for frame in plain.frames] == [True]
-    assert [v3_answer(frame).header.txnId for each in made for frame in each.frames] == [5] * (not fails)
+    assert len(transport.frames) == seen
+    conn.connection_lost(None)
     assert rig.context.memory.total == 0
+
+
+async def test_a_client_that_was_refused_may_begin_tls(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it may have logged in: clients of Apache BookKeeper do so first."""
+    rig.clients.auth = CertificateRoles(("broker",))
+    made: list[Encrypted] = []
+    with_tls(rig, monkeypatch, lambda plain: made.append(Encrypted(plain, unit("0:broker"))) or made[0])
+    conn, plain = rig.connect()
+    login = AuthMessage(rig.clients.auth.plugin_name, b"")
+    conn.data_received(v3_add(entry(1, 0)) + v3_auth(login) + v3_start_tls())
+    await rig.settle(lambda: conn.wire.authenticated)
+    statuses = [v3_status(frame) for frame in plain.frames]
+    assert (statuses[0], statuses[-1]) == (V3Status.EUA, V3Status.EOK)
+    conn.data_received(v3_add(entry(1, 0)))
+    assert [v3_status(frame) for frame in await answers(rig, made[0], 1)] == [V3Status.EOK]
 
 
 async def test_no_handshake_begins_with_a_client_that_is_going(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
