@@ -1,4 +1,4 @@
-"""TLS of a server's port: a context that follows its files, and the turns of handshakes.
+"""TLS of a server's port: a context that follows its files, and the turns and steps of handshakes.
 
 Certificates are renewed without a restart. A handshake costs a millisecond or two of processor time and some 100 KB. If
 all handshakes began at once, as after a restart of the bookie, the first would be closed for the others before they
@@ -11,6 +11,9 @@ Invariants
   those who may have TLS without being known. A client that goes on with its handshake ends it within that time, before
   others can have it closed, and one that does not delays no other after it.
 - Waiting handshakes begin in turns of their addresses: an address with many connections delays only itself.
+- In one turn of the event loop `STEPS` steps of handshakes are made: all else waits for them. A step is made of bytes
+  that a client has sent, and each client has one at a time, in the order in which the bytes came. So a silent client
+  delays no other.
 
 Threads: event loop; `RenewedTls` is made anywhere, once at start-up. Its files are small, and looked at only once in an
 interval.
@@ -37,6 +40,8 @@ UNDER_WAY: Final = 64
 patience.
 """
 PATIENCE_S: Final = 0.5
+STEPS: Final = 4
+"""The number of steps in one turn. A handshake has two or three, of which one takes most of its time."""
 
 
 class RenewedTls:
@@ -107,6 +112,7 @@ class HandshakeTurns:
         """Turns that were begun a moment ago."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """The waiting handshakes by address, in the order of their turns."""
+        self.steps = HandshakeSteps()
 
     @asynccontextmanager
     async def one(self, address: str) -> AsyncIterator[None]:
@@ -137,3 +143,30 @@ class HandshakeTurns:
         if turn in self._under_way:
             self._under_way.discard(turn)
             self._begin()
+
+
+class HandshakeSteps:
+    """The steps of handshakes that the event loop makes."""
+
+    def __init__(self) -> None:
+        self._left = STEPS
+        """The number of steps that this turn of the loop still has."""
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def take(self, go_on: Callable[[], None]) -> bool:
+        """Return True if the step may be made now; else call `go_on` in a later turn of the loop."""
+        if self._left == STEPS:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        if not self._left:
+            self._waiting.append(go_on)
+            return False
+        self._left -= 1
+        return True
+
+    def _next_turn(self) -> None:
+        loop, self._left = asyncio.get_running_loop(), STEPS
+        while self._waiting and self._left:
+            self._left -= 1
+            loop.call_soon(self._waiting.popleft())
+        if self._left < STEPS:
+            loop.call_soon(self._next_turn)

@@ -7,6 +7,7 @@ connection lasts. And no other part sees its work when there is no data for us: 
 27 bytes, of which each takes some 20 microseconds.
 
 Invariants
+- Each step of a handshake is one of its port's (`HandshakeSteps`), and nothing more is received until it is made.
 - A connection receives `PART` bytes at a time until it uses them up, and its owner allows more (`Told.may_grow`). Until
   then the rest of what TLS receives into is not resident, whatever its memory was used for before.
 - TLS knows when the socket has not sent everything, also of what was written before TLS took over.
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
+from bookie_pod.server.tls import HandshakeSteps
 from bookie_pod.server.tls_writes import InParts
 
 PART: Final = 32 * 1024
@@ -56,6 +58,7 @@ async def shake_hands(
     protocol: asyncio.Protocol,
     context: ssl.SSLContext,
     told: Told,
+    steps: HandshakeSteps,
     *,
     begin: Callable[[], bytes] = bytes,
     timeout_s: float | None = None,
@@ -76,7 +79,7 @@ async def shake_hands(
     below = cast("asyncio.BufferedProtocol | None", plain.get_protocol())
     if below is None or below is before:  # the socket was closed meanwhile
         return await starting
-    reads = TlsReads(below, told)
+    reads = TlsReads(below, plain, told, steps)
     plain.set_protocol(reads)
     plain.set_write_buffer_limits(high=0, low=0)
     if plain.get_write_buffer_size():
@@ -101,11 +104,17 @@ class _Secured(Protocol):
 
 
 class TlsReads(asyncio.BufferedProtocol):
-    """The protocol of a socket; `tls`: that of TLS."""
+    """The protocol of a socket, of which `plain` is the transport; `tls`: the protocol of TLS."""
 
-    def __init__(self, tls: asyncio.BufferedProtocol, told: Told) -> None:
+    def __init__(
+        self, tls: asyncio.BufferedProtocol, plain: asyncio.Transport, told: Told, steps: HandshakeSteps
+    ) -> None:
         self._tls = tls
+        self._plain = plain
         self._told = told
+        self._steps = steps
+        self._step: Callable[[], None] | None = None
+        """The step of the handshake that is to be made."""
         self._whole = memoryview(tls.get_buffer(_LARGEST))
         self._buffer = self._whole[:PART]
         _give_back(self._whole[PART:])
@@ -119,13 +128,32 @@ class TlsReads(asyncio.BufferedProtocol):
 
     def begin(self, data: bytes) -> None:
         """Feed the bytes that were received before."""
+        if data:
+            self._make(lambda: self._feed(data))
+
+    def _feed(self, data: bytes) -> None:
         for start in range(0, len(data), PART):
             part = data[start : start + PART]
             self._buffer[: len(part)] = part
-            self.buffer_updated(len(part))
+            self._tls.buffer_updated(len(part))
+
+    def _make(self, step: Callable[[], None]) -> None:
+        """Make a step of the handshake, now or in a later turn of the loop: nothing is received until then."""
+        if self._steps.take(self._go_on):
+            step()
+        else:
+            self._step = step
+            self._plain.pause_reading()
+
+    def _go_on(self) -> None:
+        step, self._step = self._step, None
+        if step is not None and not self._plain.is_closing():
+            self._plain.resume_reading()  # first: TLS may have enough after the step
+            step()
 
     def handshake_over(self, secured: _Secured) -> None:
         """Watch the received bytes from now on: the handshake is over."""
+        self._go_on()  # with what came meanwhile
         secured.set_read_buffer_limits(high=PART)
         self._came, self._received_before = 0, self._told.received()
         self._pending = secured.get_read_buffer_size
@@ -134,9 +162,10 @@ class TlsReads(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._tls.buffer_updated(nbytes)
         if self._pending is None:
+            self._make(lambda: self._tls.buffer_updated(nbytes))
             return
+        self._tls.buffer_updated(nbytes)
         if nbytes == PART and self._buffer is not self._whole and self._told.may_grow():
             self._buffer = self._whole
         self._came += nbytes

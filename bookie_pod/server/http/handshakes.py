@@ -105,7 +105,9 @@ class Handshakes:
 
             told = Told(received, lambda: False, wasteful)
             try:
-                secured = await shake_hands(plain, first, self._context, told, begin=first.taken, timeout_s=HANDSHAKE_S)
+                secured = await shake_hands(
+                    plain, first, self._context, told, self._turns.steps, begin=first.taken, timeout_s=HANDSHAKE_S
+                )
             except BaseException:
                 plain.abort()
                 raise

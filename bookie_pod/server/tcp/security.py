@@ -186,7 +186,7 @@ class Session:
         self._clients.strangers.encrypts(wire)  # first: a stranger makes way for a stranger
         self._clients.encrypted.came(wire)
         try:
-            secured = await shake_hands(plain, self._protocol, context, self._told())
+            secured = await shake_hands(plain, self._protocol, context, self._told(), self._clients.handshakes.steps)
         except (OSError, ssl.SSLError) as error:
             if isinstance(error, ssl.SSLError):
                 self.wire.keep_out("a TLS handshake", str(error))

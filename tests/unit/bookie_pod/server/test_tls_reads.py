@@ -7,14 +7,17 @@ import mmap
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 
+from bookie_pod.server.tls import STEPS, HandshakeSteps
 from bookie_pod.server.tls_reads import PART, RATIO, WINDOW, TlsReads, Told, shake_hands
 from tests.support.certificates import Certificates
+from tests.support.server_rig import PaperTransport
 
 
 class Tls(asyncio.BufferedProtocol):
@@ -51,15 +54,23 @@ class Lost(asyncio.Protocol):
         self.lost.set()
 
 
+class AnyNumber(HandshakeSteps):
+    """Has a step for each."""
+
+    def take(self, go_on: Callable[[], None]) -> bool:
+        return True
+
+
 class Connection:
     """Counts by hand."""
 
-    def __init__(self) -> None:
-        self.tls = Tls()
+    def __init__(self, steps: HandshakeSteps | None = None) -> None:
+        self.tls, self.plain = Tls(), PaperTransport()
         self.received = self.pending = self.asked = self.wasteful = 0
         self.grows = False
         self.read_limit: int | None = None
-        self.reads = TlsReads(self.tls, Told(lambda: self.received, self._may_grow, self._waste))
+        told = Told(lambda: self.received, self._may_grow, self._waste)
+        self.reads = TlsReads(self.tls, cast("asyncio.Transport", self.plain), told, steps or AnyNumber())
 
     def set_read_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.read_limit = high
@@ -102,6 +113,45 @@ def test_what_was_received_before_tls_was_there_is_given_to_it_in_parts() -> Non
     assert conn.tls.calls == [PART, PART, 1]
 
 
+async def test_few_steps_of_handshakes_are_made_in_a_turn_of_the_loop_in_the_order_in_which_their_bytes_came() -> None:
+    steps = HandshakeSteps()
+    silent, *busy = (Connection(steps) for _ in range(1 + 3 * STEPS - 1))
+
+    def made() -> list[int]:
+        return [len(conn.tls.calls) for conn in busy]
+
+    for nbytes, conn in enumerate(busy[:-1], 1):
+        conn.reads.buffer_updated(nbytes)
+    busy[-1].reads.begin(bytes(PART + 1))
+    assert made() == [1] * STEPS + [0] * (2 * STEPS - 1)
+    assert [conn.plain.reading for conn in busy] == [True] * STEPS + [False] * (2 * STEPS - 1)
+    for turns in (2, 3):
+        while made()[turns * STEPS - 2] == 0:
+            assert not any(made()[turns * STEPS :])
+            await asyncio.sleep(0)
+    assert [conn.tls.calls[0] for conn in busy[:-1]] == list(range(1, 3 * STEPS - 1))
+    assert busy[-1].tls.calls == [PART, 1]
+    assert all(conn.plain.reading for conn in busy)
+    silent.reads.buffer_updated(1)
+    assert silent.tls.calls == [1]
+
+
+async def test_step_that_waits_is_made_at_the_end_of_the_handshake_and_not_for_a_socket_that_closes() -> None:
+    steps = HandshakeSteps()
+    for _ in range(STEPS):
+        Connection(steps).reads.buffer_updated(1)
+    over, closing = Connection(steps), Connection(steps)
+    for conn in (over, closing):
+        conn.reads.buffer_updated(7)
+    over.reads.handshake_over(over)
+    assert (over.tls.calls, over.plain.reading) == ([7], True)
+    closing.plain.closing = True
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert over.tls.calls == [7]
+    assert (closing.tls.calls, closing.plain.reading) == ([], False)
+
+
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_socket_that_was_lost_before_tls_begins_is_waited_for_by_nothing(factory: Any, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path).make_all()
@@ -120,7 +170,7 @@ def test_a_socket_that_was_lost_before_tls_begins_is_waited_for_by_nothing(facto
         plain.abort()
         await protocol.lost.wait()
         told = Told(lambda: 0, lambda: False, lambda: None)
-        assert await shake_hands(plain, protocol, context, told, begin=_client_hello) is None
+        assert await shake_hands(plain, protocol, context, told, HandshakeSteps(), begin=_client_hello) is None
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(main(), 10))
@@ -187,7 +237,8 @@ def test_what_tls_does_not_receive_into_is_not_resident() -> None:
     whole, largest = memoryview(memory), 256 * 1024
     tls = Tls()
     tls.get_buffer = lambda sizehint: whole[100 : 100 + sizehint]  # type: ignore[method-assign]
-    TlsReads(tls, Told(lambda: 0, lambda: False, lambda: None))
+    told = Told(lambda: 0, lambda: False, lambda: None)
+    TlsReads(tls, cast("asyncio.Transport", PaperTransport()), told, AnyNumber())
     assert memory[: 100 + PART].count(0) == memory[100 + largest :].count(0) == 0
     given_back = memory[100 + PART : 100 + largest].count(0)
     assert largest - PART - 2 * mmap.PAGESIZE < given_back <= largest - PART

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from bookie_pod.server.tls import HandshakeSteps
 from bookie_pod.server.tls_reads import Told, shake_hands
 from tests.support.certificates import Certificates
 from tests.support.until import until
@@ -69,7 +70,8 @@ def over_tls(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., No
         plain, server = await loop.connect_accepted_socket(Server, ours)
         if before:
             plain.write(before)
-        shaking = asyncio.ensure_future(shake_hands(plain, server, context, Told(lambda: 0, lambda: False, print)))
+        told = Told(lambda: 0, lambda: False, print)
+        shaking = asyncio.ensure_future(shake_hands(plain, server, context, told, HandshakeSteps()))
         reader, writer = await asyncio.open_connection(sock=theirs, limit=1 << 16)
         await reader.readexactly(len(before))
         await writer.start_tls(anybody, server_hostname="bookie")
