@@ -133,8 +133,18 @@ class MemoryGovernor:
 
     def _is_kept_waiting(self, waiter: Waiter) -> bool:
         """Return True if it waits for what others hold, not for what it holds itself."""
-        share, wanted = waiter.share, self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
-        return self.limit - self.total < wanted <= self.limit - 2 * (share.held + share.making)
+        return self.limit - self.total < self._wanted(waiter) and self._would_fit(waiter)
+
+    def _would_fit(self, waiter: Waiter) -> bool:
+        """Return True if there would be room for it if nobody else held anything."""
+        return self._wanted(waiter) <= self.limit - 2 * (waiter.share.held + waiter.share.making)
+
+    def _lacks(self, waiter: Waiter) -> int:
+        """Return the bytes that others have to give back before it can go on."""
+        return self._wanted(waiter) - waiter.share.left
+
+    def _wanted(self, waiter: Waiter) -> int:
+        return self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
 
     def to_be_free(self, nbytes: int, *, has_begun: bool) -> int:
         """Return the bytes that have to be free before `nbytes` are made: a client that wants more than a half
@@ -145,10 +155,11 @@ class MemoryGovernor:
         """Give the first waiter that waits too long the room of clients without progress."""
         self._urging = None
         self._recount()
-        waiter = next(filter(self._is_kept_waiting, self._waiting), None)
+        waiter = next((each for each in self._waiting if self._lacks(each) > 0 and self._would_fit(each)), None)
         waited = 0.0 if waiter is None else waiter.loop.time() - waiter.since
         if waiter is not None and waited > STUCK_S:
-            self.relieve(time.perf_counter(), self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun))
+            share = waiter.share
+            self.relieve(time.perf_counter(), self._wanted(waiter) + share.held + share.making)
             if waited > LONG_S:
                 self._cut_kept_back(waiter)
         self.given_back()  # also what another thread gave back while those who wait were looked through
@@ -157,10 +168,9 @@ class MemoryGovernor:
 
     def _cut_kept_back(self, waiter: Waiter) -> None:
         """Cut off the newest of those of which everything is kept back, if the waiter fits in without them."""
-        share, wanted = waiter.share, self.to_be_free(waiter.nbytes, has_begun=waiter.has_begun)
-        newest = [each for each in reversed(self._shares) if each.is_kept_back and each is not share]
-        if 0 < wanted - share.left <= sum(each.held for each in newest):
-            self._cut(newest, wanted - share.left)
+        newest = [each for each in reversed(self._shares) if each.is_kept_back and each is not waiter.share]
+        if 0 < self._lacks(waiter) <= sum(each.held for each in newest):
+            self._cut(_large_first(newest), self._lacks(waiter))
 
     def relieve(self, now: float, wanted: int = 0) -> None:
         """Cut off the clients without progress for longest, until no more is held than the limit. `now`: as
@@ -196,7 +206,7 @@ class MemoryGovernor:
         shares = [share for share in shares if share in self._shares]
         excess = min(self.total - self.limit, sum(share.held for share in shares) - most)
         if excess > 0:
-            self._cut(sorted(shares, key=lambda share: share.held <= SMALL), excess + self.limit // LOT)
+            self._cut(_large_first(shares), excess + self.limit // LOT)
 
     def _cut(self, shares: list[Share], excess: int) -> None:
         """Cut off in this order until so much is given back."""
@@ -323,6 +333,11 @@ class Waiter:
         """It holds what it can only give back when it has gone on."""
         self.loop = asyncio.get_running_loop()
         self.since = self.loop.time()
+
+
+def _large_first(shares: list[Share]) -> list[Share]:
+    """Return them in their order, but those that hold little last: the end of many of them would give back little."""
+    return sorted(shares, key=lambda share: share.held <= SMALL)
 
 
 def _gone() -> None:

@@ -64,6 +64,12 @@ class DiskAge:
         """Return the folders that are of an earlier time. Raises `MetadataUnavailable`, `StorageFault`."""
         try:
             recorded = self._count_in((await self._service.records(KIND).read(self._bookie_id)).value) or 0
+            if recorded < 0:
+                _log.warning(
+                    "the record of the age of the disks cannot be understood, so it is not known whether one of them was"
+                    " set back to an earlier time",
+                    bookie_id=self._bookie_id,
+                )
         except (MetadataNotFound, MetadataRefused):
             recorded = 0
         counts = await asyncio.to_thread(self._read)

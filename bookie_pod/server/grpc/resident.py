@@ -42,6 +42,8 @@ in."""
 LOOK_S: Final = 0.02
 SHORT_LOOK_S: Final = 0.005
 """Above the bound, and where it grows."""
+MAX_REST_S: Final = 0.1
+"""The longest rest after a look that took long: it may have been the machine that was slow."""
 SETTLE_S: Final = 1.0
 """Seconds for gRPC to free the memory of closed connections."""
 TRIM_S: Final = 0.25
@@ -105,7 +107,9 @@ class ResidentBound:
 
     def _run(self) -> None:
         took = 0.0  # by the last look, which costs more the more connections there are
-        while not self._stopping.wait(max(took, LOOK_S if self._began is None and not self._grows else SHORT_LOOK_S)):
+        while not self._stopping.wait(
+            max(min(took, MAX_REST_S), LOOK_S if self._began is None and not self._grows else SHORT_LOOK_S)
+        ):
             began = time.monotonic()
             try:
                 self.look(began)
@@ -114,7 +118,8 @@ class ResidentBound:
             except Exception:  # such as a MemoryError, which is what this is for
                 with suppress(Exception):  # which the line may raise, too
                     self._lines.error("the memory of gRPC could not be looked at", exc_info=True)
-            took = time.monotonic() - began
+            finally:
+                took = time.monotonic() - began
 
     def look(self, now: float) -> None:
         """One look."""

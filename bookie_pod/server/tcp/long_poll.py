@@ -3,7 +3,8 @@
 Invariants
 - Each poll is answered exactly once: by a newer LAC, by a fence or deletion, or by its timer. When its connection goes,
   it is taken away and answered never.
-- Polls that end together are answered a few in each turn of the event loop: one entry may end all that wait.
+- Polls that end together are answered a few in each turn of the event loop, one of each connection in turn: one entry
+  may end all that wait, and one connection may have half of them.
 - The number of polls waiting at once is bounded, and no connection has more of them than are left for the others; one
   more gets TooManyRequests. A poll that waits counts as no read in progress: nothing is being made for it.
 
@@ -55,8 +56,9 @@ class LongPolls:
         self.waiting = 0
         self._left = ENDED_PER_TURN
         """The number of polls that may still be answered in this turn."""
-        self._ended: deque[tuple[_Poll, bool]] = deque()
-        """Polls that are over and not answered yet, each with whether there is a newer LAC."""
+        self._ended: dict[Wire, deque[tuple[_Poll, bool]]] = {}
+        """Polls that are over and not answered yet, each with whether there is a newer LAC. The connection whose turn
+        it is comes first."""
 
     def poll(self, request: ReadRequest, reply: Reply, wire: Wire) -> None:
         """Answer when `lac > previous_lac`."""
@@ -112,19 +114,23 @@ class LongPolls:
         """Answer a poll that is over: now, or when it is its turn."""
         if self._left == ENDED_PER_TURN:
             self._loop.call_soon(self._next_turn)
-        if self._left:
+        if self._left and poll.wire not in self._ended:
             self._left -= 1
             poll.answer(newer=newer)
         else:
-            self._ended.append((poll, newer))
+            self._ended.setdefault(poll.wire, deque()).append((poll, newer))
 
     def _next_turn(self) -> None:
-        now = min(ENDED_PER_TURN, len(self._ended))
-        self._left = ENDED_PER_TURN - now
-        if now:
+        self._left = ENDED_PER_TURN
+        if self._ended:
             self._loop.call_soon(self._next_turn)
-        for _ in range(now):
-            poll, newer = self._ended.popleft()
+        while self._left and self._ended:
+            self._left -= 1
+            wire = next(iter(self._ended))
+            polls = self._ended.pop(wire)
+            poll, newer = polls.popleft()
+            if polls:
+                self._ended[wire] = polls
             poll.answer(newer=newer)
 
     def answer(self, state: LedgerState, request: ReadRequest, reply: Reply, *, by_lac: bool) -> None:
@@ -162,7 +168,7 @@ class LongPolls:
 class _Poll(LacWaiter):
     """One that waits. Nothing of it holds it when it is over: it is gone without the collector of cycles."""
 
-    __slots__ = ("_polls", "_reply", "_request", "_state", "_timer", "_wire")
+    __slots__ = ("_polls", "_reply", "_request", "_state", "_timer", "wire")
 
     def __init__(self, polls: LongPolls, state: LedgerState, request: ReadRequest, reply: Reply, wire: Wire) -> None:
         assert request.previous_lac is not None
@@ -171,14 +177,14 @@ class _Poll(LacWaiter):
         self._state = state
         self._request = request
         self._reply = reply
-        self._wire = wire
+        self.wire = wire
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         """Wait for so long at most."""
         self._timer = loop.call_later(timeout_s, self._time_is_up)
         self._polls.waiting += 1
-        self._wire.on_lost[self._lost] = None
+        self.wire.on_lost[self._lost] = None
         self._reply.wait()
         self._state.add_waiter(self)
 
@@ -188,9 +194,9 @@ class _Poll(LacWaiter):
 
     def answer(self, *, newer: bool) -> None:
         """Answer, unless the connection was lost."""
-        if self._lost not in self._wire.on_lost:
+        if self._lost not in self.wire.on_lost:
             return
-        del self._wire.on_lost[self._lost]
+        del self.wire.on_lost[self._lost]
         self._polls.waiting -= 1
         self._reply.go_on(newer=newer)
         self._polls.answer(self._state, self._request, self._reply, by_lac=newer)

@@ -53,7 +53,7 @@ def order(path: str) -> tuple[str, ...]:
 def is_carried(path: str) -> bool:
     """Return whether a stream has this node. The instance id and the generation of ids are written by themselves."""
     top = path.split("/")[1] if path else ""
-    return top not in (paths.INSTANCE_ID, paths.COPIER) and not paths.is_id_generation(top)
+    return top not in (paths.INSTANCE_ID, paths.HOLDER) and not paths.is_id_generation(top)
 
 
 class ClusterNodes:

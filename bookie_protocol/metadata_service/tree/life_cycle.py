@@ -1,14 +1,16 @@
 """Formatting and removing a cluster.
 
 Invariants
+- Each holds a node of its session in the root from before its first look until its end, as a copy does, and writes in
+  that session or not at all: of formats, removals and copies of one cluster, one is under way.
 - Everything that speaks against the step is looked at before the first change.
 - Both delete the parents of the registrations first: a bookie that came meanwhile stops them, with nothing lost.
 - Both then mark the instance id: from there on no bookie starts, with old data or without, and no backup is made, until
   all of it is done. They look for bookies once more before they erase anything, and a bookie looks at the instance id
   once more when it has registered: of two that meet, one sees the other.
-- Both mark the instance id that they have checked and no other, read their mark again before each name that they erase,
-  and erase in the session of their checks or not at all: one that was held up does not erase a cluster that was made
-  there since. Where there is no instance id, that is what they read again.
+- Both mark the instance id that they have checked and no other, and read their mark again before each name that they
+  erase: a tool that does not know that node may have made another cluster. Where there is no instance id, that is what
+  they read again. The root goes only when it is empty.
 - Instance id and layout are replaced by one write each, and there until the root goes, so each step can be repeated
   with the same instance id.
 - What vanishes while a tree is deleted is fine. What is created meanwhile is deleted too, or the call fails; it may be
@@ -25,13 +27,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 from bookie_protocol.errors import (
     InvalidConfiguration,
     MetadataDamaged,
+    MetadataError,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -64,16 +67,17 @@ _SPECIAL: Final = frozenset(
         paths.UNDER_REPLICATION,
         paths.DISABLE_HEALTH_CHECK,
         paths.PODKEEPER,
+        paths.HOLDER,
     )
 )
 
 
-_LAST: Final = (paths.INSTANCE_ID, paths.LAYOUT)
+_LAST: Final = (paths.INSTANCE_ID, paths.LAYOUT, paths.HOLDER)
 """A removal that was interrupted can be repeated with the same instance id and the same URI."""
 MAX_DELETES: Final = 64
 _MAX_ROUNDS: Final = 10
 _PATIENCE: Final = 1.5
-"""Times the time-out of sessions: for so long a copy waits for the session of one that was killed."""
+"""Times the time-out of sessions: for so long a step waits for the session of one that was killed."""
 
 
 class ClusterMetadata(TreeCluster):
@@ -84,13 +88,15 @@ class ClusterMetadata(TreeCluster):
 
         Registrations, the auditor's votes and the auto-recovery settings stay. Where there is no cluster one is made.
         `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`: bookies
-        are registered, and `force` is not set; or a process writes a copy there. An interrupted call may be repeated;
-        until then `instance_id` raises `MetadataDamaged`, and no bookie starts.
+        are registered, and `force` is not set. `MetadataExists`: another process formats, removes or copies it. An
+        interrupted call may be repeated; until then `instance_id` raises `MetadataDamaged`, and no bookie starts.
         """
         if not await self.exists(timeout=timeout):
             return await self.initialize(timeout=timeout)
-        await self._check_no_copier("formatted", timeout)
-        session_id = self._tree.session_id
+        async with self._held(timeout) as session_id:
+            return await self._format(instance_id, force, session_id, timeout)
+
+    async def _format(self, instance_id: str | None, force: bool, session_id: int, timeout: float | None) -> str:
         before, stored = await self._instance_id_before(timeout)
         self._check_instance_id(instance_id, stored)
         if not force:
@@ -125,22 +131,30 @@ class ClusterMetadata(TreeCluster):
         `MetadataDamaged`, and no bookie starts.
 
         `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`, and
-        nothing was changed: bookies are registered, a process writes a copy there, the id of a bookie that has a cookie
-        does not end with `bookie_suffix`, the root holds nodes that are none of BookKeeper's, or (unless
-        `with_ledgers`) there are ledgers. `MetadataNotFound`: there is no such root. `MetadataVersionConflict`: another
-        command changed the cluster meanwhile. `SessionEnded`: another one may have.
+        nothing was changed: bookies are registered, the id of a bookie that has a cookie does not end with
+        `bookie_suffix`, the root holds nodes that are none of BookKeeper's, or (unless `with_ledgers`) there are
+        ledgers. `MetadataNotFound`: there is no such root. `MetadataExists`: another process formats, removes or copies
+        it. `MetadataVersionConflict`: another command changed the cluster meanwhile. `SessionEnded`: another one may
+        have.
         """
-        await self._check_no_copier("removed", timeout)
-        session_id = self._tree.session_id
-        before, stored = await self._instance_id_before(timeout)
-        left = set((await self._tree.children(self._root, timeout=timeout)).names)
-        if stored is not None or not left <= {paths.LAYOUT, paths.AVAILABLE}:
-            self._check_instance_id(instance_id, stored)
-        await self.check_no_bookies("removed", timeout)
-        await self._check_cookies(bookie_suffix, timeout)
-        await self._check_known(timeout)
-        if not with_ledgers:
-            await self._check_no_ledgers(timeout)
+        await self.require(timeout=timeout)
+        async with self._held(timeout) as session_id:
+            before, stored = await self._instance_id_before(timeout)
+            left = set((await self._tree.children(self._root, timeout=timeout)).names)
+            if stored is not None or not left <= {paths.LAYOUT, paths.AVAILABLE, paths.HOLDER}:
+                self._check_instance_id(instance_id, stored)
+            await self.check_no_bookies("removed", timeout)
+            await self._check_cookies(bookie_suffix, timeout)
+            await self._check_known(timeout)
+            if not with_ledgers:
+                await self._check_no_ledgers(timeout)
+            await self._empty(before, session_id, timeout)
+        self._settled = None
+        if not await _delete(self._tree, self._root, session_id, timeout):
+            raise self._changed()
+
+    async def _empty(self, before: Versioned[bytes] | None, session_id: int, timeout: float | None) -> None:
+        """Erase all that is in the root."""
         await self._delete_registration_parents("removed", session_id, timeout)
         mark: Identity | None = None
         if before is not None:
@@ -152,9 +166,6 @@ class ClusterMetadata(TreeCluster):
             with suppress(MetadataNotFound):
                 await self._tree.delete_this(self._instance_id_path, mark, session_id=session_id, timeout=timeout)
         await self._erase(paths.LAYOUT, None, session_id, timeout)
-        await self._check_mark(None, timeout)
-        await erase(self._tree, self._root, session_id=session_id, timeout=timeout)
-        self._settled = None
 
     # --- moving: `metadata_service.moving` carries the nodes ---------------------------------------------------
 
@@ -184,9 +195,8 @@ class ClusterMetadata(TreeCluster):
     async def reopen(self, *, timeout: float | None = None) -> str:
         """Let bookies start again in a cluster that was moved, and return its instance id. `InvalidConfiguration`: it
         was not. To be called behind the ids that the other place may have given (`moving.moves.reopen`)."""
-        before = await self._tree.read(self._instance_id_path, timeout=timeout)
-        word, _, instance_id = split_instance_id(decode_instance_id(before.value, self._instance_id_path))
-        if word != MOVED or instance_id is None:
+        before, instance_id = await self._instance_id_before(timeout)
+        if before is None or instance_id is None or not before.value.startswith(MOVED.encode()):
             raise InvalidConfiguration(f"the cluster at {self._root} was not moved; nothing was changed")
         await self._tree.set(self._instance_id_path, instance_id.encode(), before.identity, timeout=timeout)
         return instance_id
@@ -216,7 +226,7 @@ class ClusterMetadata(TreeCluster):
                 await self._tree.create_all(nodes, timeout=timeout)
             except MetadataExists:
                 await self._begun(instance_id, origin, timeout)
-        session_id = await self._hold_copy(timeout)
+        session_id = await self._hold(timeout)
         return await self._begun(instance_id, origin, timeout), session_id  # who held it may have come to the end
 
     async def finish_copy(self, instance_id: str, copy: str, session_id: int, *, timeout: float | None = None) -> None:
@@ -227,7 +237,7 @@ class ClusterMetadata(TreeCluster):
         if split_instance_id(before.value.decode("utf-8", "replace")) != (COPYING, copy, instance_id):
             raise self._changed()
         await self._tree.set(path, instance_id.encode(), before.identity, session_id=session_id, timeout=timeout)
-        await self._tree.delete_own(f"{self._root}/{paths.COPIER}", session_id, timeout=timeout)
+        await self._tree.delete_own(self._holder, session_id, timeout=timeout)
         self._settled = None
 
     async def _begun(self, instance_id: str, origin: str, timeout: float | None) -> str:
@@ -239,25 +249,6 @@ class ClusterMetadata(TreeCluster):
                 " or remove it with `bookie cluster nuke`; nothing was changed"
             )
         return copy
-
-    async def _hold_copy(self, timeout: float | None) -> int:
-        """The session that alone writes here from now on; one that has died is waited for."""
-        path, session_id = f"{self._root}/{paths.COPIER}", self._tree.session_id
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _PATIENCE * self._tree.session.expires_after
-        while True:
-            gone = asyncio.Event()
-            stat = await self._tree.exists(path, watch=gone.set, timeout=timeout)
-            if stat is not None and stat.owner == session_id:
-                return session_id
-            with suppress(TimeoutError, MetadataExists):
-                if stat is None:
-                    await self._tree.create(path, ephemeral=True, session_id=session_id, timeout=timeout)
-                    return session_id
-                async with asyncio.timeout_at(deadline):
-                    await gone.wait()
-            if loop.time() >= deadline:
-                raise MetadataExists(f"another process copies metadata to {self._root}: wait for it, or end it")
 
     async def known_instance_id(self, timeout: float | None = None) -> str | None:
         """The instance id, also of a cluster in which no bookie can start at present."""
@@ -280,12 +271,38 @@ class ClusterMetadata(TreeCluster):
 
     # --- what speaks against it -------------------------------------------------------------------------------
 
-    async def _check_no_copier(self, step: str, timeout: float | None) -> None:
-        if await self._tree.exists(f"{self._root}/{paths.COPIER}", timeout=timeout) is not None:
-            raise MetadataNotEmpty(
-                f"the cluster at {self._root} cannot be {step}: a process copies or restores metadata to it. Wait for"
-                " it, or end it (what one that was killed holds goes after zkTimeout)"
-            )
+    @asynccontextmanager
+    async def _held(self, timeout: float | None) -> AsyncIterator[int]:
+        """Hold the cluster, as `_hold` does, until the end."""
+        session_id = await self._hold(timeout)
+        try:
+            yield session_id
+        finally:
+            with suppress(MetadataError):  # it goes with the session
+                await self._tree.delete_own(self._holder, session_id, timeout=timeout)
+
+    async def _hold(self, timeout: float | None) -> int:
+        """The session that alone formats, removes or copies here from now on; one that has died is waited for.
+        `MetadataExists`: another one does."""
+        session_id = self._tree.session_id
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _PATIENCE * self._tree.session.expires_after
+        while True:
+            gone = asyncio.Event()
+            stat = await self._tree.exists(self._holder, watch=gone.set, timeout=timeout)
+            if stat is not None and stat.owner == session_id:
+                return session_id
+            with suppress(TimeoutError, MetadataExists):
+                if stat is None:
+                    await self._tree.create(self._holder, ephemeral=True, session_id=session_id, timeout=timeout)
+                    return session_id
+                async with asyncio.timeout_at(deadline):
+                    await gone.wait()
+            if loop.time() >= deadline:
+                raise MetadataExists(
+                    f"another process formats or removes the cluster at {self._root}, or copies or restores metadata"
+                    " to it: wait for it, or end it"
+                )
 
     def _check_instance_id(self, wanted: str | None, stored: str | None) -> None:
         if wanted is not None and wanted != stored:
@@ -356,6 +373,10 @@ class ClusterMetadata(TreeCluster):
             await self._tree.ensure(path, timeout=timeout)
 
     @property
+    def _holder(self) -> str:
+        return f"{self._root}/{paths.HOLDER}"
+
+    @property
     def _instance_id_path(self) -> str:
         return f"{self._root}/{paths.INSTANCE_ID}"
 
@@ -378,8 +399,7 @@ class ClusterMetadata(TreeCluster):
         timeout: float | None,
     ) -> Identity:
         """Let no bookie start from now on, if what was read before is still there; return the mark. What was before is
-        put back if a process has begun to write a copy, or a bookie has come (`force`: that may be), unless another
-        command marked it."""
+        put back if a bookie has come (`force`: that may be)."""
         path, stored = self._instance_id_path, split_instance_id(before.value.decode() if before else None)[2]
         data = f"{word}{stored or ''}".encode()
         try:
@@ -394,10 +414,10 @@ class ClusterMetadata(TreeCluster):
             with suppress(MetadataNotFound):
                 await self._make_registration_parents(timeout)
             raise self._changed() from error
+        if force:
+            return mark
         try:
-            await self._check_no_copier(step, timeout)
-            if not force:
-                await self.check_no_bookies(step, timeout)
+            await self.check_no_bookies(step, timeout)
         except MetadataNotEmpty:
             with suppress(MetadataVersionConflict, MetadataNotFound):
                 if before is not None:

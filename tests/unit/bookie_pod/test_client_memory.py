@@ -22,6 +22,13 @@ class Client:
         self.cut_off += 1
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> MemoryGovernor:
+    for name in ("URGE_S", "STUCK_S", "LONG_S"):
+        monkeypatch.setattr(f"bookie_pod.client_memory.{name}", 0.001)
+    return MemoryGovernor(10 * MB)
+
+
 def test_nobody_has_more_than_is_left_for_the_others() -> None:
     governor = MemoryGovernor(12 * MB)
     first, second, modest = (Client(governor) for _ in range(3))
@@ -214,11 +221,9 @@ async def test_nobody_makes_way_for_what_would_not_fit_even_then(monkeypatch: py
 
 @pytest.mark.parametrize("is_kept_back", [True, False])
 async def test_if_all_wait_for_the_room_that_they_fill_the_newest_go(
-    monkeypatch: pytest.MonkeyPatch, is_kept_back: bool
+    impatient: MemoryGovernor, is_kept_back: bool
 ) -> None:
-    for name in ("URGE_S", "STUCK_S", "LONG_S"):
-        monkeypatch.setattr(f"bookie_pod.client_memory.{name}", 0.001)
-    governor = MemoryGovernor(10 * MB)
+    governor = impatient
     busy, *clients = (Client(governor) for _ in range(5))
     busy.share.make(MB // 2)  # something moves all the time
     for client in clients:
@@ -234,6 +239,46 @@ async def test_if_all_wait_for_the_room_that_they_fill_the_newest_go(
     assert [client.cut_off for client in (busy, *clients)] == [0, 0, 0, *[int(is_kept_back)] * 2]
     assert governor.total <= governor.limit
     governor.leave(first.waiter)
+
+
+@pytest.mark.parametrize(("clients", "held", "wanted"), [(2, 3, 3), (3, 3, 0), (41, 0.24, 0)])
+async def test_nobody_waits_for_ever_for_room_that_it_would_have_alone(
+    impatient: MemoryGovernor, clients: int, held: float, wanted: int
+) -> None:
+    """Others leave what it wants, but it would have more than its part then: so they have to go."""
+    kept = [Client(impatient) for _ in range(clients)]
+    for client in kept:
+        client.share.hold(int(held * MB))
+        client.share.is_kept_back = True
+    first = Waiting(kept[0], wanted * MB)
+    await until(lambda: first.went_on)
+    assert impatient.total <= impatient.limit
+    assert kept[0].cut_off == 0
+    impatient.leave(first.waiter)
+
+
+async def test_clients_without_progress_make_way_as_far_as_one_that_waits_needs(impatient: MemoryGovernor) -> None:
+    first, *stuck = (Client(impatient) for _ in range(10))
+    first.share.hold(3 * MB)
+    for client in stuck:
+        client.share.hold(MB // 2)
+        client.share.stuck_since = 0.0
+    waiting = Waiting(first, 3 * MB)
+    await until(lambda: waiting.went_on)
+    assert sum(client.cut_off for client in stuck) == 7
+    impatient.leave(waiting.waiter)
+
+
+async def test_those_who_hold_little_stay_when_larger_ones_can_go(impatient: MemoryGovernor) -> None:
+    *large, first = (Client(impatient) for _ in range(5))
+    small = [Client(impatient) for _ in range(300)]
+    for client, held in (*((each, 2 * MB) for each in (*large, first)), *((each, 300) for each in small)):
+        client.share.hold(held)
+        client.share.is_kept_back = True
+    waiting = Waiting(first, 2 * MB)
+    await until(lambda: waiting.went_on)
+    assert sum(client.cut_off for client in small) == 0
+    impatient.leave(waiting.waiter)
 
 
 async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:

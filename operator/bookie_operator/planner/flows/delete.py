@@ -56,6 +56,8 @@ _UNDO_SECONDS: Final = 60.0
 _AUTORECOVERY_SECONDS: Final = 120.0
 _BOOKIES_SECONDS: Final = 900.0
 _BACKUPS_SECONDS: Final = 120.0
+_CRON_JOB: Final = "backups"
+"""Key of `saved`: the UID of the CronJob whose deletion was asked for. `_BACKUPS_SECONDS` count from then."""
 _BEFORE_BOOKIES: Final = {
     "autorecovery": "auto-recovery stops before the bookies: it would copy what they have",
     "gateway": "gateways stop before the bookies: they close the ledgers that are written through them",
@@ -193,9 +195,12 @@ def _stop_bookies(world: World, operation: Operation) -> Decision:
 def _stop_backups(world: World, operation: Operation) -> Decision:
     """Delete the CronJob, and with it its Jobs, then wait for these; for what stays, as long as `_BACKUPS_SECONDS`."""
     key = f"CronJob/{world.cluster.name}-backup"
-    uid, late = world.object_uids.get(key), operations.overdue(world, operation, _BACKUPS_SECONDS)
+    uid, is_asked = world.object_uids.get(key), _CRON_JOB in operation.saved
+    late = (is_asked or uid is None) and operations.overdue(world, operation, _BACKUPS_SECONDS)
     if uid is not None and not late:
-        return Act(DeleteObject(key, uid), "backups stop before the metadata go: nothing whole is left to back up")
+        asked = operation if is_asked else operations.progressed(world, operation, saved={_CRON_JOB: uid})
+        why = "backups stop before the metadata go: nothing whole is left to back up"
+        return Act(DeleteObject(key, uid), why, operation=asked)
     left = world.backup.at_work if world.backup is not None else ()
     if left and not late:
         return operations.wait(operation, "Stopping", f"waits for backups to stop: {', '.join(left[:5])}", seconds=2.0)

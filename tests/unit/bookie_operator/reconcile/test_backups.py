@@ -183,10 +183,13 @@ async def test_a_cron_job_that_something_keeps_delays_a_deletion_by_two_minutes(
         fake.store.patch(CRON_JOB, NAMESPACE, OBJECT, {"metadata": {"finalizers": ["a/controller"]}})
         fake.annotate(names.CONFIRM_DELETE, NAME)
         fake.store.delete(CLUSTER, NAMESPACE, NAME)
-        await fake.until(lambda: "deletionTimestamp" in fake.store.get(CRON_JOB, NAMESPACE, OBJECT)["metadata"])
+        await fake.until(lambda: (fake.status.get("operation") or {}).get("step") == "StopBackups")
+        assert "deletionTimestamp" not in fake.store.get(CRON_JOB, NAMESPACE, OBJECT)["metadata"]
+        fake.time += 120  # the operator was away
         for _ in range(5):
             await fake.one_pass()
-        assert fake.store.find(CLUSTER, NAMESPACE, NAME) is not None
+        assert "deletionTimestamp" in fake.store.get(CRON_JOB, NAMESPACE, OBJECT)["metadata"]
+        assert fake.status["operation"]["step"] == "StopBackups"
         fake.time += 120
         await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
 

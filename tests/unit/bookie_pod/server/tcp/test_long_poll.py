@@ -212,6 +212,27 @@ async def test_polls_that_end_together_are_answered_a_few_at_a_time(
     assert (roomy.context.reads_in_progress.count, roomy.context.requests.count) == (0, 0)
 
 
+async def test_polls_of_one_connection_do_not_keep_others_waiting(
+    roomy: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_poll, "ENDED_PER_TURN", 10)
+    roomy.polls._left = 10
+    await written(roomy, 3)
+    greedy, _ = roomy.connect()
+    for txn in range(40):
+        greedy.data_received(v3_poll(LEDGER, 1, txn=txn))
+    modest, transport = roomy.connect()
+    modest.data_received(v3_poll(LEDGER, 1))
+    add(roomy, 3)
+    left = [roomy.polls.waiting]
+    while modest.wire.on_lost:
+        await asyncio.sleep(0)
+        left.append(roomy.polls.waiting)
+    assert left == [31, 21]
+    await roomy.settle(lambda: len(polled(transport)) == 1 and not roomy.polls.waiting)
+    assert not roomy.polls._ended
+
+
 async def test_a_lost_connection_leaves_nothing(rig: ServerRig) -> None:
     await written(rig, 3)
     conn, transport = rig.connect()
