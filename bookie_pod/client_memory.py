@@ -136,7 +136,7 @@ class MemoryGovernor:
         return self.limit - self.total < self._wanted(waiter) and self._would_fit(waiter)
 
     def _would_fit(self, waiter: Waiter) -> bool:
-        """Return True if there would be room for it if nobody else held anything."""
+        """Return True if there would be room for it if no other client held anything."""
         return self._wanted(waiter) <= self.limit - 2 * (waiter.share.held + waiter.share.making)
 
     def _lacks(self, waiter: Waiter) -> int:
@@ -160,7 +160,7 @@ class MemoryGovernor:
         if waiter is not None and waited > STUCK_S:
             share = waiter.share
             self.relieve(time.perf_counter(), self._wanted(waiter) + share.held + share.making)
-            if waited > LONG_S:
+            if waited > LONG_S and waiter in self._waiting:  # it may have been among those that were cut off
                 self._cut_kept_back(waiter)
         self.given_back()  # also what another thread gave back while those who wait were looked through
         if self._waiting:

@@ -105,7 +105,8 @@ async def close_checked(
     doubted = lost | untold | unseen
     if report.metadata.value.digest_type is None and any(isinstance(words[each], EntryAnswer) for each in untold):
         silent_so_far = {bookie for bookie in ensemble if not isinstance(words.get(bookie), EntryAnswer)}
-        _check_digest(ledger_id, (words | await last_words(client, ledger_id, silent_so_far)).values(), access)
+        others = await last_words(client, ledger_id, silent_so_far)
+        _check_digest(ledger_id, [*words.values(), *others.values()], access)
     silent = {bookie for bookie in untold if not isinstance(words[bookie], _CANNOT_TELL)}
     silent |= named.intersection(ensemble) & _with_verdicts(report.fragments, _SILENT) - lost
     silent -= await unregistered(client, silent)

@@ -66,9 +66,7 @@ class DiskAge:
             recorded = self._count_in((await self._service.records(KIND).read(self._bookie_id)).value) or 0
             if recorded < 0:
                 _log.warning(
-                    "the record of the age of the disks cannot be understood, so it is not known whether one of them was"
-                    " set back to an earlier time",
-                    bookie_id=self._bookie_id,
+                    "the recorded age of the disks cannot be understood, so none of them can be found to be set back"
                 )
         except (MetadataNotFound, MetadataRefused):
             recorded = 0
@@ -129,8 +127,8 @@ class DiskAge:
         """The count; -1: it cannot be understood; None: it is another bookie's."""
         try:
             stored = json.loads(data)
-            if stored["format"] != FORMAT:
-                return -1
-            return int(stored["count"]) if stored["bookie"] == self._bookie_id else None
+            if stored["bookie"] != self._bookie_id:
+                return None
+            return int(stored["count"]) if stored["format"] == FORMAT else -1
         except UNREADABLE:
             return -1
