@@ -32,6 +32,7 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.server.turns import Turns
 from bookie_protocol.errors import InvalidConfiguration
 
 _log = structlog.get_logger(__name__)
@@ -112,7 +113,7 @@ class HandshakeTurns:
         """Turns that were begun a moment ago."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """The waiting handshakes by address, in the order of their turns."""
-        self.steps = HandshakeSteps()
+        self.steps = Turns(STEPS)
 
     @asynccontextmanager
     async def one(self, address: str) -> AsyncIterator[None]:
@@ -143,30 +144,3 @@ class HandshakeTurns:
         if turn in self._under_way:
             self._under_way.discard(turn)
             self._begin()
-
-
-class HandshakeSteps:
-    """The steps of handshakes that the event loop makes."""
-
-    def __init__(self) -> None:
-        self._left = STEPS
-        """The number of steps that this turn of the loop still has."""
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    def take(self, go_on: Callable[[], None]) -> bool:
-        """Return True if the step may be made now; else call `go_on` in a later turn of the loop."""
-        if self._left == STEPS:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        if not self._left:
-            self._waiting.append(go_on)
-            return False
-        self._left -= 1
-        return True
-
-    def _next_turn(self) -> None:
-        loop, self._left = asyncio.get_running_loop(), STEPS
-        while self._waiting and self._left:
-            self._left -= 1
-            loop.call_soon(self._waiting.popleft())
-        if self._left < STEPS:
-            loop.call_soon(self._next_turn)

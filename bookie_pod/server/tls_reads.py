@@ -7,7 +7,8 @@ connection lasts. And no other part sees its work when there is no data for us: 
 27 bytes, of which each takes some 20 microseconds.
 
 Invariants
-- Each step of a handshake is one of its port's (`HandshakeSteps`), and nothing more is received until it is made.
+- Each step of a handshake waits for a turn of the loop that has room for it (`tls.STEPS`), and nothing more is received
+  until it is made.
 - A connection receives `PART` bytes at a time until it uses them up, and its owner allows more (`Told.may_grow`). Until
   then the rest of what TLS receives into is not resident, whatever its memory was used for before.
 - TLS knows when the socket has not sent everything, also of what was written before TLS took over.
@@ -27,8 +28,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from bookie_pod.server.tls import HandshakeSteps
 from bookie_pod.server.tls_writes import InParts
+from bookie_pod.server.turns import Turns
 
 PART: Final = 32 * 1024
 WINDOW: Final = 32 * 1024
@@ -58,7 +59,7 @@ async def shake_hands(
     protocol: asyncio.Protocol,
     context: ssl.SSLContext,
     told: Told,
-    steps: HandshakeSteps,
+    steps: Turns,
     *,
     begin: Callable[[], bytes] = bytes,
     timeout_s: float | None = None,
@@ -106,9 +107,7 @@ class _Secured(Protocol):
 class TlsReads(asyncio.BufferedProtocol):
     """The protocol of a socket, of which `plain` is the transport; `tls`: the protocol of TLS."""
 
-    def __init__(
-        self, tls: asyncio.BufferedProtocol, plain: asyncio.Transport, told: Told, steps: HandshakeSteps
-    ) -> None:
+    def __init__(self, tls: asyncio.BufferedProtocol, plain: asyncio.Transport, told: Told, steps: Turns) -> None:
         self._tls = tls
         self._plain = plain
         self._told = told
@@ -145,11 +144,13 @@ class TlsReads(asyncio.BufferedProtocol):
             self._step = step
             self._plain.pause_reading()
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> bool:
         step, self._step = self._step, None
-        if step is not None and not self._plain.is_closing():
-            self._plain.resume_reading()  # first: TLS may have enough after the step
-            step()
+        if step is None or self._plain.is_closing():
+            return False
+        self._plain.resume_reading()  # first: TLS may have enough after the step
+        step()
+        return True
 
     def handshake_over(self, secured: _Secured) -> None:
         """Watch the received bytes from now on: the handshake is over."""

@@ -55,6 +55,7 @@ from bookie_pod.audit import asked_request
 from bookie_pod.callers import FIRST_SHARE, Call, Callers, shut, to_its_end
 from bookie_pod.logs import FewLines
 from bookie_pod.server.grpc.places import Places
+from bookie_pod.server.turns import Turns
 from bookie_protocol.errors import BadRequest, TooManyRequests
 
 SILENT_S: Final = 0.2
@@ -283,35 +284,6 @@ def leaving_no_cycle(behaviour: Behaviour) -> Behaviour:
             del requests, context  # this frame's
 
     return served
-
-
-class Turns:
-    """Lets so many go on in one turn of the event loop, and those who come later in the next ones."""
-
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def one(self) -> None:
-        """Wait for a turn that has room."""
-        loop = asyncio.get_running_loop()
-        if self._left == self._most:
-            loop.call_soon(self._next, loop)
-        if self._left:
-            self._left -= 1
-            return
-        self._waiting.append(turn := loop.create_future())
-        await turn
-
-    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._left = self._most
-        while self._waiting and self._left:
-            turn = self._waiting.popleft()
-            if not turn.cancelled():
-                turn.set_result(None)
-                self._left -= 1
-        if self._left < self._most:
-            loop.call_soon(self._next, loop)
 
 
 async def end_call(context: grpc.aio.ServicerContext, code: grpc.StatusCode, details: str) -> None:

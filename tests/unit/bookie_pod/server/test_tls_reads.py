@@ -14,8 +14,9 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from bookie_pod.server.tls import STEPS, HandshakeSteps
+from bookie_pod.server.tls import STEPS
 from bookie_pod.server.tls_reads import PART, RATIO, WINDOW, TlsReads, Told, shake_hands
+from bookie_pod.server.turns import Turns
 from tests.support.certificates import Certificates
 from tests.support.server_rig import PaperTransport
 
@@ -54,17 +55,20 @@ class Lost(asyncio.Protocol):
         self.lost.set()
 
 
-class AnyNumber(HandshakeSteps):
-    """Has a step for each."""
+class AnyNumber(Turns):
+    """Has room for each."""
 
-    def take(self, go_on: Callable[[], None]) -> bool:
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def take(self, go_on: Callable[[], bool]) -> bool:
         return True
 
 
 class Connection:
     """Counts by hand."""
 
-    def __init__(self, steps: HandshakeSteps | None = None) -> None:
+    def __init__(self, steps: Turns | None = None) -> None:
         self.tls, self.plain = Tls(), PaperTransport()
         self.received = self.pending = self.asked = self.wasteful = 0
         self.grows = False
@@ -114,7 +118,7 @@ def test_what_was_received_before_tls_was_there_is_given_to_it_in_parts() -> Non
 
 
 async def test_few_steps_of_handshakes_are_made_in_a_turn_of_the_loop_in_the_order_in_which_their_bytes_came() -> None:
-    steps = HandshakeSteps()
+    steps = Turns(STEPS)
     silent, *busy = (Connection(steps) for _ in range(1 + 3 * STEPS - 1))
 
     def made() -> list[int]:
@@ -137,7 +141,7 @@ async def test_few_steps_of_handshakes_are_made_in_a_turn_of_the_loop_in_the_ord
 
 
 async def test_step_that_waits_is_made_at_the_end_of_the_handshake_and_not_for_a_socket_that_closes() -> None:
-    steps = HandshakeSteps()
+    steps = Turns(STEPS)
     for _ in range(STEPS):
         Connection(steps).reads.buffer_updated(1)
     over, closing = Connection(steps), Connection(steps)
@@ -170,7 +174,7 @@ def test_a_socket_that_was_lost_before_tls_begins_is_waited_for_by_nothing(facto
         plain.abort()
         await protocol.lost.wait()
         told = Told(lambda: 0, lambda: False, lambda: None)
-        assert await shake_hands(plain, protocol, context, told, HandshakeSteps(), begin=_client_hello) is None
+        assert await shake_hands(plain, protocol, context, told, Turns(STEPS), begin=_client_hello) is None
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(main(), 10))

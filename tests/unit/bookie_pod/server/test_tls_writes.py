@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from bookie_pod.server.tls import HandshakeSteps
+from bookie_pod.server.tls import STEPS
 from bookie_pod.server.tls_reads import Told, shake_hands
+from bookie_pod.server.turns import Turns
 from tests.support.certificates import Certificates
 from tests.support.until import until
 
@@ -71,7 +72,7 @@ def over_tls(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., No
         if before:
             plain.write(before)
         told = Told(lambda: 0, lambda: False, print)
-        shaking = asyncio.ensure_future(shake_hands(plain, server, context, told, HandshakeSteps()))
+        shaking = asyncio.ensure_future(shake_hands(plain, server, context, told, Turns(STEPS)))
         reader, writer = await asyncio.open_connection(sock=theirs, limit=1 << 16)
         await reader.readexactly(len(before))
         await writer.start_tls(anybody, server_hostname="bookie")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from bookie_pod.server.grpc.receiving import Turns
+from bookie_pod.server.turns import Turns
 
 
 async def test_others_have_their_turn_between_a_few_calls_and_the_next() -> None:
