@@ -345,12 +345,13 @@ class TestCopy:
         instance_id, other = await source.cluster.initialize(), await driver.open(timeout=PATIENT)
 
         async def and_remove(*args: nodes.Entries) -> object:
-            with pytest.raises(MetadataNotEmpty):
+            with pytest.raises(MetadataExists):
                 await other.cluster.nuke(instance_id=instance_id, with_ledgers=True)
-            with pytest.raises(MetadataNotEmpty):
+            with pytest.raises(MetadataExists):
                 await other.cluster.format(force=True)
             return await nodes.differences(*args)
 
+        monkeypatch.setattr(life_cycle, "_PATIENCE", 0.0)
         monkeypatch.setattr(moves, "differences", and_remove)
         await copy_cluster(source, target, heard)
         assert await target.cluster.instance_id() == instance_id
