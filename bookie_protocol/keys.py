@@ -4,10 +4,13 @@
   the first request that names the ledger and demands equality from then on. It is the same for every digest
   type.
 - The MAC key (20 bytes) never leaves the client; it keys the HMAC-SHA1 digest.
-- The life (10 bytes) goes to bookies with the adds of a writer that chose the id of its ledger, and only in version 3.
-  Ledgers that have one id and one password, one after the other, have the same master key; their lives differ. It is
-  a field of protobuf as it lies on the wire, which Apache's bookies skip: tag, then the ledger's creation token.
-  Podkeeper's bookies store it in the same form.
+- The life (10 bytes) goes to bookies with the adds of a writer that chose the id of its ledger, and with copies of
+  entries of any ledger; only in version 3. Ledgers that have one id and one password, one after the other, have the
+  same master key; their lives differ. It is a field of protobuf as it lies on the wire, which Apache's bookies skip:
+  tag, then the ledger's creation token. Podkeeper's bookies store it in the same form.
+
+Writers and copies have a field of their own, because a copy does not tell whether the ledger's writer names its life.
+Those of Apache's clients do not, nor those of ledgers whose id the cluster gave: they may go on where a copy was first.
 
 Pure functions; any thread.
 """
@@ -25,6 +28,8 @@ same as no bytes, which a bookie stores if it does not know the key.
 """
 LIFE_TAG: Final = b"\x89\x7d"
 """Tag of the field `life`: number 2001, 64 bits."""
+COPIES_TAG: Final = b"\x91\x7d"
+"""Tag of the field `lifeOfCopies`: number 2002, 64 bits."""
 _LIFE: Final = struct.Struct("<2sQ")
 _UNSIGNED: Final = (1 << 64) - 1
 LIFE_SIZE: Final = _LIFE.size
@@ -35,6 +40,21 @@ NO_LIFE: Final = b""
 def life_of(creation_token: int) -> bytes:
     """The life of the ledger with this creation token; `NO_LIFE` for 0, which metadata of older formats have."""
     return _LIFE.pack(LIFE_TAG, creation_token & _UNSIGNED) if creation_token else NO_LIFE
+
+
+def life_of_copies(creation_token: int) -> bytes:
+    """The same life as copies name it."""
+    return _LIFE.pack(COPIES_TAG, creation_token & _UNSIGNED) if creation_token else NO_LIFE
+
+
+def is_named_by_copies(life: bytes) -> bool:
+    """Return whether copies named this life, and no writer has."""
+    return life.startswith(COPIES_TAG)
+
+
+def is_same_life(one: bytes, other: bytes) -> bool:
+    """Return whether both are the life of one ledger, named by its writer or by copies; or both are none."""
+    return one[len(LIFE_TAG) :] == other[len(LIFE_TAG) :]
 
 
 def creation_token_of(life: bytes) -> int:

@@ -6,7 +6,7 @@ conditional write and delete demands one. A bare version is not enough, and cann
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -71,6 +71,10 @@ class LedgerLife:
         """The life of a ledger whose metadata were read."""
         metadata = stored.value
         return LedgerLife(metadata.ledger_id, stored.identity.creation, metadata.creation_token)
+
+    def unnamed(self) -> LedgerLife:
+        """The same ledger, named to bookies by its id alone."""
+        return replace(self, token=0)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LedgerLife):

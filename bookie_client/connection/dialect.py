@@ -23,6 +23,7 @@ from bookie_client.connection.request import Answer, SplitAdd
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadVersion
 from bookie_protocol.keys import NO_LIFE
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire.auth import AuthMessage
 
 KeyAndFrame = tuple[bytes, bytes]
@@ -61,17 +62,18 @@ class Dialect(ABC):
     @abstractmethod
     def add_encoder(
         self,
-        ledger_id: int,
+        ledger: LedgerLife,
         master_key: bytes,
         *,
         recovery: bool = False,
         background: bool = False,
+        restored: bool = False,
         deferred_sync: bool = False,
-        life: bytes = NO_LIFE,
     ) -> AddEncoder:
-        """The encoder of all adds of one ledger. `recovery`: adds that a fenced ledger accepts, with high priority;
-        `background`: such adds without it, for copies; `deferred_sync`: acknowledged before the sync (v3); `life`: only
-        for the ledger with this life (v3; version 2 has no place for it)."""
+        """The encoder of all adds of one ledger, which name its life unless it is `unnamed` (v3; version 2 has no place
+        for it). `recovery`: adds that a fenced ledger accepts, with high priority; `background`: such adds without it,
+        for copies; `restored`: the same from the ledger's writer; `deferred_sync`: acknowledged before the sync (v3).
+        """
 
     @abstractmethod
     def read(

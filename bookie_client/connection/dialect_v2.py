@@ -21,7 +21,7 @@ from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
 from bookie_client.connection.request import Answer, SplitAdd, error_for
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER, ENTRY_IDS
-from bookie_protocol.keys import NO_LIFE
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
 from bookie_protocol.wire.framing import LENGTH
@@ -84,20 +84,20 @@ class V2Dialect(Dialect):
 
     def add_encoder(
         self,
-        ledger_id: int,
+        ledger: LedgerLife,
         master_key: bytes,
         *,
         recovery: bool = False,
         background: bool = False,
+        restored: bool = False,
         deferred_sync: bool = False,
-        life: bytes = NO_LIFE,
     ) -> AddEncoder:
         if deferred_sync:
             raise self._cannot("add with deferred sync", 3)
-        flags = Flag.RECOVERY_ADD if recovery or background else Flag.NONE
+        flags = Flag.RECOVERY_ADD if recovery or background or restored else Flag.NONE
         if recovery:
             flags |= Flag.HIGH_PRIORITY
-        return V2AddEncoder(ledger_id, master_key, flags)
+        return V2AddEncoder(ledger.ledger_id, master_key, flags)
 
     def read(
         self,

@@ -25,7 +25,8 @@ from bookie_protocol.columns import byte_column
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import V3Status
-from bookie_protocol.keys import NO_LIFE, creation_token_of
+from bookie_protocol.keys import NO_LIFE, creation_token_of, life_of, life_of_copies
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf, to_protobuf
@@ -169,20 +170,21 @@ class V3Dialect(Dialect):
 
     def add_encoder(
         self,
-        ledger_id: int,
+        ledger: LedgerLife,
         master_key: bytes,
         *,
         recovery: bool = False,
         background: bool = False,
+        restored: bool = False,
         deferred_sync: bool = False,
-        life: bytes = NO_LIFE,
     ) -> AddEncoder:
-        flags = v3_encode.RECOVERY_ADD if recovery or background else 0
+        flags = v3_encode.RECOVERY_ADD if recovery or background or restored else 0
         if recovery:
             flags |= v3_encode.HIGH_PRIORITY
         if deferred_sync:
             flags |= v3_encode.DEFERRED_SYNC
-        return V3AddEncoder(ledger_id, master_key, flags, life)
+        life = life_of_copies(ledger.token) if recovery or background else life_of(ledger.token)
+        return V3AddEncoder(ledger.ledger_id, master_key, flags, life)
 
     def read(
         self,

@@ -47,6 +47,7 @@ from bookie_protocol.errors import (
     fresh,
 )
 from bookie_protocol.keys import NO_LIFE
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire.availability import Availability
 from bookie_protocol.wire.v2 import PackedEntries
 
@@ -156,15 +157,15 @@ class BookieOperations:
         return await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
 
     async def add_entry(
-        self, bookie: str, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, *, recovery: bool = False
+        self, bookie: str, ledger: LedgerLife, entry_id: int, entry: bytes, master_key: bytes, *, recovery: bool = False
     ) -> None:
         """Store an entry as given. `recovery`: also in a fenced ledger, and with high priority.
 
         Raises `LedgerFenced`, `BookieReadOnly`, `Unauthorized`, `TooManyRequests`, `StorageFault`."""
-        channel = self._pool.channel(bookie, ledger_id)
-        encode = channel.dialect.add_encoder(ledger_id, master_key, recovery=recovery)
+        channel = self._pool.channel(bookie, ledger.ledger_id)
+        encode = channel.dialect.add_encoder(ledger, master_key, recovery=recovery)
         key, frame = encode(next(self._transactions), entry_id, entry)
-        one_shot = OneShot(f"the add of entry {entry_id} of ledger {ledger_id}", nothing)
+        one_shot = OneShot(f"the add of entry {entry_id} of ledger {ledger.ledger_id}", nothing)
         channel.send_add(frame, key, one_shot)
         await one_shot.outcome()
 

@@ -41,15 +41,16 @@ from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import read_header
 from bookie_protocol.errors import LedgerStateUnknown, PodkeeperError, fresh
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.versioned import Versioned
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryParts:
-    """`metadata`: as they were when the ledger was marked; the recovery reads by them until its end, whatever it
-    replaces itself. `master_key` goes with every request that fences."""
+    """`stored`: the metadata as they were when the ledger was marked; the recovery reads by them until its end,
+    whatever it replaces itself. `master_key` goes with every request that fences."""
 
     context: ClientContext
-    metadata: LedgerMetadata
+    stored: Versioned[LedgerMetadata]
     digest: DigestManager
     master_key: bytes = field(repr=False)
     distrusted: frozenset[str] = frozenset()
@@ -82,6 +83,10 @@ class RecoveryParts:
             high_priority=True,
         )
         return await (heard(ask) if self.hears_all else ask())
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self.stored.value
 
     @property
     def ledger_id(self) -> int:

@@ -268,7 +268,7 @@ class Rewriter:
     def __init__(self, parts: RecoveryParts, start: int) -> None:
         self._parts = parts
         self._state = _Rewrites(parts, start)
-        encoder = parts.context.pool.dialect.add_encoder(parts.ledger_id, parts.master_key, recovery=True)
+        encoder = parts.context.pool.dialect.add_encoder(LedgerLife.of(parts.stored), parts.master_key, recovery=True)
         self._pipeline = AddPipeline(parts.context, self._state, parts.digest, encoder, self._change)
         self._ensemble = parts.metadata.last_ensemble
         self._under_way: deque[asyncio.Future[int]] = deque()
@@ -355,7 +355,7 @@ async def recover_ledger(
         if marked.value.is_closed:
             return marked
         _log.info("recovery", ledger=ledger_id, ensemble=marked.value.last_ensemble)
-        parts = RecoveryParts(context, marked.value, access.digest, access.master_key, distrusted, shunned, hears_all)
+        parts = RecoveryParts(context, marked, access.digest, access.master_key, distrusted, shunned, hears_all)
         end = await find_end(parts)
         closed = await _close(context, marked, end)
     except MetadataNotFound as error:

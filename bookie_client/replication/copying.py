@@ -34,6 +34,7 @@ from bookie_client.replication.source_reads import FAULTY_ANSWERS, MAX_SINGLES, 
 from bookie_client.replication.throttle import ReplicationThrottle, piece_bytes
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import EntriesUnreadable, LedgerStateUnknown, PodkeeperError, TooManyRequests
+from bookie_protocol.versioned import LedgerLife
 
 LEAST_PIECES: Final = 16
 ENTRIES_UNDER_WAY: Final = 8192
@@ -70,12 +71,14 @@ class CopyLimits(NamedTuple):
 
 
 class FragmentCopy:
-    """One copying. `targets`: position -> who gets its entries; `average`: stored bytes of an entry, if known; `told`
-    is called after each piece with different entries, and bytes, copied so far."""
+    """One copying. `life`: the ledger whose metadata name the fragment; `targets`: position -> who gets its entries;
+    `average`: stored bytes of an entry, if known; `told` is called after each piece with different entries, and bytes,
+    copied so far."""
 
     def __init__(
         self,
         context: ClientContext,
+        life: LedgerLife,
         fragment: Fragment,
         access: LedgerAccess,
         sources: SourceReads,
@@ -94,7 +97,7 @@ class FragmentCopy:
             position: context.pool.channel(bookie, fragment.ledger_id) for position, bookie in targets.items()
         }
         channel = next(iter(self._channels.values()))
-        self._encode = channel.dialect.add_encoder(fragment.ledger_id, access.master_key, background=True)
+        self._encode = channel.dialect.add_encoder(life, access.master_key, background=True)
         quorums = fragment.quorums
         self._needs = quorums.holds if quorums.ensemble != quorums.write else None
         self._max_bytes = min(

@@ -54,7 +54,10 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BadRequest,
     CopyLost,
+    LedgerDeleted,
+    MetadataNotFound,
     MetadataVersionConflict,
+    NoSuchLedger,
     NotEnoughBookies,
     PodkeeperError,
     fresh,
@@ -249,12 +252,22 @@ class FragmentReplicator:
                 raise fresh(failure or error) from None
             except TargetFailed as failed:
                 failure = failed.error
+                if isinstance(failure, NoSuchLedger):
+                    await self._check_life(job)
                 if failed.bookie in job.refilled.values():
                     break
                 left_out[failed.bookie] = f"it failed just now: {failure}"
                 _log.warning("target failed", ledger=job.fragment.ledger_id, bookie=failed.bookie, error=str(failure))
         assert failure is not None
         raise fresh(failure)
+
+    async def _check_life(self, job: _Job) -> None:
+        """A target says that the ledger was deleted. Raises `LedgerDeleted` or `MetadataReplaced` if it was."""
+        ledger_id = job.fragment.ledger_id
+        try:
+            await read_same(self._client.metadata_service.ledgers, LedgerLife.of(job.stored))
+        except MetadataNotFound as error:
+            raise LedgerDeleted(f"ledger {ledger_id} was deleted while it was copied") from error
 
     async def _restore(self, job: _Job, targets: Targets) -> ReplicationResult:
         stored, fragment, refilled = job.stored, job.fragment, job.refilled
@@ -268,7 +281,7 @@ class FragmentReplicator:
         sources = self._sources(fragment, access, job.bad)
         if receivers:
             part = await self._lacking(fragment, receivers) if job.by_lists and not targets.chosen else fragment
-            copy = self._copy(stored.value, part, access, sources, receivers, job.progress)
+            copy = self._copy(stored, part, access, sources, receivers, job.progress)
             await copy.run()
             await self._read_back(fragment, sources, receivers)
             entries, nbytes = copy.entries, copy.nbytes
@@ -307,14 +320,14 @@ class FragmentReplicator:
 
     def _copy(
         self,
-        metadata: LedgerMetadata,
+        stored: Versioned[LedgerMetadata],
         fragment: Fragment,
         access: LedgerAccess,
         sources: SourceReads,
         receivers: Mapping[int, str],
         progress: ProgressListener | None,
     ) -> FragmentCopy:
-        average = None
+        average, metadata = None, stored.value
         if metadata.is_closed and metadata.last_entry_id >= 0:
             average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
         listeners = [told for told in (self.options.progress, progress) if told is not None]
@@ -325,8 +338,8 @@ class FragmentReplicator:
             for listener in listeners:
                 listener(state)
 
-        context = self._client.context
-        return FragmentCopy(context, fragment, access, sources, receivers, self._limits, average, told)
+        context, life = self._client.context, LedgerLife.of(stored)
+        return FragmentCopy(context, life, fragment, access, sources, receivers, self._limits, average, told)
 
     async def _after_the_exchange(self, job: _Job, chosen: Mapping[int, str], receivers: Mapping[int, str]) -> None:
         """Raises `TargetFailed` when the exchange was taken back, because copies had been collected before it."""

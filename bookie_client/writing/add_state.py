@@ -38,6 +38,7 @@ from bookie_protocol.errors import (
     BookieReadOnly,
     LedgerClosed,
     LedgerFenced,
+    NoSuchLedger,
     PodkeeperError,
     QuorumLost,
     Unauthorized,
@@ -283,7 +284,7 @@ class AddState:
         add.waiting &= ~bit
         if self.over:
             return Outcome()
-        if isinstance(error, (LedgerFenced, Unauthorized)):
+        if isinstance(error, (LedgerFenced, NoSuchLedger, Unauthorized)):
             return self._fail(error)
         if add.acked & bit:
             return Outcome()

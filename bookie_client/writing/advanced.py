@@ -24,7 +24,6 @@ from bookie_client.context import ClientContext
 from bookie_client.writing.writer import WriteHandle
 from bookie_protocol.digest import Buffer, DigestManager
 from bookie_protocol.errors import BadRequest, DuplicateEntry, LedgerClosed, PodkeeperError
-from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -114,7 +113,7 @@ class AdvancedLedgerWriter(WriteHandle):
         connections: int,
         deferred_sync: bool = False,
         restored: bool = False,
-        life: bytes = NO_LIFE,
+        may_be_used_again: bool = False,
     ) -> None:
         super().__init__(
             context,
@@ -124,7 +123,7 @@ class AdvancedLedgerWriter(WriteHandle):
             connections=connections,
             deferred_sync=deferred_sync,
             restored=restored,
-            life=life,
+            may_be_used_again=may_be_used_again,
         )
         options = context.options
         self._order = ReorderBuffer(self.ledger_id, options.write_window_entries, options.write_window_bytes)

@@ -28,7 +28,7 @@ from bookie_client.writing.fault_domains import check_domains
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadRequest, BadVersion, MetadataExists, NotEnoughBookies
-from bookie_protocol.keys import NO_LIFE, life_of, master_key
+from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -106,8 +106,6 @@ async def create_writer(context: ClientContext, handle: type[Writer], new: NewLe
     """Create a ledger and its writer's handle. Raises as `create_ledger`."""
     connections = context.pool.connections
     stored = await create_ledger(context, new)
-    # The cluster gives no id twice, and what is restored is not written by its writer: bookies need not ask about them.
-    may_be_used_again = new.ledger_id is not None and not new.restored
     digest = digest_manager(new.digest, new.password)
     return handle(
         context,
@@ -117,7 +115,7 @@ async def create_writer(context: ClientContext, handle: type[Writer], new: NewLe
         connections=connections,
         deferred_sync=new.deferred_sync,
         restored=new.restored,
-        life=life_of(stored.value.creation_token) if may_be_used_again else NO_LIFE,
+        may_be_used_again=new.ledger_id is not None,
     )
 
 

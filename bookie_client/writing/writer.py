@@ -57,7 +57,7 @@ from bookie_protocol.errors import (
     QuorumLost,
     fresh,
 )
-from bookie_protocol.keys import NO_LIFE
+from bookie_protocol.keys import life_of
 from bookie_protocol.lasting import Ending
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.logs import get_logger
@@ -80,10 +80,10 @@ class WriteHandle:
         connections: int,
         deferred_sync: bool = False,
         restored: bool = False,
-        life: bytes = NO_LIFE,
+        may_be_used_again: bool = False,
     ) -> None:
-        """`connections`: so many had the pool made before the ledger was created. `life`: presented to bookies, see
-        `bookie_protocol.keys`."""
+        """`connections`: so many had the pool made before the ledger was created. `may_be_used_again`: True if the
+        caller chose the id, so that bookies have to know the life. The cluster gives each id once."""
         value = metadata.value
         options = context.options
         self.ledger_id = value.ledger_id
@@ -93,9 +93,10 @@ class WriteHandle:
         self._state = make_add_state(
             context, value.ledger_id, quorums, value.last_ensemble, deferred_sync=deferred_sync
         )
-        encoder = context.pool.dialect.add_encoder(
-            self.ledger_id, master_key, background=restored, deferred_sync=deferred_sync, life=life
-        )
+        life = LedgerLife.of(metadata)
+        if not may_be_used_again:
+            life = life.unnamed()
+        encoder = context.pool.dialect.add_encoder(life, master_key, restored=restored, deferred_sync=deferred_sync)
         self._doubt = Doubt(context.pool, self._look, connections, options.degraded_retry_interval)
         self._pipeline = AddPipeline(
             context,
@@ -115,7 +116,7 @@ class WriteHandle:
         if options.add_quorum_timeout is not None:
             self._run(watch_quorum(self._pipeline, options.add_quorum_timeout), "quorum time-out")
         if options.explicit_lac_interval is not None:
-            announcer = ExplicitLac(context, self._state, digest, master_key, life)
+            announcer = ExplicitLac(context, self._state, digest, master_key, life_of(life.token))
             self._run(announcer.run(options.explicit_lac_interval), "explicit LAC")
         self._unsynced = UnsyncedWatch(context, self._state, self._may_have_lost) if deferred_sync else None
         context.open_handles.add(self._abandon)

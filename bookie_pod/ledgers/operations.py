@@ -45,7 +45,7 @@ from bookie_protocol.errors import (
     StorageFault,
     Unauthorized,
 )
-from bookie_protocol.keys import NO_LIFE, is_unknown_key
+from bookie_protocol.keys import NO_LIFE, is_named_by_copies, is_same_life, is_unknown_key
 
 Done = Callable[[BaseException | None], None]
 
@@ -131,7 +131,7 @@ class LedgerOperations:
             raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is beyond {most}, the most that is stored here")
         state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
         if recovery:
-            self.ledgers.on_unnamed(ledger_id)
+            self._let_copy_in(state, life)
         elif state.fenced or state.life != life:
             self._let_writer_in(state, life)
         lane = lanes[state.journal]
@@ -146,7 +146,7 @@ class LedgerOperations:
                 # A writer's LAC never goes back, so this one covers all that is stored; a recovery's does not.
                 state.lac_known = True
             state.raise_lac(lac)
-        self.ledgers.heat(state)
+        self.ledgers.heat(state, life, copy=recovery)
         return lane
 
     def forget(self, ledger_id: int, fenced: bool, next_log: int) -> None:
@@ -245,24 +245,39 @@ class LedgerOperations:
     def _let_writer_in(self, state: LedgerState, life: bytes) -> None:
         """Check a writer whose ledger is fenced, or has another life, as far as this bookie knows."""
         # The fence of another ledger does not count: the writer replaces this bookie, and looks at the metadata.
-        if state.fenced and (not life or state.life in (NO_LIFE, life)):
-            if life and state.life == NO_LIFE and self.ledgers.alive == state.ledger_id:
+        if state.fenced and (not life or not state.life or is_same_life(state.life, life)):
+            if life and not state.life and self.ledgers.alive == state.ledger_id:
                 # It is open, so the fence is that of a former ledger of its id.
                 raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is fenced here")
             raise LedgerFenced(f"ledger {state.ledger_id} is fenced")
         self._take_life(state, life, LedgerFenced)
 
     def _take_life(self, state: LedgerState, life: bytes, gone: type[LedgerFenced] | type[NoSuchLedger]) -> None:
-        """Take the life that a writer presents if none is known, and refuse it otherwise.
+        """Take the life that a writer presents if no other is known, and refuse it otherwise.
 
-        A ledger has one writer, which always presents the life or never. Raises `gone` to a writer that presents none,
-        LedgerStateUnknown to the writer of the living ledger if another one of its id is still stored here.
+        A ledger has one writer, which always presents the life or never. Raises `gone` to a writer that presents none
+        where the writer has presented one, LedgerStateUnknown to the writer of the living ledger if another one of its
+        id is still stored here.
         """
-        if not life:
+        if life:
+            self._name(state, life)
+        elif is_named_by_copies(state.life):
+            self.ledgers.on_unnamed(state.ledger_id)
+        else:
             raise gone(f"ledger {state.ledger_id}: its writer is another client")
-        if state.life:
-            raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is still stored here")
-        state.cool_down()  # what was admitted without a life is not any more
+
+    def _let_copy_in(self, state: LedgerState, life: bytes) -> None:
+        """Check a copy. One that names no life may be of any ledger of this id."""
+        if not life:
+            self.ledgers.on_unnamed(state.ledger_id)
+        elif not is_same_life(state.life, life) or (is_named_by_copies(state.life) and not is_named_by_copies(life)):
+            self._name(state, life)
+
+    def _name(self, state: LedgerState, life: bytes) -> None:
+        """Note the life. Raises LedgerStateUnknown if another one is stored here."""
+        if state.life and not is_same_life(state.life, life):
+            raise another_is_stored(state.ledger_id)
+        state.cool_down()  # what was admitted before may not be any more
         state.life = life
         state.key_journaled = False  # the life is journaled with the key, before the first entry
         self.ledgers.record(state)
@@ -281,6 +296,11 @@ class LedgerOperations:
             if state.fenced:
                 pieces += fence_record(state.ledger_id)  # of a ledger that was made fenced nothing else tells
             state.key_journaled = True
+
+
+def another_is_stored(ledger_id: int) -> LedgerStateUnknown:
+    """Return the error for a client that names another life than the stored one: it replaces this bookie."""
+    return LedgerStateUnknown(f"ledger {ledger_id}: a deleted ledger of the same id is still stored here")
 
 
 def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:

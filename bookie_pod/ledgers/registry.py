@@ -28,7 +28,7 @@ from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.entry import read_lac_packet
 from bookie_protocol.errors import BadRequest, NoSuchLedger, Unauthorized
-from bookie_protocol.keys import NO_LIFE, is_unknown_key
+from bookie_protocol.keys import NO_LIFE, is_named_by_copies, is_unknown_key
 
 STATES_MAX: Final = 500_000
 
@@ -54,7 +54,7 @@ class Ledgers:
         self._hot: set[LedgerState] = set()
         self.fenced_and_deleted = fenced_and_deleted or FencedAndDeleted()
         self.on_unnamed: Callable[[int], None] = _nobody
-        """Called when a copy or a fence of a ledger comes. They name no life."""
+        """Called when a fence of a ledger comes, or a copy that names no life."""
         self.alive: int | None = None
         """The ledger that is open, as the metadata service has just said, for this turn of the event loop: the fence of
         a deleted ledger of its id is not its own."""
@@ -80,7 +80,7 @@ class Ledgers:
             raise Unauthorized(f"ledger {ledger_id}: the master key is not the one it was created with")
 
     def life_of(self, ledger_id: int) -> bytes:
-        """Return the life of a ledger; `NO_LIFE` if it is not here, or its writer has presented none yet."""
+        """Return the life of a ledger; `NO_LIFE` if it is not here, or none was named yet."""
         known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return NO_LIFE if known is None else known.life
 
@@ -138,13 +138,23 @@ class Ledgers:
         record = LedgerRecord(state.key, state.fenced, state.limbo, state.explicit_lac or None, life=state.life)
         self.storage.set_ledger(state.ledger_id, record)
 
-    def heat(self, state: LedgerState) -> None:
-        """Let the next adds of this ledger take the hot path, if nothing speaks against it."""
-        if state.hot_key is None and not (
+    def heat(self, state: LedgerState, life: bytes = NO_LIFE, *, copy: bool = False) -> None:
+        """Let the next adds of this ledger that name this life, as the last one did, take the hot path, if nothing
+        speaks against it. Those of the writer take it before copies."""
+        if not life and not is_named_by_copies(state.life):
+            life = state.life  # it must be named, though copies of other clients are taken without it
+        hot_key = state.hot_key
+        if (hot_key is None or (not copy and hot_key != state.key + life)) and not (
             state.fenced or state.waiters or not state.key_journaled or is_unknown_key(state.key)
         ):
-            state.heat(self.storage.active_entries(state.ledger_id))
+            state.heat(self.storage.active_entries(state.ledger_id), life)
             self._hot.add(state)
+
+    def cool_down(self, ledger_id: int) -> None:
+        """Send the next add of this ledger through the slow branch."""
+        state = self.states.get(ledger_id)
+        if state is not None:
+            state.cool_down()
 
     def forget(self, ledger_id: int, fenced: bool, next_log: int = 0) -> None:
         """The storage deleted this ledger; `fenced`: as its record said. See `LedgerOperations.forget`."""

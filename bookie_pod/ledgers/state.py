@@ -2,10 +2,10 @@
 
 Invariants
 - There is at most one `LedgerState` per ledger in a process, so that fencing and adding take turns on it.
-- `hot_key` is the ledger's master key, with its life behind it if that is known (`bookie_protocol.keys`), exactly while
-  an ordinary add with that key and life may go straight into `entries` without any further check: the key is known, the
-  ledger is not fenced, its key record is in this process's journal, no client waits for its LAC, and `entries` is the
-  dict of the *active* write-cache half. In every other case it is None.
+- `hot_key` is the ledger's master key, with a life behind it if clients have to, or may, name one
+  (`bookie_protocol.keys`), exactly while an add with that key and life may go straight into `entries` without any
+  further check: the key is known, the ledger is not fenced, its key record is in this process's journal, no client
+  waits for its LAC, and `entries` is the dict of the *active* write-cache half. In every other case it is None.
   Whatever breaks one of these conditions must call `cool_down()`; only the add path's slow branch heats a state again.
   That one comparison is the whole admission check of a hot add.
 - `entries` exists exactly while `hot_key` is set: a state must not keep what the write cache has let go of.
@@ -136,7 +136,7 @@ class LedgerState:
         self.key = key
         """The master key; empty: no client has presented one yet. All zero: it was begun without one."""
         self.life = NO_LIFE
-        """The life that the ledger's writer presented and the metadata service confirmed."""
+        """The life that the ledger's writer, or copies, named and the metadata service confirmed."""
         self.journal = journal
         """Index of the journal that owns this ledger."""
         self.hot_key: bytes | None = None
@@ -157,10 +157,10 @@ class LedgerState:
     def __repr__(self) -> str:
         return f"<LedgerState {self.ledger_id} lac={self.lac} fenced={self.fenced} limbo={self.limbo}>"
 
-    def heat(self, entries: dict[int, bytes]) -> None:
-        """Let ordinary adds go straight into `entries`."""
+    def heat(self, entries: dict[int, bytes], life: bytes = NO_LIFE) -> None:
+        """Let adds that name this life go straight into `entries`."""
         self.entries = entries
-        self.hot_key = self.key + self.life
+        self.hot_key = self.key + life
 
     def cool_down(self) -> None:
         """Send the next add through the slow branch, which checks everything."""

@@ -137,7 +137,7 @@ class ReadRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "life")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "life", "lifeOfCopies")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RECOVERY_ADD: _ClassVar[AddRequest.Flag]
@@ -149,6 +149,7 @@ class AddRequest(_message.Message):
     WRITEFLAGS_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    LIFEOFCOPIES_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
@@ -156,7 +157,8 @@ class AddRequest(_message.Message):
     writeFlags: int
     flag: AddRequest.Flag
     life: int
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ..., life: _Optional[int] = ...) -> None: ...
+    lifeOfCopies: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ..., life: _Optional[int] = ..., lifeOfCopies: _Optional[int] = ...) -> None: ...
 
 class StartTLSRequest(_message.Message):
     __slots__ = ()

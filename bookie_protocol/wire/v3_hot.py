@@ -5,7 +5,7 @@ everything else, which protobuf might read differently; the caller then parses w
 raise. The frames, with the bytes of a number as <name> and optional fields in brackets:
 
     add     0a HL 08 03 10 02 18 <txn> [20 PR] aa 06 LEN 08 <ledger> 10 <entry> 1a 14 <key> [89 7d <life>] 22 LEN
-            and behind this head: body [28 WF] [a0 06 01]
+            and behind this head: body [28 WF] [a0 06 01]; copies have 91 7d in the place of 89 7d
     read    0a HL 08 03 10 01 18 <txn> [20 PR] a2 06 LEN 08 <ledger> 10 <entry>
 
 Requests of one *shape* (same frame length, same width of every varint, same optional fields) have their fixed bytes at
@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from bookie_protocol.entry import ENTRY_PREFIX_SIZE
-from bookie_protocol.keys import LIFE_SIZE, LIFE_TAG, MASTER_KEY_SIZE
+from bookie_protocol.keys import COPIES_TAG, LIFE_SIZE, LIFE_TAG, MASTER_KEY_SIZE
 from bookie_protocol.wire.add_runs import Echo, RunShape
 from bookie_protocol.wire.framing import LENGTH_SIZE
 from bookie_protocol.wire.v3_encode import DEFERRED_SYNC, HIGH_PRIORITY, RECOVERY_ADD, add_response_parts
@@ -106,8 +106,9 @@ _ADD_HEADER: Final = b"\x08\x03\x10\x02\x18"
 _ADD_FIELD: Final = b"\xaa\x06"
 _KEY_FIELD: Final = b"\x1a\x14"
 _BODY_FIELD: Final = b"\x22"
-_FREE_LIFE: Final = LIFE_TAG + bytes(LIFE_SIZE - len(LIFE_TAG))
-_LIFE_MASK: Final = b"\xff" * len(LIFE_TAG) + bytes(LIFE_SIZE - len(LIFE_TAG))
+_LIFE_TAGS: Final = (LIFE_TAG, COPIES_TAG)
+_FREE_TOKEN: Final = bytes(LIFE_SIZE - len(LIFE_TAG))
+_LIFE_MASK: Final = b"\xff" * len(LIFE_TAG) + _FREE_TOKEN
 assert _KEY_FIELD[1] == MASTER_KEY_SIZE
 
 
@@ -122,7 +123,8 @@ class _Layout(NamedTuple):
     entry_width: int
     body_width: int
     """Bytes of the body's length."""
-    has_life: bool
+    life_tag: bytes
+    """Tag of the life; empty: there is none."""
     tail: bytes
 
 
@@ -230,10 +232,10 @@ class _AddFamily:
 
     def __init__(self, layout: _Layout) -> None:
         self._layout = layout
-        priority, txn, field, ledger, entry, body, has_life, tail = layout
+        priority, txn, field, ledger, entry, body, life_tag, tail = layout
         key, key_mask = bytes(MASTER_KEY_SIZE), bytes(MASTER_KEY_SIZE)
-        if has_life:
-            key, key_mask = key + _FREE_LIFE, key_mask + _LIFE_MASK
+        if life_tag:
+            key, key_mask = key + life_tag + _FREE_TOKEN, key_mask + _LIFE_MASK
         after_field = b"".join((b"\x08", free(ledger), b"\x10", free(entry), _KEY_FIELD))
         header_size = len(_ADD_HEADER) + txn + len(priority)
         self._before = b"".join((b"\x0a", bytes((header_size,)), _ADD_HEADER, free(txn), priority, _ADD_FIELD))
@@ -313,8 +315,8 @@ def _parse_add(frame: bytes) -> _Layout | None:
     ledger = varint_size(frame, at + field + 1)
     entry = varint_size(frame, at + field + 1 + ledger + 1)
     at += field + 1 + ledger + 1 + entry + len(_KEY_FIELD) + MASTER_KEY_SIZE
-    has_life = frame.startswith(LIFE_TAG, at)
-    at += (LIFE_SIZE if has_life else 0) + len(_BODY_FIELD)
+    life_tag = next((tag for tag in _LIFE_TAGS if frame.startswith(tag, at)), b"")
+    at += (LIFE_SIZE if life_tag else 0) + len(_BODY_FIELD)
     body = varint_size(frame, at)
     widths = (txn, field, ledger, entry, body)
     # 10 bytes would be a negative number (or a transaction id above 2^63): rare enough for protobuf.
@@ -325,7 +327,7 @@ def _parse_add(frame: bytes) -> _Layout | None:
     rest = tail.removesuffix(RECOVERY_FIELD)
     if body_end > len(frame) or (rest and (len(rest) != 2 or rest[0] != WRITE_FLAGS_TAG or rest[1] > 0x7F)):
         return None
-    return _Layout(priority, txn, field, ledger, entry, body, has_life, tail)
+    return _Layout(priority, txn, field, ledger, entry, body, life_tag, tail)
 
 
 def decode_read_request(buffer: bytes, start: int, end: int) -> ReadFields | None:

@@ -19,6 +19,7 @@ from bookie_protocol.errors import (
     NoSuchLedger,
     Unauthorized,
 )
+from bookie_protocol.versioned import LedgerLife
 from tests.support.client_operations import Operations, operations_on
 from tests.support.frames import KEY, OTHER_KEY, entry, lac_packet
 from tests.support.gated_files import GatedFiles
@@ -54,7 +55,9 @@ async def ask2(bookie: ServedBookie) -> AsyncIterator[Operations]:
 
 
 async def fill(ask: Operations, count: int, ledger_id: int = 1) -> None:
-    await asyncio.gather(*(ask.add_entry(B, ledger_id, e, entry(ledger_id, e), KEY) for e in range(count)))
+    await asyncio.gather(
+        *(ask.add_entry(B, LedgerLife(ledger_id, 0), e, entry(ledger_id, e), KEY) for e in range(count))
+    )
 
 
 # --- adds and reads -----------------------------------------------------------------------------------------
@@ -81,11 +84,11 @@ async def test_the_fence_keeps_the_writer_out_and_lets_the_recovery_in(ask: Oper
     await fill(ask, 3)
     with pytest.raises(Unauthorized):
         await ask.read_entry(B, 1, LAST_ENTRY, fence_key=OTHER_KEY)
-    await ask.add_entry(B, 1, 3, entry(1, 3), KEY)
+    await ask.add_entry(B, LedgerLife(1, 0), 3, entry(1, 3), KEY)
     assert (await ask.read_entry(B, 1, LAST_ENTRY, fence_key=KEY)).entry == entry(1, 3)
     with pytest.raises(LedgerFenced):
-        await ask.add_entry(B, 1, 4, entry(1, 4), KEY)
-    await ask.add_entry(B, 1, 4, entry(1, 4), KEY, recovery=True)
+        await ask.add_entry(B, LedgerLife(1, 0), 4, entry(1, 4), KEY)
+    await ask.add_entry(B, LedgerLife(1, 0), 4, entry(1, 4), KEY, recovery=True)
     assert (await ask.read_entry(B, 1, 4, fence_key=KEY, high_priority=True)).entry == entry(1, 4)
     with pytest.raises(NoSuchEntry):
         await ask.read_entry(B, 1, 5, fence_key=KEY, high_priority=True)
@@ -95,7 +98,7 @@ async def test_fencing_a_ledger_that_is_unknown_keeps_its_writer_out(ask: Operat
     with pytest.raises(NoSuchEntry):
         await ask.read_entry(B, 7, LAST_ENTRY, fence_key=KEY)
     with pytest.raises(LedgerFenced):
-        await ask.add_entry(B, 7, 0, entry(7, 0), KEY)
+        await ask.add_entry(B, LedgerLife(7, 0), 0, entry(7, 0), KEY)
 
 
 async def test_plain_and_fencing_reads_of_one_entry_do_not_answer_for_each_other(ask: Operations) -> None:
@@ -110,14 +113,14 @@ async def test_plain_and_fencing_reads_of_one_entry_do_not_answer_for_each_other
 async def test_another_key_is_refused(ask: Operations) -> None:
     await fill(ask, 1)
     with pytest.raises(Unauthorized):
-        await ask.add_entry(B, 1, 1, entry(1, 1), OTHER_KEY)
+        await ask.add_entry(B, LedgerLife(1, 0), 1, entry(1, 1), OTHER_KEY)
 
 
 async def test_a_read_only_bookie_takes_no_adds(ask: Operations, bookie: ServedBookie) -> None:
     await fill(ask, 1)
     bookie.server.admission.set_mode(read_only=True, high_priority_writes=True)
     with pytest.raises(BookieReadOnly):
-        await ask.add_entry(B, 1, 1, entry(1, 1), KEY)
+        await ask.add_entry(B, LedgerLife(1, 0), 1, entry(1, 1), KEY)
     assert (await ask.read_entry(B, 1, 0)).entry == entry(1, 0)
 
 
@@ -171,7 +174,7 @@ async def test_a_long_poll_wakes_with_the_entry(ask3: Operations) -> None:
     assert (at_once.max_lac, at_once.entry) == (1, entry(1, 1))
     poll = asyncio.create_task(ask3.long_poll(B, 1, LAST_ENTRY, 1, 60.0, piggyback_entry=True))
     await asyncio.sleep(0)
-    await ask3.add_entry(B, 1, 3, entry(1, 3), KEY)
+    await ask3.add_entry(B, LedgerLife(1, 0), 3, entry(1, 3), KEY)
     async with asyncio.timeout(5):
         woken = await poll
     assert (woken.max_lac, woken.entry) == (2, entry(1, 2))
@@ -208,7 +211,7 @@ async def test_a_cancelled_long_poll_is_given_up(ask3: Operations) -> None:
     with pytest.raises(asyncio.CancelledError):
         await poll
     # Its answer comes with this add, and meets nobody.
-    await ask3.add_entry(B, 1, 3, entry(1, 3), KEY)
+    await ask3.add_entry(B, LedgerLife(1, 0), 3, entry(1, 3), KEY)
     assert (await ask3.read_entry(B, 1, 3)).max_lac == 2
     await until(lambda: ask3.pool.health.outstanding(B) == 0)
 
@@ -222,7 +225,7 @@ async def test_space_and_entries_in_clients_of_both_versions(ask: Operations) ->
     with pytest.raises(NoSuchLedger):
         await ask.entries_of_ledger(B, 1)
     for e in (0, 1, 5, 6, 7, 20):
-        await ask.add_entry(B, 1, e, entry(1, e), KEY)
+        await ask.add_entry(B, LedgerLife(1, 0), e, entry(1, e), KEY)
     assert list(await ask.entries_of_ledger(B, 1)) == [0, 1, 5, 6, 7, 20]
 
 
@@ -230,7 +233,7 @@ async def test_a_force_returns_once_the_disk_has_synced(tmp_path: Path) -> None:
     files = GatedFiles()
     disk = files.gate("/journal/", frozenset({"sync", "datasync"}))
     async with ServedBookie(tmp_path, files=files) as bookie, operations_on({B: bookie.port}) as ask:
-        await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+        await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
         disk.close()
         forced = asyncio.create_task(ask.force_ledger(B, 1))
         await asyncio.to_thread(disk.reached)

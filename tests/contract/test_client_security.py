@@ -20,6 +20,7 @@ from bookie_protocol.auth import watched_file
 from bookie_protocol.auth.sasl import SaslAuth
 from bookie_protocol.auth.shared_token import TokenAuth
 from bookie_protocol.errors import BadRequest, BookieUnavailable, Unauthorized
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire.auth import AuthStep, ClientAuthProvider, Peer
 from tests.support.auth import TwoTokens, TwoTokensClient
 from tests.support.certificates import Certificates
@@ -73,7 +74,7 @@ def tls(
 async def use(ask: Operations) -> None:
     """All the kinds of connections that a client makes."""
     for entry_id, size in enumerate((200_000, 10, 1_000_000)):
-        await ask.add_entry(B, 1, entry_id, entry(1, entry_id, bytes(size)), KEY)
+        await ask.add_entry(B, LedgerLife(1, 0), entry_id, entry(1, entry_id, bytes(size)), KEY)
         assert (await ask.read_entry(B, 1, entry_id)).entry == entry(1, entry_id, bytes(size))
     assert (await ask.batch_read(B, 1, 0, 2, 0)).split() == [entry(1, 0, bytes(200_000)), entry(1, 1, bytes(10))]
     assert (await ask.read_entry(B, 1, -1, fence_key=KEY)).entry == entry(1, 2, bytes(1_000_000))
@@ -108,7 +109,7 @@ def test_a_bookie_that_demands_a_certificate(
                 await use(ask)
             else:
                 with pytest.raises(BookieUnavailable):
-                    await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                    await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
                 assert bookie.side.storage.ledger(1) is None
 
     run(main)
@@ -135,7 +136,7 @@ def test_the_host_name_is_checked(tmp_path: Path, certificates: Certificates, ru
         async with ServedBookie(tmp_path, settings) as bookie:
             async with operations_on({B: bookie.port}, tls=tls(certificates, host=True)) as ask:
                 with pytest.raises(BookieUnavailable, match=r"127\.0\.0\.1: TLS handshake failed: .*mismatch"):
-                    await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                    await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
             async with operations_on({B: bookie.port}, tls=tls(certificates, host=True)) as ask:
                 ask.host = "localhost"
                 await use(ask)
@@ -145,7 +146,7 @@ def test_the_host_name_is_checked(tmp_path: Path, certificates: Certificates, ru
                 {B: bookie.port}, connector=lambda factory, *_: found(factory), tls=tls(certificates, host=True)
             ) as ask:
                 ask.host = "localhost."
-                await ask.add_entry(B, 2, 0, entry(2, 0), KEY)
+                await ask.add_entry(B, LedgerLife(2, 0), 0, entry(2, 0), KEY)
 
     run(main)
 
@@ -170,7 +171,7 @@ async def test_certificates_are_read_at_every_connect(tmp_path: Path, certificat
         operations_on({B: bookie.port}, tls=options, reconnect_delay=0.01) as ask,
     ):
         with pytest.raises(BookieUnavailable):
-            await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+            await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
         install("client")
         await asyncio.sleep(0.02)
         await use(ask)
@@ -210,7 +211,10 @@ def test_certificates_are_renewed_under_load(tmp_path: Path, certificates: Certi
                 clients.tls._looked_at -= 2  # the interval is over
                 for _ in range(10):
                     await asyncio.gather(
-                        *(ask.add_entry(B, 1, added + each, entry(1, added + each), KEY) for each in range(50))
+                        *(
+                            ask.add_entry(B, LedgerLife(1, 0), added + each, entry(1, added + each), KEY)
+                            for each in range(50)
+                        )
                     )
                     added += 50
                     async with operations_on({B: bookie.port}, tls=tls(certificates)) as fresh:
@@ -240,7 +244,7 @@ async def test_versions_and_cipher_suites_that_do_not_meet(
             await use(ask)
         async with operations_on({B: bookie.port}, tls=dataclasses.replace(options, **given)) as ask:
             with pytest.raises(BookieUnavailable, match="TLS handshake failed"):
-                await ask.add_entry(B, 1, 9, entry(1, 9), KEY)
+                await ask.add_entry(B, LedgerLife(1, 0), 9, entry(1, 9), KEY)
 
 
 async def test_a_bookie_without_tls(tmp_path: Path, certificates: Certificates, version: int) -> None:
@@ -249,7 +253,7 @@ async def test_a_bookie_without_tls(tmp_path: Path, certificates: Certificates, 
         operations_on({B: bookie.port}, tls=tls(certificates), protocol_version=version) as ask,
     ):
         with pytest.raises(BookieUnavailable, match="answered EBADREQ to START_TLS: it has no TLS"):
-            await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+            await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
         await until(lambda: not bookie.server.clients.connections)
 
 
@@ -263,12 +267,12 @@ async def test_tls_is_switched_on_while_clients_go_on(tmp_path: Path, certificat
             for how, options in (("plain", None), ("tls", tls(certificates))):
                 async with operations_on({B: bookie.port}, tls=options) as ask:
                     if how in served:
-                        await ask.add_entry(B, 1, added, entry(1, added), KEY)
+                        await ask.add_entry(B, LedgerLife(1, 0), added, entry(1, added), KEY)
                         added += 1
                         assert (await ask.read_entry(B, 1, 0)).entry == entry(1, 0)
                     else:
                         with pytest.raises((BookieUnavailable, Unauthorized)):
-                            await ask.add_entry(B, 1, added, entry(1, added), KEY)
+                            await ask.add_entry(B, LedgerLife(1, 0), added, entry(1, added), KEY)
     assert added == 4
 
 
@@ -291,7 +295,7 @@ def test_no_request_before_the_exchange_is_done(
             bookie.server.clients.auth = TwoTokens()
             provider = TwoTokensClient()
             async with operations_on({B: bookie.port}, auth=provider, protocol_version=version) as ask:
-                await asyncio.gather(*(ask.add_entry(B, 1, e, entry(1, e), KEY) for e in range(50)))
+                await asyncio.gather(*(ask.add_entry(B, LedgerLife(1, 0), e, entry(1, e), KEY) for e in range(50)))
                 assert len(provider.peers) == 1
                 assert (await ask.batch_read(B, 1, 0, 0, 0)).split() == [entry(1, e) for e in range(50)]
                 assert (await ask.read_entry(B, 1, 7, fence_key=KEY)).entry == entry(1, 7)
@@ -306,7 +310,7 @@ async def test_a_wrong_token(tmp_path: Path, version: int) -> None:
         async with operations_on({B: bookie.port}, auth=TwoTokensClient(b"guess"), protocol_version=version) as ask:
             # Version 2 has no answer for a refusal: the bookie hangs up.
             with pytest.raises(Unauthorized if version == 3 else BookieUnavailable, match=f"bookie {B}"):
-                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
             assert not await ask.pool.reachable(B)
         assert bookie.side.storage.ledger(1) is None
 
@@ -316,7 +320,7 @@ async def test_without_credentials(tmp_path: Path, version: int) -> None:
         bookie.server.clients.auth = TwoTokens()
         async with operations_on({B: bookie.port}, protocol_version=version) as ask:
             with pytest.raises(Unauthorized):
-                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
 
 
 async def test_another_plug_in(tmp_path: Path, version: int) -> None:
@@ -325,7 +329,7 @@ async def test_another_plug_in(tmp_path: Path, version: int) -> None:
         provider = TwoTokensClient(plugin_name="sasl")
         async with operations_on({B: bookie.port}, auth=provider, protocol_version=version) as ask:
             with pytest.raises(Unauthorized if version == 3 else BookieUnavailable):
-                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
 
 
 async def test_a_bookie_that_asks_for_nothing(tmp_path: Path, version: int) -> None:
@@ -366,7 +370,7 @@ def test_a_certificate_that_the_bookies_plug_in_refuses(tmp_path: Path, certific
             bookie.server.clients.auth = NobodyGetsIn()
             async with operations_on({B: bookie.port}, tls=tls(certificates, name="client")) as ask:
                 with pytest.raises((BookieUnavailable, Unauthorized)):
-                    await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                    await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
             await until(lambda: not bookie.server.clients.connections)
 
     run(main)
@@ -430,7 +434,7 @@ async def test_other_logins_are_refused(
     async with ServedBookie(tmp_path, sasl_settings(tmp_path)) as bookie:
         async with operations_on({B: bookie.port}, auth=auth(tmp_path), protocol_version=version) as ask:
             with pytest.raises((Unauthorized, BookieUnavailable)):
-                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
         assert bookie.side.storage.ledger(1) is None
         await until(lambda: not bookie.server.clients.connections)
 
@@ -444,4 +448,4 @@ async def test_passwords_are_changed_without_a_restart(tmp_path: Path, monkeypat
         (tmp_path / "jaas").write_text("Bookie {")
         async with operations_on({B: bookie.port}, auth=SaslAuth("bookkeeper", "another")) as ask:
             with pytest.raises(BookieUnavailable):  # for which a writer takes another one
-                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)

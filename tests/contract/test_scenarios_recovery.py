@@ -12,6 +12,7 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import LedgerFenced, RecoveryFailed
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.versioned import LedgerLife
 from tests.support import ledger_program
 from tests.support.cluster_fixtures import bookies as cluster
 from tests.support.cluster_fixtures import metadata_service
@@ -186,7 +187,9 @@ async def store_unacknowledged(client, writer, bookies):
     length = sum(map(len, ENTRIES)) + len(b"four")
     entry = digest_manager(DigestType.CRC32C, PASSWORD).encode(writer.ledger_id, 3, 2, length, b"four")
     for bookie in bookies:
-        await client.context.operations.add_entry(bookie, writer.ledger_id, 3, entry, master_key(PASSWORD))
+        await client.context.operations.add_entry(
+            bookie, LedgerLife(writer.ledger_id, 0), 3, entry, master_key(PASSWORD)
+        )
 
 
 async def holds(client, bookie, ledger_id, entry_id):

@@ -14,13 +14,13 @@ from bookie_pod.node.recovery import ReplayIntoStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.format import RecordKind, kind_of, life_behind_key, tail_of_special_record
-from bookie_protocol.errors import LedgerFenced
-from bookie_protocol.keys import NO_LIFE, life_of
+from bookie_protocol.errors import LedgerFenced, LedgerStateUnknown
+from bookie_protocol.keys import NO_LIFE, life_of, life_of_copies
 from tests.support.memtable_engine import Checkpoints, MemTableBookie
 from tests.support.server_rig import HeldJournal
 from tests.support.storage_engine import KEY, MemoryBookie, entry
 
-LIFE = life_of(-7)
+LIFE, COPIES = life_of(-7), life_of_copies(-7)
 Bookie = MemoryBookie | MemTableBookie
 
 
@@ -41,27 +41,28 @@ def _life(storage: LedgerStorage) -> bytes:
     return NO_LIFE if record is None else record.life
 
 
-def test_life_outlives_a_restart_and_other_changes(bookie: Bookie) -> None:
+@pytest.mark.parametrize("life", [LIFE, COPIES], ids=["writer", "copies"])
+def test_life_outlives_a_restart_and_other_changes(bookie: Bookie, life: bytes) -> None:
     storage = _open(bookie)
-    storage.set_ledger(7, LedgerRecord(KEY, life=LIFE))
+    storage.set_ledger(7, LedgerRecord(KEY, life=life))
     storage.flush()
     storage.close()
     storage = _open(bookie)
-    assert _life(storage) == LIFE
+    assert _life(storage) == life
     record = storage.ledger(7)
     assert record is not None
     storage.set_ledger(7, replace(record, fenced=True, explicit_lac=bytes(36)))
     storage.flush()
     storage.close()
     storage = _open(bookie)
-    assert _life(storage) == LIFE
+    assert _life(storage) == life
     storage.delete_ledger(7)
     storage.set_master_key(7, KEY)
     assert _life(storage) == NO_LIFE
     storage.close()
 
 
-@pytest.mark.parametrize("began", ["writer", "recovery"])
+@pytest.mark.parametrize("began", ["writer", "recovery", "copies", "copies alone"])
 def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str) -> None:
     storage, journal = _open(bookie), HeldJournal()
     operations = LedgerOperations(Ledgers(storage, 1), [journal])
@@ -71,9 +72,10 @@ def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str) ->
         operations.add(lanes, 7, entry_id, -1, KEY, entry(7, entry_id), recovery=recovery, life=life)
         operations.submit(lanes[0], 1, lambda error: None)
 
-    if began == "recovery":
-        add(0, NO_LIFE, recovery=True)
-    add(1, LIFE)
+    if began != "writer":
+        add(0, NO_LIFE if began == "recovery" else COPIES, recovery=True)
+    if began != "copies alone":
+        add(1, LIFE)
     storage.close()
 
     def replay(again: LedgerStorage) -> None:
@@ -87,9 +89,13 @@ def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str) ->
                 sink.on_entry(7, int.from_bytes(body[8:16]), body)
 
     storage = _open(bookie, replay)
-    assert _life(storage) == LIFE
-    with pytest.raises(LedgerFenced):
-        LedgerOperations(Ledgers(storage, 1), [journal]).add(
-            operations.lanes(), 7, 2, -1, KEY, entry(7, 2), recovery=False
-        )
+    again = LedgerOperations(Ledgers(storage, 1), [journal])
+    assert _life(storage) == (COPIES if began == "copies alone" else LIFE)
+    if began == "copies alone":
+        again.add(operations.lanes(), 7, 2, -1, KEY, entry(7, 2), recovery=False)
+    else:
+        with pytest.raises(LedgerFenced):
+            again.add(operations.lanes(), 7, 2, -1, KEY, entry(7, 2), recovery=False)
+    with pytest.raises(LedgerStateUnknown):
+        again.add(operations.lanes(), 7, 3, -1, KEY, entry(7, 3), recovery=True, life=life_of_copies(8))
     storage.close()

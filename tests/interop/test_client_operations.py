@@ -9,6 +9,7 @@ import pytest
 from bookie_client.options import TlsOptions
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BookieUnavailable, LedgerFenced, NoSuchEntry, NoSuchLedger, Unauthorized
+from bookie_protocol.versioned import LedgerLife
 from tests.support.certificates import Certificates
 from tests.support.client_operations import operations_on
 from tests.support.frames import KEY, OTHER_KEY, entry, lac_packet
@@ -63,7 +64,9 @@ def ids():
 
 
 async def fill(ask, ledger_id, count):
-    await asyncio.gather(*(ask.add_entry(B, ledger_id, e, entry(ledger_id, e), KEY) for e in range(count)))
+    await asyncio.gather(
+        *(ask.add_entry(B, LedgerLife(ledger_id, 0), e, entry(ledger_id, e), KEY) for e in range(count))
+    )
 
 
 async def test_adds_reads_batches_and_fences(ask, ids):
@@ -82,8 +85,8 @@ async def test_adds_reads_batches_and_fences(ask, ids):
         await ask.read_entry(B, one, LAST_ENTRY, fence_key=OTHER_KEY)
     assert (await ask.read_entry(B, one, LAST_ENTRY, fence_key=KEY)).entry == entry(one, 9)
     with pytest.raises(LedgerFenced):
-        await ask.add_entry(B, one, 10, entry(one, 10), KEY)
-    await ask.add_entry(B, one, 10, entry(one, 10), KEY, recovery=True)
+        await ask.add_entry(B, LedgerLife(one, 0), 10, entry(one, 10), KEY)
+    await ask.add_entry(B, LedgerLife(one, 0), 10, entry(one, 10), KEY, recovery=True)
     assert (await ask.read_entry(B, one, 10, fence_key=KEY, high_priority=True)).entry == entry(one, 10)
 
 
@@ -108,7 +111,7 @@ async def test_long_polls(ask3, ids):
     await fill(ask3, one, 3)
     poll = asyncio.create_task(ask3.long_poll(B, one, LAST_ENTRY, 1, 60.0, piggyback_entry=True))
     await asyncio.sleep(0)
-    await ask3.add_entry(B, one, 3, entry(one, 3), KEY)
+    await ask3.add_entry(B, LedgerLife(one, 0), 3, entry(one, 3), KEY)
     async with asyncio.timeout(20):
         woken = await poll
     assert (woken.max_lac, woken.entry) == (2, entry(one, 2))
@@ -119,7 +122,7 @@ async def test_long_polls(ask3, ids):
 async def test_space_entries_and_force(ask, ids):
     one = next(ids)
     for e in (0, 1, 5, 6, 20):
-        await ask.add_entry(B, one, e, entry(one, e), KEY)
+        await ask.add_entry(B, LedgerLife(one, 0), e, entry(one, e), KEY)
     assert list(await ask.entries_of_ledger(B, one)) == [0, 1, 5, 6, 20]
     info = await ask.bookie_info(B)
     assert info.total_bytes > info.free_bytes > 0
@@ -131,4 +134,4 @@ async def test_a_client_without_a_certificate(java_port, certificates):
     tls = TlsOptions(ca_file=str(certificates.folder / "authority.pem"), check_hostname=False)
     async with operations_on({B: java_port}, tls=tls) as ask:
         with pytest.raises(BookieUnavailable):
-            await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+            await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)

@@ -12,6 +12,7 @@ from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, LedgerFenc
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.versioned import LedgerLife
 from tests.support.simulation.clock import VirtualLoop
 from tests.support.simulation.scenario import draw
 from tests.support.simulation.trace import Trace
@@ -44,7 +45,9 @@ class Cluster:
         self.world.history.ledgers[0].payloads = dict.fromkeys(range(100), b"x")
 
     async def add(self, entry_id: int, **options: bool) -> None:
-        await self.operations.add_entry(self.bookie.bookie_id, 0, entry_id, entry(entry_id), KEY, **options)
+        await self.operations.add_entry(
+            self.bookie.bookie_id, LedgerLife(0, 0), entry_id, entry(entry_id), KEY, **options
+        )
 
     async def read(self, entry_id: int, fence_key: bytes | None = None) -> bytes:
         bookie = self.bookie.bookie_id

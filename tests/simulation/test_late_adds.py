@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from bookie_client.client import Client
+from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts
+from bookie_client.recovery.recovery import Rewriter
 from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.writer import LedgerWriter
 from bookie_pod.server.tcp.requests import AddRequest
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import MetadataReplaced, QuorumLost
-from bookie_protocol.keys import life_of, master_key
+from bookie_protocol.errors import MetadataReplaced, NoSuchLedger, QuorumLost
+from bookie_protocol.keys import life_of, life_of_copies, master_key
+from bookie_protocol.versioned import LedgerLife
 from tests.support.simulation.bookie import VirtualBookie
 from tests.support.simulation.clock import VirtualLoop
 from tests.support.simulation.lives.plan import draw_lives
@@ -48,8 +51,8 @@ class Cluster:
         await host.start()
         return host.client
 
-    async def make(self, client: Client) -> LedgerWriter:
-        return await client.create(ledger_id=ID, ensemble=1, write_quorum=1, ack_quorum=1, password=b"one")
+    async def make(self, client: Client, password: bytes = b"one") -> LedgerWriter:
+        return await client.create(ledger_id=ID, ensemble=1, write_quorum=1, ack_quorum=1, password=password)
 
     def cut_off(self) -> None:
         """Nothing that the former client sends arrives until `heal`."""
@@ -69,13 +72,21 @@ class Cluster:
         await self.delete()
         return writer
 
+    async def copy(self, life: LedgerLife, *entry_ids: int) -> None:
+        """Send copies, as those who heal and those who recover do."""
+        for entry_id in entry_ids:
+            entry = DIGEST.encode(ID, entry_id, -1, entry_id, b"former")
+            await self.former.operations.add_entry(
+                self.bookie.bookie_id, life, entry_id, entry, master_key(b"one"), recovery=True
+            )
+
     async def delete(self) -> None:
         await self.next.delete(ID)
         self.bookie.collect(ID)
 
-    async def read(self) -> list[bytes]:
+    async def read(self, password: bytes = b"one") -> list[bytes]:
         await asyncio.sleep(1.0)  # what its server knows of the metadata may be a little older
-        async with self.next.open(ID, password=b"one") as handle:
+        async with self.next.open(ID, password=password) as handle:
             return [each.payload async for each in handle.entries()]
 
 
@@ -191,6 +202,73 @@ def test_late_explicit_lac_is_refused(run: Run) -> None:
             await cluster.heal()
             assert not cluster.bookie.process.clients.context.operations.ledgers.for_read(ID).explicit_lac
         assert await announced == 0
+
+    run(work)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_late_copy_is_refused(run: Run, has_begun: bool) -> None:
+    async def work(cluster: Cluster) -> None:
+        former = await cluster.make(cluster.former)
+        await former.append_many([b"former 0", b"former 1"])
+        cluster.cut_off()
+        copying = asyncio.ensure_future(cluster.copy(LedgerLife.of(former.stored), 1))
+        await asyncio.sleep(0.1)
+        await cluster.delete()
+        writer = await cluster.make(cluster.next)
+        if has_begun:
+            await writer.append(b"0")
+        await cluster.heal()
+        with pytest.raises(NoSuchLedger):
+            await copying
+        if not has_begun:
+            await writer.append(b"0")
+        assert (await cluster.former.recover(ID, password=b"one")).last_entry_id == 0
+        assert await cluster.read() == [b"0"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("password", [b"one", b"two"])
+def test_next_ledger_has_no_copies_of_a_dead_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch, password: bytes, restarted: bool
+) -> None:
+    """The bookie holds nothing but copies of it, and has not collected them when the id is used again."""
+
+    monkeypatch.setattr(VirtualBookie, "collect", lambda self, ledger_id: None)
+
+    async def work(cluster: Cluster) -> None:
+        former = await cluster.make(cluster.former)
+        await cluster.copy(LedgerLife.of(former.stored), 0, 1, 2)
+        await cluster.delete()
+        if restarted:
+            cluster.bookie.kill()
+            cluster.bookie.start()
+            await asyncio.sleep(5.0)
+        writer = await cluster.make(cluster.next, password)
+        await writer.append(b"0")
+        assert (await cluster.former.recover(ID, password=password)).last_entry_id == 0
+        assert await cluster.read(password) == [b"0"]
+
+    run(work)
+
+
+def test_recovery_names_the_life_of_what_it_stores(run: Run) -> None:
+    async def work(cluster: Cluster) -> None:
+        writer = await cluster.make(cluster.former)
+        await writer.append(b"former")
+        cluster.bookie.collect(ID)  # it has lost what it had
+        cluster.bookie.process.storage.delete_ledger(ID)
+        found = FoundEntry(0, 6, b"former")
+        parts = RecoveryParts(cluster.next.context, writer.stored, DIGEST, master_key(b"one"))
+        rewriter = Rewriter(parts, -1)
+        rewriter.store(found)
+        await rewriter.drain()
+        await rewriter.close()
+        record = cluster.bookie.process.storage.ledger(ID)
+        assert record is not None
+        assert record.life == life_of_copies(writer.metadata.creation_token)
 
     run(work)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from bookie_protocol.keys import LIFE_TAG, life_of
+from bookie_protocol.keys import COPIES_TAG, LIFE_TAG, life_of, life_of_copies
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode, v3_hot
 from tests.support.frames import add_request
@@ -14,7 +14,8 @@ ID = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1), st.just(-1), I64)
 TXN = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
 ENTRY = st.binary(min_size=24, max_size=60) | st.integers(100, 300).map(bytes) | st.integers(0, 24).map(bytes)
 KEY = st.binary(min_size=20, max_size=20) | st.binary(max_size=30)
-LIFE = st.sampled_from([0, 1, 2**63 - 1, 2**64 - 1]).map(life_of)
+_TOKEN = st.sampled_from([0, 1, 2**63 - 1, 2**64 - 1])
+LIFE = _TOKEN.map(life_of) | _TOKEN.map(life_of_copies)
 ADD_FLAGS = st.sampled_from([0, 2, 4, 6, 0x10000, 0x10002, 0x10006])
 
 
@@ -43,7 +44,8 @@ def parsed_add(body: bytes) -> tuple[object, ...] | None:
     flags |= v3_encode.RECOVERY_ADD if add.flag == pb.AddRequest.RECOVERY_ADD and add.HasField("flag") else 0
     flags |= v3_encode.DEFERRED_SYNC if add.writeFlags & v3.DEFERRED_SYNC else 0
     # A life of 0 is none, and no client sends it: the hot decoder need not know.
-    key = add.masterKey + (LIFE_TAG + add.life.to_bytes(8, "little") if add.HasField("life") else b"")
+    named = ((add.HasField("life"), LIFE_TAG, add.life), (add.HasField("lifeOfCopies"), COPIES_TAG, add.lifeOfCopies))
+    key = add.masterKey + b"".join(tag + token.to_bytes(8, "little") for is_named, tag, token in named if is_named)
     return request.header.txnId, add.ledgerId, add.entryId, key, add.body, flags
 
 

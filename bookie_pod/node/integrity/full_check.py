@@ -41,6 +41,7 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_protocol.entry import read_prefix
 from bookie_protocol.errors import BookieReadOnly, CouldNotTell, LedgerDeleted, NoSuchLedger, PodkeeperError
+from bookie_protocol.keys import life_of_copies
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
 from bookie_protocol.metadata_service.interface import LedgerStore
 
@@ -74,11 +75,13 @@ class LocalCopies:
         self._waiting: list[asyncio.Future[None]] = []
         self._nbytes = 0
 
-    async def store(self, ledger_id: int, key: bytes, entry_id: int, entry: bytes) -> None:
+    async def store(self, metadata: LedgerMetadata, entry_id: int, entry: bytes) -> None:
         """Take one copy; it is durable after the next `settle`.
 
-        Raises BookieReadOnly, BadRequest, LedgerFenced (deleted meanwhile), Unauthorized, StorageFault.
+        Raises BookieReadOnly, BadRequest, LedgerFenced (deleted meanwhile), LedgerStateUnknown (another ledger of the
+        id is stored here), Unauthorized, StorageFault.
         """
+        ledger_id, life = metadata.ledger_id, life_of_copies(metadata.creation_token)
         while True:
             if not self._writable():
                 raise BookieReadOnly("this bookie takes no copies: its disks are full")
@@ -93,7 +96,8 @@ class LocalCopies:
         except NoSuchLedger:
             known = b""
         lac = read_prefix(entry)[2]
-        lane = self._operations.add(self._lanes, ledger_id, entry_id, lac, known or key, entry, recovery=True)
+        key = known or key_of(metadata)
+        lane = self._operations.add(self._lanes, ledger_id, entry_id, lac, key, entry, recovery=True, life=life)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def stored(error: BaseException | None) -> None:
@@ -304,14 +308,14 @@ class DataIntegrityCheck:
             yield from self._storage.entry_ids(ledger_id, in_logs=True)
 
     async def _copy(self, replicas: Replicas, metadata: LedgerMetadata, missing: list[int]) -> None:
-        key, failed, last = key_of(metadata), 0, ""
+        failed, last = 0, ""
         if metadata.is_closed:  # one that came here after the start: its writer may not have heard of its end
-            self._ledgers.create_fenced(metadata.ledger_id, key)
+            self._ledgers.create_fenced(metadata.ledger_id, key_of(metadata))
         async for found in replicas.fetch(metadata.ledger_id, missing):
             if found.entry is None:
                 failed, last = failed + 1, f"entry {found.entry_id}: {found.error}"
                 continue
-            await self._copies.store(metadata.ledger_id, key, found.entry_id, found.entry)
+            await self._copies.store(metadata, found.entry_id, found.entry)
             self.state.entries_copied += 1
         await self._copies.settle()
         _log.info("missing entries copied", ledger=metadata.ledger_id, entries=len(missing) - failed, failed=failed)

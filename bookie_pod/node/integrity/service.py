@@ -27,7 +27,7 @@ from bookie_pod.node.identity.earlier_life import EarlierLife
 from bookie_pod.node.identity.published import check_cookies
 from bookie_pod.node.integrity.full_check import DataIntegrityCheck, LocalCopies
 from bookie_pod.node.integrity.lost_cookies import LostCookies, find_lost_cookies
-from bookie_pod.node.integrity.preboot import forget_marks, key_of, newest_ledger, run_preboot_check
+from bookie_pod.node.integrity.preboot import forget_marks, newest_ledger, run_preboot_check
 from bookie_pod.node.integrity.scrubbing import AfterPass, make_rebuilder, make_scrubber
 from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.storage.engines.interface import LedgerStorage
@@ -93,7 +93,7 @@ class ScrubRepair:
 
     async def _ledger(self, replicas: Replicas, ledger_id: int, damages: Found) -> None:
         by_entry = {damage.entry_id: (part, damage) for part, damage in damages}
-        key = key_of(await replicas.metadata(ledger_id))
+        metadata = await replicas.metadata(ledger_id)
         stored: list[tuple[ScrubPart, Damage]] = []
         async for found in replicas.fetch(ledger_id, sorted(by_entry)):
             if found.entry is None:
@@ -101,7 +101,7 @@ class ScrubRepair:
                     "a damaged entry stays damaged", ledger=ledger_id, entry=found.entry_id, reason=str(found.error)
                 )
                 continue
-            await self._copies.store(ledger_id, key, found.entry_id, found.entry)
+            await self._copies.store(metadata, found.entry_id, found.entry)
             stored.append(by_entry[found.entry_id])
         await self._copies.settle()
         if not stored:

@@ -26,7 +26,7 @@ from bookie_pod.server.tcp.wire import Wire
 from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
-from bookie_protocol.keys import NO_KEY, life_of
+from bookie_protocol.keys import NO_KEY, NO_LIFE, life_of, life_of_copies
 from bookie_protocol.traffic_class import is_batch
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire.v3 import (
@@ -86,6 +86,7 @@ def _add(session: Session, request: pb.Request, reply: Reply) -> None:
     except BadRequest as error:
         reply.error(error)
         return
+    recovery = add.HasField("flag") and add.flag == pb.AddRequest.RECOVERY_ADD
     session.handlers.add(
         session.wire,
         AddRequest(
@@ -94,10 +95,10 @@ def _add(session: Session, request: pb.Request, reply: Reply) -> None:
             lac,
             add.masterKey or NO_KEY,
             add.body,
-            recovery=add.HasField("flag") and add.flag == pb.AddRequest.RECOVERY_ADD,
+            recovery=recovery,
             high_priority=request.header.priority > 0,
             deferred_sync=bool(add.writeFlags & DEFERRED_SYNC),
-            life=life_of(add.life),
+            life=life_of(add.life) or (life_of_copies(add.lifeOfCopies) if recovery else NO_LIFE),
         ),
         reply,
     )

@@ -12,6 +12,7 @@ Source: docs/internals/wire-protocol.md, section 8.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bookie_pod.server.tcp import lane_reads
@@ -38,7 +39,7 @@ from bookie_protocol.errors import (
     StorageFault,
     TooManyRequests,
 )
-from bookie_protocol.keys import NO_LIFE
+from bookie_protocol.keys import is_same_life
 from bookie_protocol.wire.availability import encode_availability
 
 DiskSpace = Callable[[], tuple[int, int]]
@@ -76,8 +77,7 @@ class RequestHandlers:
             self._when_open(wire, request, reply, self._add)
 
     def _when_open(self, wire: Wire, request: AddRequest, reply: Reply, go_on: _Admit) -> None:
-        questions = self.questions
-        life = NO_LIFE if request.recovery else request.life
+        questions, life = self.questions, request.life
         if questions is None or not questions.must_ask(request.ledger_id, life):
             go_on(wire, request, reply)
             return
@@ -93,21 +93,33 @@ class RequestHandlers:
             else:
                 self._refuse_add(refused_as(LedgerFenced, request.ledger_id), reply)
 
+        def gone() -> None:
+            if request.recovery and life:
+                self._refuse_add(refused_as(NoSuchLedger, request.ledger_id), reply)
+            else:
+                over()
+
         def refuse(error: PodkeeperError) -> None:
             self._refuse_add(error, reply)
 
         try:
-            self._check_before_question(request.ledger_id, request.key, high_priority=request.high_priority)
+            self._check_before_question(request.ledger_id, request.key, life, high_priority=request.high_priority)
         except PodkeeperError as error:
             refuse(error)
             return
-        asker = Asker(wire, len(request.entry), request.entry_id, lambda: go_on(wire, request, reply), over, refuse)
+        admit = partial(go_on, wire, request, reply)
+        asker = Asker(wire, request.key, len(request.entry), request.entry_id, admit, over, gone, refuse)
         questions.when_open(request.ledger_id, life, asker)
 
-    def _check_before_question(self, ledger_id: int, key: bytes, *, high_priority: bool) -> None:
-        """Raise what costs no question: each of those is a request to the metadata service, which a client causes."""
+    def _check_before_question(self, ledger_id: int, key: bytes, life: bytes, *, high_priority: bool) -> None:
+        """Raise what costs no question: each of those is a request to the metadata service, which a client causes.
+
+        The key of a ledger of another life counts only if that one is not dead, which the answer tells.
+        """
         self._check_mode(ledger_id, high_priority=high_priority)
-        self._ledgers.check_key(ledger_id, key)
+        stored = self._ledgers.life_of(ledger_id)
+        if not (life and stored) or is_same_life(stored, life):
+            self._ledgers.check_key(ledger_id, key)
 
     def _check_mode(self, ledger_id: int, *, high_priority: bool) -> None:
         if self._admission.refuses(high_priority=high_priority):
@@ -192,18 +204,18 @@ class RequestHandlers:
             self._write_lac(wire, ledger_id, key, life, packet, reply)
             return
         try:
-            self._check_before_question(ledger_id, key, high_priority=False)
+            self._check_before_question(ledger_id, key, life, high_priority=False)
         except PodkeeperError as error:
             reply.error(error)
             return
-        asker = Asker(
-            wire,
-            len(packet),
-            None,
-            lambda: self._write_lac(wire, ledger_id, key, life, packet, reply),
-            lambda: reply.error(refused_as(NoSuchLedger, ledger_id)),
-            reply.error,
-        )
+
+        def over() -> None:
+            reply.error(refused_as(NoSuchLedger, ledger_id))
+
+        def go_on() -> None:
+            self._write_lac(wire, ledger_id, key, life, packet, reply)
+
+        asker = Asker(wire, key, len(packet), None, go_on, over, over, reply.error)
         questions.when_open(ledger_id, life, asker)
 
     def _write_lac(self, wire: Wire, ledger_id: int, key: bytes, life: bytes, packet: bytes, reply: Reply) -> None:

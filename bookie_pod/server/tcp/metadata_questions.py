@@ -6,17 +6,20 @@ A ledger that is older than the bookie. A bookie may have the id of one that is 
 client that sends it an entry of an older ledger that it does not hold may be a writer that does not know that its
 ledger was closed: with the earlier bookie the memory of the fence is gone here.
 
-A ledger that is named by its life (`bookie_protocol.keys`). Its writer chose the id, which may have had a ledger
-before, or have one again: what a writer sent may be on its way for long, and arrive when its ledger is deleted and
-another one has the id and the password.
+A ledger that is named by its life (`bookie_protocol.keys`). Its id may have had a ledger before, or have one again:
+what a writer, or a client that copies entries, sent may be on its way for long, and arrive when its ledger is deleted
+and another one has the id and the password.
 
     still open                     goes on: its fence would come here, as to every bookie of the last ensemble
     still open, and of this life   goes on likewise. A ledger of another life that is stored here is deleted first, if
                                    it is certainly dead, and the fence of a former ledger does not count
-    being recovered, or closed     goes on if it is no older ledger: fences are known here. Otherwise as if it was gone
-    gone, or of another life       an ordinary add gets LedgerFenced, an explicit LAC NoSuchLedger; a copy, or the add
-                                   of a recovery, makes the ledger fenced
-    could not be asked             LedgerStateUnknown: the writer replaces this bookie, which looks at the metadata too
+    being recovered, or closed     goes on if it is no older ledger: fences are known here. Otherwise an ordinary add
+                                   gets LedgerFenced, an explicit LAC NoSuchLedger, and a copy makes the ledger fenced
+    gone, or of another life       likewise, but a copy that names its life gets NoSuchLedger
+    could not be asked             LedgerStateUnknown: the client replaces this bookie, and looks at the metadata too
+    another password               Unauthorized, if a life was named and the metadata tell the password
+
+Copies are those of healers, and the adds of recoveries.
 
 Invariants
 - What was never asked is never asked twice at the same time. A refusal is kept for `KEPT_S`, so that the adds of one
@@ -26,12 +29,14 @@ Invariants
 - An answer counts only if nothing of the ledger was deleted here, nor begun under another life, since the question
   began; otherwise the bookie asks again.
 - A stored ledger of another life is dead if the metadata, asked for after it was stored, name the life in question, and
-  the ledger is open and has its first ensemble: then no client has fenced it or copied entries of it. A fence or copy
-  that came since the question began may be its own, as neither names a life: then the bookie asks again. The writer's
-  first request has to be the first entry that goes to this bookie, too: Apache's bookie, and earlier releases, may have
-  taken entries of this life here before, and left the stored life as it was.
-- Of a ledger that is here with this life, and of one that is here or younger than the bookie if it is named by its id
-  alone, nothing is asked.
+  the ledger is open and has its first ensemble: then no client has fenced it, or copied entries of it to new bookies.
+  A fence, or a copy that names no life, that came since the question began may be its own: then the bookie asks again.
+  The first request of its writer has to be the first entry that goes to this bookie, too: Apache's bookie may have
+  taken entries of this life here before, and left the stored life as it was. So a copy proves nothing of that kind. If
+  the stored ledger is not deleted, the request gets LedgerStateUnknown.
+- Of a dead ledger the master key does not count, and the next one has that of the password which its metadata tell.
+- Of a ledger that is here with this life, which its writer or copies named, and of one that is here or younger than the
+  bookie if it is named by its id alone, nothing is asked.
 - A request leaves when its connection is gone: nothing of it is kept or counted then. A question that no request waits
   for is not asked any more, unless it is under way.
 - Bounds: `MOST_AT_ONCE` questions are under way. A connection reads nothing more while `MOST_OF_ONE` of its requests,
@@ -52,6 +57,7 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.ledgers.operations import another_is_stored
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.wire import Wire
@@ -62,8 +68,9 @@ from bookie_protocol.errors import (
     MetadataError,
     NoSuchLedger,
     PodkeeperError,
+    Unauthorized,
 )
-from bookie_protocol.keys import NO_LIFE, life_of
+from bookie_protocol.keys import is_named_by_copies, is_same_life, life_of, master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
@@ -90,23 +97,27 @@ class _Answer(Enum):
     GOES_ON = "goes on"
     ALIVE = "goes on: it is open, and of this life"
     OVER = "over"
+    GONE = "over: it was deleted"
     UNKNOWN = "unknown"
 
 
 @dataclass(eq=False, frozen=True, slots=True)
 class Asker:
-    """A request that waits for an answer: exactly one of the three is called.
+    """A request that waits for an answer: exactly one of the four is called.
 
     `refuse` is called too when the connection is gone, so that each request comes to its end.
     """
 
     wire: Wire
+    key: bytes
+    """The master key that it presents."""
     nbytes: int
     """The size of what waits."""
     entry_id: int | None
     """None: it is not an add."""
     go_on: Callable[[], None]
     over: Callable[[], None]
+    gone: Callable[[], None]
     refuse: Callable[[PodkeeperError], None]
 
 
@@ -121,7 +132,9 @@ class _Question:
     is_stale: bool = False
     """True if something of the ledger was deleted here since the metadata were asked for."""
     is_touched: bool = False
-    """True if a fence or a copy of the ledger has come since."""
+    """True if a fence of the ledger, or a copy that names no life, has come since."""
+    key: bytes | None = None
+    """The master key of the ledger that is named by its life, as the metadata tell its password; None: they do not."""
     reason: str = "no answer"
     """The reason why the answer is unknown."""
     task: asyncio.Task[None] | None = None
@@ -151,8 +164,8 @@ class MetadataQuestions:
         self._asking: dict[int, dict[bytes, _Question]] = {}
         """Questions by ledger and life."""
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
-        self._refused: OrderedDict[tuple[int, bytes], tuple[float, _Answer, str]] = OrderedDict()
-        """Refusals that are kept, by ledger and life: until when, the answer and its reason."""
+        self._refused: OrderedDict[tuple[int, bytes], tuple[float, _Answer, str, bytes | None]] = OrderedDict()
+        """Refusals that are kept, by ledger and life: until when, the answer, its reason and the key."""
         self._waiting = 0
         """Requests that wait, of all connections."""
         ledgers.storage.on_ledger_deleted(self._deleted)
@@ -161,7 +174,7 @@ class MetadataQuestions:
     def must_ask(self, ledger_id: int, life: bytes) -> bool:
         """Return whether an add of this ledger has to wait for `when_open`."""
         if life:
-            return self._ledgers.life_of(ledger_id) != life
+            return not is_same_life(self._ledgers.life_of(ledger_id), life)
         return self._is_older(ledger_id) or bool(self._asking and life in self._asking.get(ledger_id, ()))
 
     def when_open(self, ledger_id: int, life: bytes, asker: Asker) -> None:
@@ -171,7 +184,7 @@ class MetadataQuestions:
             question = _Question(ledger_id, life)
             kept = self._refused.get((ledger_id, life))
             if kept is not None and asker.wire.context.loop.time() < kept[0]:
-                question.reason = kept[2]
+                question.reason, question.key = kept[2:]
                 self._serve(question, asker, kept[1])
                 return
             self._asking.setdefault(ledger_id, {})[life] = question
@@ -196,22 +209,22 @@ class MetadataQuestions:
         ledger_id, life = question.ledger_id, question.life
         while True:
             question.is_stale = question.is_touched = False
+            self._ledgers.cool_down(ledger_id)  # else copies that name no life come in without a call of `_touched`
             stored = self._ledgers.life_of(ledger_id)
             metadata = await self._look(ledger_id)
+            question.key = _key_of(metadata) if metadata is not None and life else None
             alive = metadata if _is_alive(metadata, life) else None
-            others = stored not in (NO_LIFE, life)
-            is_dead = alive is not None and others and self._begins(alive, next(iter(question.askers), None))
+            is_dead = alive is not None and _is_another(stored, life) and self._begins(alive, question)
             if is_dead:
                 await self._check()
             if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
                 continue
             if not (alive is not None and question.is_touched and self._has_another(ledger_id, stored, life)):
                 break
-        if metadata is None:
-            return _Answer.OVER
         # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
-        if life and metadata.creation_token and life_of(metadata.creation_token) != life:
-            return _Answer.OVER
+        token = 0 if metadata is None else metadata.creation_token
+        if metadata is None or (life and token and not is_same_life(life_of(token), life)):
+            return _Answer.GONE
         if alive is not None:
             if is_dead:
                 _log.info("ledger deleted: the id has another ledger now", ledger=ledger_id)
@@ -222,18 +235,27 @@ class MetadataQuestions:
 
     def _has_another(self, ledger_id: int, stored: bytes, life: bytes) -> bool:
         """Return whether the bookie has, or remembers the fence of, another ledger of the id."""
-        return stored not in (NO_LIFE, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
+        return _is_another(stored, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
 
-    def _begins(self, metadata: LedgerMetadata, first: Asker | None) -> bool:
-        """Return whether the first request that waits is the first that this bookie gets of the ledger."""
+    def _begins(self, metadata: LedgerMetadata, question: _Question) -> bool:
+        """Return whether the first request that waits, of those with the right key, is one of the ledger's writer, and
+        the first that this bookie gets of the ledger."""
+        if is_named_by_copies(question.life) or len(metadata.ensembles) != 1:
+            return False
+        first = next((asker for asker in question.askers if self._has_right_key(asker, question)), None)
         entries = range(metadata.ensemble_size)
         mine = [each for each in entries if self._bookie_id in metadata.bookies_for(each)]
-        return len(metadata.ensembles) == 1 and first is not None and [first.entry_id] == mine[:1]
+        return first is not None and [first.entry_id] == mine[:1]
+
+    def _has_right_key(self, asker: Asker, question: _Question) -> bool:
+        if question.key is None:
+            return self._ledgers.has_key(question.ledger_id, asker.key)
+        return asker.key == question.key
 
     def _tell(self, question: _Question, answer: _Answer) -> None:
         """Serve all who asked, in the order in which they did."""
         self._forget(question)
-        if answer in (_Answer.OVER, _Answer.UNKNOWN):
+        if answer in (_Answer.OVER, _Answer.GONE, _Answer.UNKNOWN):
             self._keep(question, answer)
         self._ledgers.alive = question.ledger_id if answer is _Answer.ALIVE else None
         wires: dict[Wire, None] = {}
@@ -255,7 +277,14 @@ class MetadataQuestions:
                 wire.broke(defect)
 
     def _serve(self, question: _Question, asker: Asker, answer: _Answer) -> None:
-        if answer in (_Answer.GOES_ON, _Answer.ALIVE):
+        if answer is _Answer.GONE:
+            asker.gone()
+        elif question.key is not None and asker.key != question.key:
+            asker.refuse(Unauthorized(f"ledger {question.ledger_id} has another password"))
+        elif question.key is not None and _is_another(self._ledgers.life_of(question.ledger_id), question.life):
+            # Nor does the key of that one count, which the client would take for the word on its password.
+            asker.refuse(another_is_stored(question.ledger_id))
+        elif answer in (_Answer.GOES_ON, _Answer.ALIVE):
             asker.go_on()
         elif answer is _Answer.OVER:
             asker.over()
@@ -271,7 +300,7 @@ class MetadataQuestions:
 
     def _keep(self, question: _Question, answer: _Answer) -> None:
         named = question.ledger_id, question.life
-        self._refused[named] = asyncio.get_running_loop().time() + KEPT_S, answer, question.reason
+        self._refused[named] = asyncio.get_running_loop().time() + KEPT_S, answer, question.reason, question.key
         self._refused.move_to_end(named)
         if len(self._refused) > MOST_KEPT:
             self._refused.popitem(last=False)
@@ -332,7 +361,16 @@ def _is_alive(metadata: LedgerMetadata | None, life: bytes) -> bool:
     """Return whether the metadata say that the ledger of this life is open."""
     if metadata is None or not life or not metadata.creation_token:
         return False
-    return life_of(metadata.creation_token) == life and metadata.state is LedgerState.OPEN
+    return is_same_life(life_of(metadata.creation_token), life) and metadata.state is LedgerState.OPEN
+
+
+def _is_another(stored: bytes, life: bytes) -> bool:
+    """Return whether a life is known of what is stored, and it is not this one."""
+    return bool(stored) and not is_same_life(stored, life)
+
+
+def _key_of(metadata: LedgerMetadata) -> bytes | None:
+    return None if metadata.password is None else master_key(metadata.password)
 
 
 def refused_as(kind: type[LedgerFenced] | type[NoSuchLedger], ledger_id: int) -> PodkeeperError:

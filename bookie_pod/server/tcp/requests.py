@@ -117,7 +117,7 @@ class AddRequest:
     high_priority: bool = False
     deferred_sync: bool = False
     life: bytes = NO_LIFE
-    """The life of the ledger that is meant, see `bookie_protocol.keys`. Of a recovery's add it does not count."""
+    """The life of the ledger that is meant, see `bookie_protocol.keys`."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ The bytes are the value of a row of the `ledgers` database: the protobuf message
     2000           fixed32, ours, optional: the first entry log that may hold entries of this life of the ledger. The
                    reference keeps fields that it does not know
     2001           fixed64, ours, optional: the life that its writer named (`bookie_protocol.keys`), as in an add
+    2002           fixed64, ours, optional: the life that copies named; never together with 2001
 
 A ledger in limbo without field 15 counts as fenced: the reference and earlier releases do not say whether it is.
 
@@ -46,7 +47,7 @@ from weakref import WeakValueDictionary
 
 from bookie_pod.storage.log_ids import is_before, later_of, two_behind
 from bookie_protocol.errors import BadRequest, StorageFault, Unauthorized
-from bookie_protocol.keys import NO_LIFE, is_unknown_key, life_of, takes_the_place_of
+from bookie_protocol.keys import NO_LIFE, is_unknown_key, life_of, life_of_copies, takes_the_place_of
 
 MAX_KEY_BYTES: Final = 512
 """Bytes of the longest master key that a bookie takes; that of every client is a hash of 20 bytes."""
@@ -62,6 +63,7 @@ _FIRST_LOG: Final = struct.Struct("<2sI")
 _FIRST_LOG_TAG: Final = b"\x85\x7d"
 """Number and wire type of the field, as a varint."""
 _LIFE_FIELD: Final = 2001
+_COPIES_FIELD: Final = 2002
 _WIRE_TYPES: Final = {
     1: _VARINT,
     2: _VARINT,
@@ -71,6 +73,7 @@ _WIRE_TYPES: Final = {
     15: _VARINT,
     _FIRST_LOG_FIELD: _FIXED32,
     _LIFE_FIELD: _FIXED64,
+    _COPIES_FIELD: _FIXED64,
 }
 _T = TypeVar("_T")
 _MOST_SHARED: Final = 1 << 14
@@ -94,7 +97,8 @@ class LedgerRecord:
     """The first entry log that may hold entries of this life of the ledger; 0: any may, as far as is known; None: not
     said. Of a ledger that is known it never changes."""
     life: bytes = field(default=NO_LIFE, compare=False)
-    """The life that the ledger's writer presented and the metadata service confirmed; `NO_LIFE`: none is known."""
+    """The life that its writer, or copies of its entries, named and the metadata service confirmed; `NO_LIFE`: none is
+    known."""
 
 
 def check_storable(key: bytes, explicit_lac: bytes | None = None) -> None:
@@ -146,11 +150,15 @@ def decode(value: bytes) -> LedgerRecord:
             fenced=bool(fields[2]) or (limbo and not fields.get(15, 0)),
             limbo=limbo,
             explicit_lac=None if lac is None else _as_bytes(lac),
-            first_log=int.from_bytes(_as_bytes(fields.get(_FIRST_LOG_FIELD, b"")), "little"),
-            life=life_of(int.from_bytes(_as_bytes(fields.get(_LIFE_FIELD, b"")), "little")),
+            first_log=_fixed(fields, _FIRST_LOG_FIELD),
+            life=life_of(_fixed(fields, _LIFE_FIELD)) or life_of_copies(_fixed(fields, _COPIES_FIELD)),
         )
     except (ValueError, IndexError) as error:
         raise StorageFault(f"LedgerData of {len(value)} bytes does not parse: {error}") from error
+
+
+def _fixed(fields: dict[int, int | bytes], number: int) -> int:
+    return int.from_bytes(_as_bytes(fields.get(number, b"")), "little")
 
 
 def _as_bytes(field: int | bytes) -> bytes:

@@ -48,7 +48,7 @@ from enum import Enum
 
 import google_crc32c
 
-from bookie_protocol.keys import LIFE_SIZE, LIFE_TAG, NO_LIFE
+from bookie_protocol.keys import COPIES_TAG, LIFE_SIZE, LIFE_TAG, NO_LIFE
 
 MAGIC = b"BKLG"
 CHECKS_MAGIC = b"PKG2"
@@ -195,7 +195,7 @@ def tail_of_special_record(body: bytes) -> bytes:
 def life_behind_key(body: bytes) -> bytes:
     """Return the life in the body of a ledger-key record whose key can be read; `NO_LIFE` if there is none."""
     life = bytes(body[_IDS_AND_LENGTH.size + _IDS_AND_LENGTH.unpack_from(body)[2] :])
-    return life if len(life) == LIFE_SIZE and life.startswith(LIFE_TAG) else NO_LIFE
+    return life if len(life) == LIFE_SIZE and life.startswith((LIFE_TAG, COPIES_TAG)) else NO_LIFE
 
 
 def without_explicit_lacs(data: bytes) -> bytes:

@@ -23,6 +23,7 @@ from bookie_protocol.errors import (
     RecoveryFailed,
 )
 from bookie_protocol.keys import master_key
+from bookie_protocol.versioned import LedgerLife
 from tests.process.client_errors.ledgers import PASSWORD, closed, written
 
 BOOKIES = 3
@@ -47,7 +48,7 @@ async def test_entries_that_nobody_has_can_tell_or_has_undamaged(cluster, client
         damaged[-1] ^= 1
         operations = client.context.operations
         for bookie in ledger.metadata.last_ensemble:
-            await operations.add_entry(bookie, ledger.ledger_id, 5, bytes(damaged), master_key(PASSWORD))
+            await operations.add_entry(bookie, LedgerLife(ledger.ledger_id, 0), 5, bytes(damaged), master_key(PASSWORD))
         with pytest.raises(DigestMismatch, match=f"entry 5 of ledger {ledger.ledger_id}"):
             await reader.read_unconfirmed(5, 5)
         assert set(reader.damaged_at) == set(ledger.metadata.last_ensemble)

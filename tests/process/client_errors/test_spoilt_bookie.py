@@ -22,6 +22,7 @@ from bookie_protocol.errors import (
     TooManyRequests,
 )
 from bookie_protocol.keys import master_key
+from bookie_protocol.versioned import LedgerLife
 from tests.process.client_errors.ledgers import AT_ONCE, PASSWORD
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
@@ -57,7 +58,7 @@ async def test_a_bookie_that_takes_no_writes(alone):
         key = master_key(PASSWORD)
         entry = digest_manager(DigestType.CRC32C, PASSWORD).encode(ledger.ledger_id, 1, 0, 5, b"one")
         with pytest.raises(BookieReadOnly, match=f"bookie-1 .* entry 1 of ledger {ledger.ledger_id}"):
-            await client.context.operations.add_entry("bookie-1", ledger.ledger_id, 1, entry, key)
+            await client.context.operations.add_entry("bookie-1", LedgerLife(ledger.ledger_id, 0), 1, entry, key)
         with pytest.raises(QuorumLost, match=rf"ledger {ledger.ledger_id}, entry 1 on bookie-1: .*EREADONLY"):
             await ledger.append(b"one")
         await until(lambda: client.context.bookies.known_read_only == {"bookie-1"})

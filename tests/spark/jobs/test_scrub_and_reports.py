@@ -18,6 +18,7 @@ from bookie_client.streams.model import APPLICATION, STREAM_KEY
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.keys import master_key
+from bookie_protocol.versioned import LedgerLife
 from tests.support.bookie_process import free_port
 from tests.support.serve_cluster import ServeCluster
 from tests.support.serve_process import ServeProcess
@@ -42,7 +43,9 @@ def overwrite(client: BlockingClient, bookie: str, ledger_id: int, entry_id: int
     """Give one replica another entry, with a digest that is right."""
     entry = digest_manager(DigestType.CRC32C, PASSWORD).encode(ledger_id, entry_id, 0, 1, b"another payload")
     key = master_key(PASSWORD)
-    client.run(lambda each: each.operations.add_entry(bookie, ledger_id, entry_id, entry, key, recovery=True))
+    client.run(
+        lambda each: each.operations.add_entry(bookie, LedgerLife(ledger_id, 0), entry_id, entry, key, recovery=True)
+    )
 
 
 def test_a_pass_of_the_scrub_is_gone_on_with_and_finds_what_differs(

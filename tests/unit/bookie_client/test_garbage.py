@@ -11,6 +11,7 @@ from bookie_client.reading.maintenance import replicas
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.streams import Streams, StreamSettings
 from bookie_protocol.errors import MetadataUnavailable, PodkeeperError, StorageFault
+from bookie_protocol.versioned import LedgerLife
 from tests.support.garbage import left_in_cycles
 from tests.unit.bookie_client.replication.restoring import fragment_of
 
@@ -113,7 +114,7 @@ CALLS = {
     "read of an entry": lambda c: c.operations.read_entry("b1", LEDGER, 77),
     "fencing read": lambda c: c.operations.read_entry("b1", UNKNOWN, 0, fence_key=bytes(20)),
     "read of nobody": lambda c: c.operations.read_entry("nobody", LEDGER, 0),
-    "add": lambda c: c.operations.add_entry("b1", LEDGER, 3, bytes(40), bytes(20)),
+    "add": lambda c: c.operations.add_entry("b1", LedgerLife(LEDGER, 0), 3, bytes(40), bytes(20)),
     "batch read": lambda c: c.operations.batch_read("b1", LEDGER, 77, 10, 1000),
     "LAC": lambda c: c.operations.read_lac("b1", UNKNOWN),
     "explicit LAC": lambda c: c.operations.write_lac("b1", LEDGER, b"another key, of 20 b", 1, bytes(40)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.options import ClientOptions
 from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.versioned import LedgerLife
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 from tests.unit.bookie_client.connection.requests import Probe
 
@@ -29,7 +30,7 @@ class Rig:
     def add(self, entry_id=0):
         self.transactions += 1
         entry = self.digest.encode(1, entry_id, -1, 5, b"hello")
-        key, frame = self.pool.dialect.add_encoder(1, bytes(20))(self.transactions, entry_id, entry)
+        key, frame = self.pool.dialect.add_encoder(LedgerLife(1, 0), bytes(20))(self.transactions, entry_id, entry)
         probe = Probe()
         self.pool.channel("b").send_add(frame, key, probe)
         return probe

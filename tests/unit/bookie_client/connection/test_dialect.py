@@ -6,6 +6,7 @@ from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.request import Answer
 from bookie_protocol.errors import LedgerFenced, NoSuchEntry, ProtocolViolation, StorageFault, V2Code, V3Status
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.v2 import Flag, OpCode
@@ -32,7 +33,7 @@ def test_v3_adds_are_the_java_clients_bytes():
             continue  # deferred sync
         recovery = add.HasField("flag")
         recoveries += recovery
-        encode = V3Dialect().add_encoder(add.ledgerId, add.masterKey, recovery=recovery)
+        encode = V3Dialect().add_encoder(LedgerLife(add.ledgerId, 0), add.masterKey, recovery=recovery)
         key, frame = encode(message.header.txnId, add.entryId, add.body)
         assert v3.parse_request(frame[4:]) == message
         assert len(frame) <= len(golden.frame) <= len(add.body) + V3Dialect.add_overhead
@@ -87,7 +88,7 @@ def test_v2_requests_are_the_java_clients_bytes():
         request = v2.decode_request(golden.body)
         if isinstance(request, v2.AddRequest):
             recovery = bool(request.flags)
-            encode = V2Dialect().add_encoder(request.ledger_id, request.master_key, recovery=recovery)
+            encode = V2Dialect().add_encoder(LedgerLife(request.ledger_id, 0), request.master_key, recovery=recovery)
             assert encode(1, request.entry_id, request.entry)[1] == golden.frame
         else:
             _, frame = V2Dialect().read(
@@ -119,7 +120,7 @@ def test_keys_pair_requests_with_answers():
     ids = 7, 3
     key, _ = V2Dialect().read(1, *ids)
     assert V2Dialect().decode(v2.encode_response(2, 2, V2Code.ENOENTRY, *ids)[4:]) == Answer(key, NoSuchEntry)
-    key, _ = V2Dialect().add_encoder(7, bytes(20), recovery=True)(1, 3, bytes(32))
+    key, _ = V2Dialect().add_encoder(LedgerLife(7, 0), bytes(20), recovery=True)(1, 3, bytes(32))
     assert V2Dialect().decode(v2.encode_response(2, 1, V2Code.EFENCED, *ids)[4:]).key == key
     assert V2Dialect().decode(v2.encode_response(2, 1, V2Code.EFENCED, *ids)[4:]).error is LedgerFenced
 

@@ -18,6 +18,7 @@ from bookie_protocol.errors import (
     V3Status,
 )
 from bookie_protocol.keys import life_of
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf
@@ -181,29 +182,44 @@ def test_version_3_has_no_batch_read():
 
 
 def test_deferred_sync():
-    _, frame = V3Dialect().add_encoder(1, KEY, deferred_sync=True)(5, 3, bytes(40))
+    _, frame = V3Dialect().add_encoder(LedgerLife(1, 0), KEY, deferred_sync=True)(5, 3, bytes(40))
     assert v3.parse_request(frame[4:]).addRequest.writeFlags == v3.DEFERRED_SYNC
     assert len(frame) <= 40 + V3Dialect.add_overhead
-    _, frame = V3Dialect().add_encoder(2**62, KEY, recovery=True, deferred_sync=True)(2**63, 2**62, bytes(3000))
+    _, frame = V3Dialect().add_encoder(LedgerLife(2**62, 0), KEY, recovery=True, deferred_sync=True)(
+        2**63, 2**62, bytes(3000)
+    )
     assert len(frame) <= 3000 + V3Dialect.add_overhead
     with pytest.raises(BadVersion, match="deferred sync"):
-        V2Dialect().add_encoder(1, KEY, deferred_sync=True)
+        V2Dialect().add_encoder(LedgerLife(1, 0), KEY, deferred_sync=True)
 
 
 def test_life_of_the_ledger_goes_with_adds_and_explicit_lacs_of_version_3():
     life = life_of(2**63 - 1)
-    encoder = V3Dialect().add_encoder(2**62, KEY, recovery=True, deferred_sync=True, life=life)
-    _, frame = encoder(2**63, 2**62, bytes(3000))
-    assert len(frame) <= 3000 + V3Dialect.add_overhead
-    assert v3.parse_request(frame[4:]).addRequest.life == 2**63 - 1
+    ledger = LedgerLife(2**62, 0, 2**63 - 1)
+    for options in ({"deferred_sync": True}, {"restored": True}):
+        _, frame = V3Dialect().add_encoder(ledger, KEY, **options)(2**63, 2**62, bytes(3000))
+        add = v3.parse_request(frame[4:]).addRequest
+        assert (add.life, add.HasField("lifeOfCopies"), add.HasField("flag")) == (
+            ledger.token,
+            False,
+            "restored" in options,
+        )
+    for options in ({"recovery": True, "deferred_sync": True}, {"background": True}):
+        _, frame = V3Dialect().add_encoder(ledger, KEY, **options)(2**63, 2**62, bytes(3000))
+        assert len(frame) <= 3000 + V3Dialect.add_overhead
+        add = v3.parse_request(frame[4:]).addRequest
+        assert (add.lifeOfCopies, add.HasField("life"), add.HasField("flag")) == (ledger.token, False, True)
     _, frame = V3Dialect().write_lac(1, 1, KEY, 0, b"packet", life)
     assert v3.parse_request(frame[4:]).writeLacRequest.life == 2**63 - 1
-    _, frame = V3Dialect().add_encoder(7, KEY)(1, 3, bytes(40))
+    _, frame = V3Dialect().add_encoder(ledger.unnamed(), KEY)(1, 3, bytes(40))
     assert not v3.parse_request(frame[4:]).addRequest.HasField("life")
 
 
 def test_version_2_has_no_place_for_the_life():
-    plain, named = V2Dialect().add_encoder(7, KEY), V2Dialect().add_encoder(7, KEY, life=life_of(5))
+    plain, named = (
+        V2Dialect().add_encoder(LedgerLife(7, 0), KEY),
+        V2Dialect().add_encoder(LedgerLife(7, 0, 5), KEY),
+    )
     assert plain(1, 3, bytes(40)) == named(1, 3, bytes(40))
 
 
@@ -269,10 +285,10 @@ def test_what_version_2_refuses(build, operation):
 
 def test_background_adds_are_those_of_a_recovery_without_its_priority():
     entry = bytes(40)
-    _, frame = V3Dialect().add_encoder(7, KEY, background=True)(1, 3, entry)
+    _, frame = V3Dialect().add_encoder(LedgerLife(7, 0), KEY, background=True)(1, 3, entry)
     request = v3.parse_request(frame[4:])
     assert (request.addRequest.flag, request.header.priority) == (pb.AddRequest.RECOVERY_ADD, 0)
-    _, frame = V2Dialect().add_encoder(7, KEY, background=True)(1, 3, entry)
+    _, frame = V2Dialect().add_encoder(LedgerLife(7, 0), KEY, background=True)(1, 3, entry)
     assert v2.decode_request(frame[4:]).flags == Flag.RECOVERY_ADD
-    _, frame = V2Dialect().add_encoder(7, KEY, recovery=True)(1, 3, entry)
+    _, frame = V2Dialect().add_encoder(LedgerLife(7, 0), KEY, recovery=True)(1, 3, entry)
     assert v2.decode_request(frame[4:]).flags == Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY

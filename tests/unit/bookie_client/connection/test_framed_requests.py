@@ -8,6 +8,7 @@ from bookie_client.connection.pool import ChannelPool
 from bookie_client.options import ClientOptions
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, StorageFault
+from bookie_protocol.versioned import LedgerLife
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 from tests.support.until import until
 from tests.unit.bookie_client.connection.requests import Add
@@ -19,7 +20,7 @@ class Rig:
     def __init__(self, version):
         self.servers = {name: ModelBookieServer(ModelBookie(name)) for name in ("a", "b")}
         self.pool = ChannelPool(self.resolve, ClientOptions(protocol_version=version, **FAST))
-        self.encode = self.pool.dialect.add_encoder(1, bytes(20))
+        self.encode = self.pool.dialect.add_encoder(LedgerLife(1, 0), bytes(20))
         self.digest = digest_manager(DigestType.CRC32C, b"")
         self.transactions = 0
 

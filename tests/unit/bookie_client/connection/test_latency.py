@@ -16,6 +16,7 @@ from bookie_client.connection.operations import OneShot, nothing
 from bookie_client.options import ClientOptions
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.errors import BadRequest, BookieTimeout
+from bookie_protocol.versioned import LedgerLife
 from tests.support.clock import Clock
 from tests.support.until import until
 from tests.unit.bookie_client.connection.pooled import Rig as PoolRig
@@ -131,7 +132,7 @@ def test_it_is_never_outside_the_bounds(latencies, least, most, time_outs):
 
 async def pipelined(rig, entry_id):
     """The outcome of an add that was sent as writers send it: None or the error's type."""
-    key, frame = rig.pool.dialect.add_encoder(1, bytes(20))(
+    key, frame = rig.pool.dialect.add_encoder(LedgerLife(1, 0), bytes(20))(
         entry_id + 1, entry_id, rig.digest.encode(1, entry_id, -1, 5, b"hello")
     )
     add, channel = Add(key, frame), rig.pool.channel("b")

@@ -11,6 +11,7 @@ from bookie_client.connection.dialect_v3 import MIN_COLUMNS, V3Dialect, run_of_a
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import V2Code, V3Status
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import v2, v3_encode
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
 from bookie_protocol.wire.v2 import CURRENT_VERSION, OpCode
@@ -33,14 +34,14 @@ def test_adds_that_are_encoded_together_are_the_bytes_of_single_ones(
     dialect, digest, recovery, ledger_id, first, txn_id, sizes
 ):
     manager = digest_manager(digest, b"password")
-    encoder = dialect.add_encoder(ledger_id, KEY, recovery=recovery)
+    encoder = dialect.add_encoder(LedgerLife(ledger_id, 0), KEY, recovery=recovery)
     adds = []
     for number, size in enumerate(sizes):
         add = PendingAdd(first + number, size, ("a",))
         add.body = bytes([number]) * size
         adds.append(add)
     encoder.make_heads(adds, 5, manager, count(txn_id))
-    alone = dialect.add_encoder(ledger_id, KEY, recovery=recovery)
+    alone = dialect.add_encoder(LedgerLife(ledger_id, 0), KEY, recovery=recovery)
     for number, add in enumerate(adds):
         entry = manager.encode(ledger_id, add.entry_id, 5, add.length, add.body)
         assert (add.key, add.head + add.body + encoder.tail) == alone(txn_id + number, add.entry_id, entry)

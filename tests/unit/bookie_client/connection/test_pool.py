@@ -20,6 +20,7 @@ from bookie_protocol.errors import (
     ProtocolViolation,
     StorageFault,
 )
+from bookie_protocol.versioned import LedgerLife
 from tests.support.until import until
 from tests.unit.bookie_client.connection.pooled import FAST, Rig
 
@@ -293,7 +294,9 @@ async def test_ledgers_share_the_channels_of_a_bookie():
 
 async def test_what_was_given_up_while_it_waited_for_a_connection_is_not_sent(rig):
     operations = BookieOperations(rig.pool, iter(range(1, 100)))
-    add = asyncio.create_task(operations.add_entry("b", 1, 0, rig.digest.encode(1, 0, -1, 1, b"x"), bytes(20)))
+    add = asyncio.create_task(
+        operations.add_entry("b", LedgerLife(1, 0), 0, rig.digest.encode(1, 0, -1, 1, b"x"), bytes(20))
+    )
     await asyncio.sleep(0)
     add.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -15,6 +15,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import QuorumLost, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.traffic_class import TrafficClass
+from bookie_protocol.versioned import UNSTORED, Versioned
 from tests.support.until import until
 from tests.unit.bookie_client.recovery.crashed import LEDGER, CrashedLedger, length_of, payload
 
@@ -22,7 +23,7 @@ ABC = ("b1", "b2", "b3")
 
 
 def parts_of(client, ledger):
-    return RecoveryParts(client.context, ledger.metadata, ledger.digest, ledger.key)
+    return RecoveryParts(client.context, Versioned(ledger.metadata, UNSTORED), ledger.digest, ledger.key)
 
 
 @pytest.fixture

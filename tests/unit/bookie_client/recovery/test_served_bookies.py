@@ -11,6 +11,7 @@ from bookie_client import Client, ClientOptions
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import LedgerFenced, RecoveryFailed, Unauthorized
 from bookie_protocol.keys import master_key
+from bookie_protocol.versioned import LedgerLife
 from tests.support.memory_metadata import MemoryMetadata
 from tests.support.served_bookie import ServedBookie
 from tests.support.until import until
@@ -79,7 +80,7 @@ async def test_a_fence_survives_the_crash_of_every_bookie(served, version):
 async def is_fenced(client, bookie):
     entry = digest_manager(DigestType.CRC32C, b"pw").encode(LEDGER, 10, 9, 0, b"too late")
     try:
-        await client.context.operations.add_entry(bookie, LEDGER, 10, entry, master_key(b"pw"))
+        await client.context.operations.add_entry(bookie, LedgerLife(LEDGER, 0), 10, entry, master_key(b"pw"))
     except LedgerFenced:
         return True
     return False

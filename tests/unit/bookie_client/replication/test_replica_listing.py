@@ -10,6 +10,7 @@ from bookie_client.replication.replica_listing import EntryRuns, replicas_of
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.keys import master_key
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire.availability import GROUP, HEADER, decode_availability, encode_availability
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 
@@ -19,7 +20,9 @@ DIGEST = digest_manager(DigestType.CRC32C, b"")
 async def put(client, bookie, ledger_id, *entry_ids):
     for entry_id in entry_ids:
         entry = DIGEST.encode(ledger_id, entry_id, entry_id - 1, 0, b"")
-        await client.operations.add_entry(bookie, ledger_id, entry_id, entry, master_key(PASSWORD), recovery=True)
+        await client.operations.add_entry(
+            bookie, LedgerLife(ledger_id, 0), entry_id, entry, master_key(PASSWORD), recovery=True
+        )
 
 
 async def test_missing_and_surplus_copies(served):

@@ -13,6 +13,7 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.entry import read_header
 from bookie_protocol.errors import LedgerFenced, LedgerNotClosed, Unauthorized
 from bookie_protocol.keys import master_key
+from bookie_protocol.versioned import LedgerLife
 from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
 
 COUNT = 2_000
@@ -87,7 +88,9 @@ async def test_confirmed_entries_of_an_open_segment_are_filled_in_and_no_others(
             key = master_key(PASSWORD)
             for entry_id in range(10):
                 entry = (await client.operations.read_entry("a", ledger.ledger_id, entry_id)).entry
-                await client.operations.add_entry("b", ledger.ledger_id, entry_id, entry, key, recovery=True)
+                await client.operations.add_entry(
+                    "b", LedgerLife(ledger.ledger_id, 0), entry_id, entry, key, recovery=True
+                )
             replicator = FragmentReplicator(client)
             with pytest.raises(LedgerNotClosed):
                 await replicator.replicate(fragment, {position: "b"})
@@ -112,16 +115,16 @@ async def test_copies_of_a_ledger_that_is_hot_obey_the_same_rules_as_its_writers
     async with served.client(protocol_version=version) as client:
         operations = client.operations
         for entry_id in range(20):
-            await operations.add_entry("a", 9, entry_id, entries[entry_id], key)
+            await operations.add_entry("a", LedgerLife(9, 0), entry_id, entries[entry_id], key)
         for entry_id in range(20, 40):
-            await operations.add_entry("a", 9, entry_id, entries[entry_id], key, recovery=True)
+            await operations.add_entry("a", LedgerLife(9, 0), entry_id, entries[entry_id], key, recovery=True)
         with pytest.raises(Unauthorized):
-            await operations.add_entry("a", 9, 40, entries[40], master_key(b"another"), recovery=True)
+            await operations.add_entry("a", LedgerLife(9, 0), 40, entries[40], master_key(b"another"), recovery=True)
         answer = await operations.read_entry("a", 9, -1, fence_key=key)
         assert read_header(answer.entry).entry_id == 39
         with pytest.raises(LedgerFenced):
-            await operations.add_entry("a", 9, 40, entries[40], key)
-        await operations.add_entry("a", 9, 40, entries[40], key, recovery=True)
+            await operations.add_entry("a", LedgerLife(9, 0), 40, entries[40], key)
+        await operations.add_entry("a", LedgerLife(9, 0), 40, entries[40], key, recovery=True)
         assert [(await operations.read_entry("a", 9, i)).entry for i in range(41)] == [entries[i] for i in range(41)]
         await served.bookies["a"].crash()
         await served.bookies["a"].start()

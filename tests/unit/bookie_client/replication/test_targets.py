@@ -14,8 +14,11 @@ from bookie_protocol.errors import (
     BadRequest,
     BookieReadOnly,
     BookieUnavailable,
+    LedgerDeleted,
     LedgerFenced,
+    MetadataReplaced,
     MetadataVersionConflict,
+    NoSuchLedger,
     NotEnoughBookies,
     StorageFault,
     TooManyRequests,
@@ -143,6 +146,28 @@ async def test_another_target_takes_the_place_of_one_that_fails(models, error):
         result = await restored(client, ledger_id, [0])
         assert result.ensemble == (spares[2], *before[1:])
         await is_whole(client, ledger_id)
+
+
+@pytest.mark.parametrize(("made_again", "error"), [(False, LedgerDeleted), (True, MetadataReplaced)])
+async def test_copies_of_a_ledger_that_was_deleted_meanwhile_try_no_other_target(models, made_again, error):
+    await models.add(*"abcde")
+    async with models.client(add_timeout=60.0) as client:
+        ledger_id = await written(client, 100)
+        before = (await fragment_of(client, ledger_id)).ensemble
+        spares = sorted(set("abcde") - set(before))
+        for spare in spares:
+            models.model(spare).fail_adds = NoSuchLedger
+            models.bookies[spare].hold = True
+        copying = asyncio.create_task(restored(client, ledger_id, [0]))
+        await until(lambda: any(models.bookies[spare].held for spare in spares))
+        await client.delete(ledger_id)
+        if made_again:
+            await client.create(ledger_id=ledger_id)
+        for spare in spares:
+            models.bookies[spare].release()
+        with pytest.raises(error):
+            await copying
+        assert min(models.model(spare).adds for spare in spares) == 0
 
 
 async def test_a_busy_target_gets_its_entries_later(models, version):

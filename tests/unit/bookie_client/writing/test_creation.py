@@ -9,7 +9,7 @@ from time import process_time
 import pytest
 
 from bookie_client import BlockingClient, Client
-from bookie_client.connection.dialect_v3 import V3Dialect
+from bookie_client.connection.dialect_v3 import V3AddEncoder
 from bookie_client.writing.creation import NewLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, MetadataExists, NotEnoughBookies
@@ -160,18 +160,18 @@ async def test_the_largest_ensemble_costs_little_where_there_are_few_bookies(thr
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"ledger_id": 9}, True), ({}, False), ({"ledger_id": 9, "restored": True}, False)],
+    [({"ledger_id": 9}, True), ({}, False), ({"ledger_id": 9, "restored": True}, True)],
     ids=["chosen id", "id of the cluster", "restored"],
 )
 async def test_writer_that_chose_the_id_names_the_ledger_by_its_life(three, monkeypatch, options, named):
     lives = []
-    add_encoder = V3Dialect.add_encoder
+    make = V3AddEncoder.__init__
 
-    def note(self, *ids, life=NO_LIFE, **more):
+    def note(self, ledger_id, master_key, flags, life):
         lives.append(life)
-        return add_encoder(self, *ids, life=life, **more)
+        make(self, ledger_id, master_key, flags, life)
 
-    monkeypatch.setattr(V3Dialect, "add_encoder", note)
+    monkeypatch.setattr(V3AddEncoder, "__init__", note)
     async with three.client() as client, client.create(write_quorum=2, **options) as ledger:
         await ledger.append(b"one")
     token = ledger.metadata.creation_token

@@ -25,6 +25,7 @@ from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import V2Code, V3Status
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import LENGTH_SIZE
 from bookie_protocol.wire.v2 import CURRENT_VERSION, OpCode
@@ -118,7 +119,9 @@ class World:
             return tuple(next(free) if i in failed else each for i, each in enumerate(state.ensemble))
 
         digest = digest_manager(DigestType.CRC32C, b"")
-        pipeline = AddPipeline(context, state, digest, self.dialect.add_encoder(ledger_id, bytes(20)), change)
+        pipeline = AddPipeline(
+            context, state, digest, self.dialect.add_encoder(LedgerLife(ledger_id, 0), bytes(20)), change
+        )
         pipeline._changes._longest_pause = 0  # what happens next must not depend on the clock
         return pipeline
 

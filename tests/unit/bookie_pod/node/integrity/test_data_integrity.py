@@ -569,7 +569,7 @@ async def test_a_read_only_bookie_takes_no_copies() -> None:
     rig = Rig(CLOSED)
     rig.writable = False
     with pytest.raises(BookieReadOnly):
-        await rig.check._copies.store(1, b"", 0, signed(1, 0))
+        await rig.check._copies.store(CLOSED, 0, signed(1, 0))
     rig.storage.close()
 
 
@@ -578,7 +578,7 @@ async def test_copies_keep_the_key_that_is_known() -> None:
     put(rig.storage, signed(1, 0))
     before = rig.storage.ledger(1)
     assert before is not None
-    await rig.check._copies.store(1, master_key(b"another"), 1, signed(1, 1))
+    await rig.check._copies.store(replace(CLOSED, password=b"another"), 1, signed(1, 1))
     await rig.check._copies.settle()
     assert rig.storage.ledger(1) == replace(before)
     assert rig.storage.read(1, 1) == signed(1, 1)

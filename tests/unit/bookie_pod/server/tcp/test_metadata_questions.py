@@ -14,10 +14,10 @@ from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metadata_questions import Asker, MetadataQuestions
 from bookie_pod.storage.index.ledger_data import MAX_KEY_BYTES
 from bookie_pod.storage.journal.format import RecordKind
-from bookie_protocol.errors import MetadataUnavailable, MetadataWentBack, V2Code, V3Status
-from bookie_protocol.keys import NO_LIFE, creation_token_of, life_of
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.errors import MetadataWentBack, V2Code, V3Status
+from bookie_protocol.keys import NO_LIFE, life_of
 from bookie_protocol.wire.v2 import Flag
+from tests.support.asked_metadata import NEWEST, NOW, YOUNGER, Metadata, ask
 from tests.support.frames import (
     KEY,
     entry,
@@ -35,49 +35,8 @@ from tests.support.frames import (
 from tests.support.server_rig import ServerRig, answers
 from tests.support.until import until
 
-NEWEST = 100
-YOUNGER = NEWEST + 1
-FORMER, NOW = life_of(1), life_of(2)
+FORMER = life_of(1)
 RECOVERY = int(Flag.RECOVERY_ADD)
-
-
-class Metadata:
-    """What the metadata service says of each ledger, when it is let."""
-
-    def __init__(self) -> None:
-        self.open: set[int] = set()
-        self.closed: set[int] = set()
-        self.life = NOW
-        """Of all ledgers."""
-        self.ensembles: dict[int, tuple[str, ...]] = {0: ("b1",)}
-        self.write_quorum = 1
-        self.down = False
-        self.asked: list[int] = []
-        self.at_once = self.most_at_once = 0
-        """Questions under way, and the most that ever were."""
-        self.answers = asyncio.Event()
-        self.answers.set()
-
-    async def look(self, ledger_id: int) -> LedgerMetadata | None:
-        self.asked.append(ledger_id)
-        found = self._metadata(ledger_id)
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await self.answers.wait()
-        finally:
-            self.at_once -= 1
-        if self.down:
-            raise MetadataUnavailable("nobody answers")
-        return found
-
-    def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        token = creation_token_of(self.life) if self.life else 0
-        size, quorum = len(self.ensembles[0]), self.write_quorum
-        metadata = LedgerMetadata(ledger_id, size, quorum, quorum, self.ensembles, creation_token=token)
-        if ledger_id in self.open:
-            return metadata
-        return metadata.closed(9, 90) if ledger_id in self.closed else None
 
 
 @pytest.fixture
@@ -85,13 +44,6 @@ async def metadata(rig: ServerRig) -> Metadata:
     made = Metadata()
     rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, made.look, "b1")
     return made
-
-
-async def ask(rig: ServerRig, *frames: bytes) -> list[bytes]:
-    """Send all at once; the answers, as the journal acknowledges."""
-    conn, transport = rig.connect()
-    conn.data_received(b"".join(frames))
-    return await answers(rig, transport, len(frames))
 
 
 async def test_the_writer_of_a_ledger_that_was_closed_meanwhile_is_refused(rig: ServerRig, metadata: Metadata) -> None:

@@ -25,6 +25,7 @@ from bookie_protocol.errors import (
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import DigestType
+from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import v2
 from tests.support.frames import entry, v2_add, v2_fence, v2_read, v3_add, v3_fence
 from tests.support.served_bookie import RawClient, ServedBookie
@@ -142,7 +143,7 @@ async def test_error_of_a_client_is_found_in_the_log(tmp_path: Path, version: in
         with capture_logs() as logs:
             for number in range(2):
                 stored = digest.encode(LEDGER, number, -1, 5, b"hello")
-                key, frame = pool.dialect.add_encoder(LEDGER, bytes(20))(70 + number, number, stored)
+                key, frame = pool.dialect.add_encoder(LedgerLife(LEDGER, 0), bytes(20))(70 + number, number, stored)
                 added = Added()
                 pool.channel("b").send_add(frame, key, added)
                 error = await added.ended

@@ -7,7 +7,7 @@ import pytest
 from bookie_pod.storage.index.index_file import decode_header, encode_header
 from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, LedgerRecords, decode, encode
 from bookie_pod.storage.log_ids import MAX_LOG_ID, is_before
-from bookie_protocol.keys import NO_LIFE, life_of
+from bookie_protocol.keys import NO_LIFE, life_of, life_of_copies
 
 KEY = bytes(range(20))
 NEWEST = (1 << 32) - 1
@@ -116,7 +116,9 @@ def test_the_dead_whose_logs_take_no_entries_any_more_are_forgotten() -> None:
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize("lac", [None, bytes(36)])
 @pytest.mark.parametrize("key", [b"", KEY, bytes(200)])
-@pytest.mark.parametrize("life", [NO_LIFE, life_of(1), life_of(-1)], ids=["none", "1", "-1"])
+@pytest.mark.parametrize(
+    "life", [NO_LIFE, life_of(1), life_of(-1), life_of_copies(-1)], ids=["none", "1", "-1", "copies"]
+)
 def test_both_formats_hold_it(key: bytes, lac: bytes | None, fenced: bool, first_log: int, life: bytes) -> None:
     record = LedgerRecord(key, fenced, False, lac, first_log, life)
     stored = decode(encode(record))

@@ -13,7 +13,7 @@ from bookie_pod.storage.index.ledger_data import LedgerRecord, decode
 from bookie_pod.storage.journal.directory import journal_path
 from bookie_pod.storage.journal.format import deletion_record, explicit_lac_record, header_bytes, key_record
 from bookie_protocol.errors import LedgerStateUnknown, MetadataDamaged, MetadataUnavailable, NoSuchLedger
-from bookie_protocol.keys import NO_LIFE, life_of
+from bookie_protocol.keys import NO_LIFE, life_of_copies
 from tests.support.rebuild_rig import JOURNAL, RebuildRig
 from tests.support.storage_engine import KEY, entry, put
 
@@ -52,14 +52,14 @@ def test_a_lost_ledger_comes_back_fenced_with_what_journals_know() -> None:
     rig = RebuildRig()
     rig.write([1, 2, 3], 5)
     forget(rig, 2, 3)
-    journal(rig, key_record(2, KEY, life_of(5)), explicit_lac_record(2, LAC))
+    journal(rig, key_record(2, KEY, life_of_copies(5)), explicit_lac_record(2, LAC))
     with pytest.raises(NoSuchLedger):
         rig.storage.read(2, 99)
     state = rig.rebuild(**LEDGERS)
     assert (state.ledgers, state.ledgers_restored, state.ledgers_without_key) == (3, 2, 1)
     expected = {1: LedgerRecord(KEY), 2: LedgerRecord(KEY, True, True, LAC), 3: LedgerRecord(b"", True, True)}
     assert stored(rig) == expected
-    assert [stored(rig)[each].life for each in expected] == [NO_LIFE, life_of(5), NO_LIFE]
+    assert [stored(rig)[each].life for each in expected] == [NO_LIFE, life_of_copies(5), NO_LIFE]
     assert rig.storage.read(2, 4) == entry(2, 4, 100)
     assert rig.storage.read(3, 4) == entry(3, 4, 100)
     rig.restart()

@@ -8,6 +8,7 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BookieTimeout, TooManyRequests
 from bookie_protocol.keys import master_key
+from bookie_protocol.versioned import LedgerLife
 from pyspark_bookie.jobs.replicas import deep
 from pyspark_bookie.jobs.replicas.deep import BLOCK, ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Verdict
@@ -128,7 +129,7 @@ async def test_extra_copies_are_told_only_if_asked_for(served):
         bookie = (await client.metadata(ledger_id)).ensemble_for(0)[0]
         beyond = digest_manager(DigestType.CRC32C, PASSWORD).encode(ledger_id, 20, 19, 1, b"behind the end")
         key = master_key(PASSWORD)
-        await client.operations.add_entry(bookie, ledger_id, 20, beyond, key, recovery=True)
+        await client.operations.add_entry(bookie, LedgerLife(ledger_id, 0), 20, beyond, key, recovery=True)
         assert (await inspector(client).inspect(ledger_id)).findings == []
         inspection = await inspector(client, InspectionOptions(extra=True)).inspect(ledger_id)
         assert [(each.bookie, each.verdict, each.entries) for each in inspection.findings] == [

@@ -1,0 +1,289 @@
+"""Copies of entries that name the life of their ledger."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_pod.server.tcp import metadata_questions
+from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
+from bookie_pod.storage.journal.format import RecordKind
+from bookie_protocol.errors import V2Code, V3Status
+from bookie_protocol.keys import life_of, life_of_copies, master_key
+from bookie_protocol.wire.v2 import Flag
+from tests.support.asked_metadata import NEWEST, NOW, YOUNGER, Metadata, ask
+from tests.support.frames import KEY, entry, v2_add, v2_code, v3_add, v3_fence, v3_status, v3_write_lac
+from tests.support.server_rig import ServerRig, answers
+from tests.support.until import until
+
+FORMER = life_of(1)
+COPIES_OF_FORMER, COPIES_OF_NOW = life_of_copies(1), life_of_copies(2)
+MADE_UP = life_of_copies(77)
+OTHER_KEY = master_key(b"another")
+
+
+@pytest.fixture
+async def metadata(rig: ServerRig) -> Metadata:
+    made = Metadata()
+    rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, made.look, "b1")
+    rig.storage.on_ledger_deleted(rig.operations.forget)
+    return made
+
+
+def copy(entry_id: int, life: bytes, payload: bytes = b"copy", key: bytes = KEY, ledger_id: int = YOUNGER) -> bytes:
+    return v3_add(entry(ledger_id, entry_id, payload), key, recovery=True, life=life)
+
+
+def written(entry_id: int, life: bytes, payload: bytes = b"write", key: bytes = KEY) -> bytes:
+    return v3_add(entry(YOUNGER, entry_id, payload), key, life=life)
+
+
+async def statuses(rig: ServerRig, *frames: bytes) -> list[int]:
+    return [v3_status(each) for each in await ask(rig, *frames)]
+
+
+async def keep_copies(rig: ServerRig, metadata: Metadata, *, writer: bool = False) -> None:
+    """Store copies of a former ledger, which is deleted then and not collected."""
+    metadata.life = FORMER
+    (metadata.open if writer else metadata.closed).add(YOUNGER)
+    add, life = (written, FORMER) if writer else (copy, COPIES_OF_FORMER)
+    assert await statuses(rig, *(add(each, life) for each in range(3))) == [V3Status.EOK] * 3
+    metadata.closed.clear()
+    metadata.open.add(YOUNGER)
+    metadata.life = NOW
+    metadata.asked.clear()
+
+
+def life_here(rig: ServerRig) -> bytes | None:
+    record = rig.storage.ledger(YOUNGER)
+    return None if record is None else record.life
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_copies_note_the_life_that_the_metadata_confirm(
+    rig: ServerRig, metadata: Metadata, is_open: bool
+) -> None:
+    (metadata.open if is_open else metadata.closed).add(YOUNGER)
+    assert await statuses(rig, *(copy(each, COPIES_OF_NOW) for each in range(40))) == [V3Status.EOK] * 40
+    assert metadata.asked == [YOUNGER]
+    assert life_here(rig) == COPIES_OF_NOW
+    assert rig.ledgers.states[YOUNGER].hot_key == KEY + COPIES_OF_NOW
+    kinds = [kind for kind, ledger_id in rig.journal.records if ledger_id == YOUNGER]
+    assert kinds == [RecordKind.KEY] + [RecordKind.ENTRY] * 40
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_late_copy_of_a_dead_ledger_begins_none(rig: ServerRig, metadata: Metadata, is_gone: bool) -> None:
+    if not is_gone:
+        metadata.open.add(YOUNGER)
+    for each in range(2):
+        assert await statuses(rig, copy(each, COPIES_OF_FORMER)) == [V3Status.ENOLEDGER]
+    assert rig.storage.ledger(YOUNGER) is None
+    assert metadata.asked == [YOUNGER]
+
+
+async def test_late_copy_of_a_dead_ledger_gets_not_into_the_living_one(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.open.add(YOUNGER)
+    assert await statuses(rig, written(0, NOW)) == [V3Status.EOK]
+    assert await statuses(rig, copy(1, COPIES_OF_FORMER)) == [V3Status.ENOLEDGER]
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0]
+
+
+async def test_made_up_life_changes_nothing(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.open.add(YOUNGER)
+    for key in (KEY, OTHER_KEY):
+        assert await statuses(rig, copy(0, MADE_UP, b"rubbish", key)) == [V3Status.ENOLEDGER]
+    assert await statuses(rig, *(copy(each, COPIES_OF_NOW) for each in range(3))) == [V3Status.EOK] * 3
+    for key in (KEY, OTHER_KEY):
+        refused = await statuses(rig, copy(0, MADE_UP, b"rubbish", key), written(0, life_of(77), b"rubbish", key))
+        assert refused == [V3Status.ENOLEDGER, V3Status.EFENCED]
+    assert await statuses(rig, written(3, NOW)) == [V3Status.EOK]
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2, 3]
+    assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0, b"copy")
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_writer_that_names_no_life_goes_on_where_copies_were_first(
+    rig: ServerRig, metadata: Metadata, is_loaded: bool
+) -> None:
+    """Apache's clients name none, nor do writers of ledgers whose id the cluster gave."""
+    metadata.open.add(YOUNGER)
+    await ask(rig, *(copy(each, COPIES_OF_NOW) for each in range(3)))
+    if not is_loaded:
+        rig.ledgers.states.clear()
+    (added,) = await ask(rig, v3_add(entry(YOUNGER, 3)))
+    assert v3_status(added) == V3Status.EOK
+    assert rig.ledgers.states[YOUNGER].hot_key == KEY, "a writer takes the hot path before copies"
+    (binary,) = await ask(rig, v2_add(entry(YOUNGER, 4)))
+    assert v2_code(binary) == V2Code.EOK
+    assert await statuses(rig, v3_write_lac(YOUNGER, 3), copy(5, COPIES_OF_NOW)) == [V3Status.EOK] * 2
+    assert (life_here(rig), metadata.asked) == (COPIES_OF_NOW, [YOUNGER])
+    assert rig.ledgers.states[YOUNGER].hot_key == KEY
+
+
+async def test_life_that_the_writer_names_too_is_demanded_from_then_on(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.open.add(YOUNGER)
+    await ask(rig, *(copy(each, COPIES_OF_NOW) for each in range(3)))
+    assert await statuses(rig, written(3, NOW), copy(4, COPIES_OF_NOW)) == [V3Status.EOK] * 2
+    assert (life_here(rig), metadata.asked) == (NOW, [YOUNGER])
+    assert await statuses(rig, v3_add(entry(YOUNGER, 4))) == [V3Status.EFENCED]
+    copied = v3_add(entry(YOUNGER, 5), recovery=True)
+    assert await statuses(rig, copied) == [V3Status.EOK], "Apache's healers name none"
+
+
+@pytest.mark.parametrize("writer", [False, True])
+@pytest.mark.parametrize("key", [KEY, OTHER_KEY], ids=["same password", "another password"])
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_copies_of_a_dead_ledger_give_way_to_the_writer_of_the_next_one(
+    rig: ServerRig, metadata: Metadata, writer: bool, key: bytes, is_loaded: bool
+) -> None:
+    await keep_copies(rig, metadata, writer=writer)
+    metadata.password = b"another" if key == OTHER_KEY else None
+    if not is_loaded:
+        rig.ledgers.states.clear()
+    found = await statuses(rig, *(written(each, NOW, b"now", key) for each in range(2)))
+    assert found == [V3Status.EOK] * 2
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1]
+    assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0, b"now")
+    record = rig.storage.ledger(YOUNGER)
+    assert record is not None
+    assert (record.life, record.key) == (NOW, key)
+    assert await statuses(rig, copy(2, COPIES_OF_FORMER)) == [V3Status.ENOLEDGER]
+
+
+@pytest.mark.parametrize("key", [KEY, OTHER_KEY], ids=["same password", "another password"])
+@pytest.mark.parametrize("doubt", ["not the first entry", "several ensembles"])
+async def test_copies_that_are_not_surely_dead_stay_and_the_next_writer_replaces_this_bookie(
+    rig: ServerRig, metadata: Metadata, key: bytes, doubt: str
+) -> None:
+    await keep_copies(rig, metadata)
+    metadata.password = b"another" if key == OTHER_KEY else None
+    if doubt == "several ensembles":
+        metadata.ensembles = {0: ("b2",), 1: ("b1",)}
+    refused = await statuses(rig, written(1, NOW, b"now", key))
+    assert refused == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
+
+
+async def test_key_of_a_dead_ledger_counts_if_the_metadata_tell_no_other(rig: ServerRig, metadata: Metadata) -> None:
+    await keep_copies(rig, metadata)
+    assert await statuses(rig, written(0, NOW, b"now", OTHER_KEY)) == [V3Status.EUA]
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("recovery", [False, True])
+async def test_stranger_who_names_the_living_ledger_neither_begins_nor_ends_anything(
+    rig: ServerRig, metadata: Metadata, stored: bool, recovery: bool
+) -> None:
+    """Its life is in the metadata, which many may read; so the password decides."""
+    if stored:
+        await keep_copies(rig, metadata)
+    metadata.open.add(YOUNGER)
+    metadata.password = b"another"
+    metadata.answers.clear()
+    strangers, transport = rig.connect()
+    lives = (NOW, COPIES_OF_NOW) if recovery else (NOW,)
+    for life in lives:
+        strangers.data_received(v3_add(entry(YOUNGER, 0, b"rubbish"), recovery=recovery, life=life))
+    await until(lambda: metadata.asked)
+    conn, to_writer = rig.connect()
+    conn.data_received(written(0, NOW, b"now", OTHER_KEY))
+    metadata.answers.set()
+    refused = await answers(rig, transport, len(lives))
+    assert [v3_status(each) for each in refused] == [V3Status.EUA] * len(lives)
+    (taken,) = await answers(rig, to_writer, 1)
+    assert v3_status(taken) == V3Status.EOK
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0]
+    assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0, b"now")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("key", [KEY, OTHER_KEY], ids=["same password", "another password"])
+async def test_copies_of_the_next_ledger_are_refused_where_those_of_a_dead_one_are(
+    rig: ServerRig, metadata: Metadata, closed: bool, key: bytes
+) -> None:
+    """Apache's bookie may have taken entries of it here before, so copies prove nothing. Their client takes another
+    bookie."""
+    await keep_copies(rig, metadata)
+    metadata.password = b"another" if key == OTHER_KEY else None
+    if closed:
+        metadata.open.clear()
+        metadata.closed.add(YOUNGER)
+    assert await statuses(rig, copy(0, COPIES_OF_NOW, b"now", key)) == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
+    assert life_here(rig) == COPIES_OF_FORMER
+
+
+async def test_copies_are_not_taken_while_the_metadata_cannot_be_asked(
+    rig: ServerRig, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_questions, "KEPT_S", 0.0)
+    metadata.down = True
+    assert await statuses(rig, copy(0, COPIES_OF_NOW)) == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert rig.storage.ledger(YOUNGER) is None
+    assert await statuses(rig, v3_add(entry(YOUNGER, 0), recovery=True)) == [V3Status.EOK], "Apache's healers"
+    metadata.down = False
+    metadata.closed.add(YOUNGER)
+    assert await statuses(rig, copy(1, COPIES_OF_NOW)) == [V3Status.EOK]
+    assert life_here(rig) == COPIES_OF_NOW
+
+
+async def test_copies_of_a_closed_ledger_that_is_older_make_it_fenced(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.closed.add(7)
+    metadata.password = b"another"
+    refused = await statuses(rig, copy(5, COPIES_OF_NOW, key=KEY, ledger_id=7))
+    assert refused == [V3Status.EUA]
+    assert rig.storage.ledger(7) is None
+    taken = await statuses(rig, copy(5, COPIES_OF_NOW, key=OTHER_KEY, ledger_id=7))
+    assert taken == [V3Status.EOK]
+    record = rig.storage.ledger(7)
+    assert record is not None
+    assert (record.fenced, record.life) == (True, COPIES_OF_NOW)
+    metadata.closed.clear()
+    assert await statuses(rig, copy(5, COPIES_OF_NOW, key=OTHER_KEY, ledger_id=8)) == [V3Status.ENOLEDGER]
+
+
+async def test_recovery_that_fences_here_first_names_the_life_too(rig: ServerRig, metadata: Metadata) -> None:
+    metadata.closed.add(YOUNGER)
+    assert await statuses(rig, v3_fence(YOUNGER)) == [V3Status.ENOENTRY]
+    assert await statuses(rig, copy(0, COPIES_OF_NOW), copy(1, COPIES_OF_NOW)) == [V3Status.EOK] * 2
+    record = rig.storage.ledger(YOUNGER)
+    assert record is not None
+    assert (record.fenced, record.life) == (True, COPIES_OF_NOW)
+    assert await statuses(rig, written(2, NOW)) == [V3Status.EFENCED]
+
+
+@pytest.mark.parametrize("flags", [Flag.RECOVERY_ADD, Flag.NONE], ids=["copy", "writer"])
+async def test_add_without_a_life_that_comes_while_the_bookie_asks_is_noticed(
+    rig: ServerRig, metadata: Metadata, flags: Flag
+) -> None:
+    """Of copies that a healer of Apache sends nothing tells which ledger they are of."""
+    await keep_copies(rig, metadata)
+    (hot,) = await ask(rig, v2_add(entry(YOUNGER, 3)))
+    assert (v2_code(hot), rig.ledgers.states[YOUNGER].hot_key) == (V2Code.EOK, KEY)
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(written(0, NOW))
+    await until(lambda: metadata.asked)
+    await ask(rig, v2_add(entry(YOUNGER, 5), flags=int(flags)))
+    metadata.ensembles = {0: ("b2",), 6: ("b1",)}
+    metadata.answers.set()
+    (refused,) = await answers(rig, transport, 1)
+    assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
+    assert metadata.asked == [YOUNGER] * 2
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2, 3, 5]
+
+
+async def test_restored_ledger_takes_the_place_of_a_dead_one(rig: ServerRig, metadata: Metadata) -> None:
+    """Its writer sends copies, and names the life as writers do."""
+    await keep_copies(rig, metadata)
+    assert await statuses(rig, copy(0, NOW, b"now"), copy(1, NOW, b"now")) == [V3Status.EOK] * 2
+    assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1]
+    assert life_here(rig) == NOW
+    metadata.open.clear()
+    assert await statuses(rig, copy(2, life_of(3))) == [V3Status.ENOLEDGER]
+
+
+async def test_life_of_copies_in_an_ordinary_add_is_none(rig: ServerRig, metadata: Metadata) -> None:
+    assert await statuses(rig, written(0, COPIES_OF_NOW)) == [V3Status.EOK]
+    assert (life_here(rig), metadata.asked) == (b"", [])
