@@ -8,6 +8,7 @@ Threads: one at a time; the file is small.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
@@ -47,6 +48,8 @@ class WatchedFile(Generic[T]):
         try:
             status = os.stat(self._path)
             identity = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+                raise ValueError("it is not a file")
             if identity != self._seen:
                 self._seen = None
                 with open(self._path, "rb") as file:

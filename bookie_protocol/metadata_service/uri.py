@@ -65,6 +65,7 @@ _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
     "hierarchical": LedgerLayout.HIERARCHICAL,
     "longhierarchical": LedgerLayout.LONG_HIERARCHICAL,
 }
+_MOST_DIGITS: Final = 12
 _QUERY: Final = re.compile(r"[?#].*", re.DOTALL)
 _URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<authority>[^/]*)(?P<path>/.*)?")
 
@@ -72,6 +73,10 @@ _URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<authority>
 def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
     """Parse; `InvalidConfiguration` says what is wrong and how it should look."""
     text = text.strip()
+    try:
+        text.encode()
+    except UnicodeError:
+        raise _invalid(text, "it is not valid UTF-8") from None
     if text.startswith("/"):
         return MetadataServiceUri(MetadataDriver.OWNED, DEFAULT_ROOT, folder=text)
     if text.startswith(_PULSAR_SCHEME):
@@ -161,11 +166,12 @@ def _session_seconds(text: str, given: dict[str, str]) -> float | None:
     wanted = given.get(_SESSION_TIMEOUT)
     if wanted is None:
         return None
-    if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):
+    milliseconds = _whole(wanted)
+    if not milliseconds:
         raise InvalidConfiguration(
             f"metadataServiceUri={shown_uri(text)} is refused: {_SESSION_TIMEOUT} is not a positive whole number"
         )
-    return int(wanted) / 1000
+    return milliseconds / 1000
 
 
 async def open_metadata_service(
@@ -263,9 +269,15 @@ def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
         if default_port is None:
             raise _invalid(text, f"{item!r} lacks a port; write embedded://<host>:<port>/ledgers")
         return item, default_port
-    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+    number = _whole(port)
+    if not host or not 0 < number < 65536:
         raise _invalid(text, f"{item!r} is not host:port")
-    return host, int(port)
+    return host, number
+
+
+def _whole(text: str) -> int:
+    """Return the whole number; 0: it is not one, or none that is of use."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
 def _invalid(text: str, why: str) -> InvalidConfiguration:

@@ -244,6 +244,16 @@ class TestLedgers:
             await service.ledgers.generate_id()
         assert set((await service.tree.children(root)).names) == names
 
+    async def test_a_directory_whose_number_python_does_not_read_is_beyond_63_bits(
+        self, driver: MetadataDriverUnderTest
+    ) -> None:
+        service = await driver.open()
+        await service.cluster.initialize()
+        await service.tree.create(f"{driver.root}/idgen-long")
+        await service.tree.create(f"{driver.root}/idgen-long/HOB-{'9' * 5000}")
+        with pytest.raises(MetadataDamaged):
+            await service.ledgers.generate_id()
+
     async def test_create_read_write_delete(self, driver: MetadataDriverUnderTest) -> None:
         service, other = await driver.open(), await driver.open()
         await service.cluster.initialize()

@@ -16,7 +16,7 @@ from typing import Final
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.ledgers import HIGH_ORDER, LONG_LAYOUTS
+from bookie_protocol.metadata_service.tree.ledgers import HIGH_ORDER, LONG_LAYOUTS, high_orders
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.together import bounded
 
@@ -45,8 +45,7 @@ async def numbers_of(service: TreeMetadataService) -> Numbers:
         names = (await tree.children(f"{service.root}/{paths.LONG_ID_GENERATION}")).names
     except MetadataNotFound:
         return Numbers(number, None)
-    found = [name.removeprefix(HIGH_ORDER) for name in names if name.startswith(HIGH_ORDER)]
-    return Numbers(number, max((int(each) for each in found if each.isdecimal()), default=0))
+    return Numbers(number, max(high_orders(names), default=0))
 
 
 async def go_on_behind(service: TreeMetadataService, given: Numbers, *, restored: bool) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -65,6 +65,8 @@ Read = Callable[[int, Watch | None], Awaitable[Found]]
 HIGH_ORDER: Final = "HOB-"
 _KEPT_DIRECTORIES: Final = 3
 _LARGEST_HIGH_ORDER: Final = 2**31 - 1
+_MOST_DIGITS: Final = 20
+"""Digits of a name that are read: more of them are too large a number anyway."""
 _MAX_DELETES: Final = 64
 LONG_LAYOUTS: Final = (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL)
 
@@ -184,6 +186,12 @@ def _is_another(found: Found, before: Found) -> bool:
     return found is not None and before is not None and found.identity.creation != before.identity.creation
 
 
+def high_orders(names: Iterable[str]) -> list[int]:
+    """Return the high-order bits that these children of the 63-bit generator stand for. Any client may make such."""
+    digits = [name.removeprefix(HIGH_ORDER) for name in names if name.startswith(HIGH_ORDER)]
+    return [int(each[:_MOST_DIGITS]) for each in digits if each.isdecimal()]
+
+
 class LedgerIdGenerator:
     """Ledger ids out of the numbers of sequential nodes, each given out once in the life of the cluster.
 
@@ -244,12 +252,7 @@ class LedgerIdGenerator:
         raise LedgerIdsExhausted(f"{long_root} has no ledger id left below 2^63")
 
     async def _newest_directory(self, long_root: str, timeout: float | None) -> int:
-        children = await self._tree.children(long_root, timeout=timeout)
-        found = sorted(
-            int(name.removeprefix(HIGH_ORDER))
-            for name in children.names
-            if name.startswith(HIGH_ORDER) and name.removeprefix(HIGH_ORDER).isdecimal()
-        )
+        found = sorted(high_orders((await self._tree.children(long_root, timeout=timeout)).names))
         newest = found[-1] if found else 0
         if newest > _LARGEST_HIGH_ORDER:
             raise MetadataDamaged(

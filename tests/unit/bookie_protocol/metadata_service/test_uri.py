@@ -202,6 +202,8 @@ def test_all_parameters_of_pulsars_client_are_taken() -> None:
         ("?sessionTimeoutMillis=30s", "sessionTimeoutMillis is not a positive whole number"),
         ("?sessionTimeoutMillis=0", "sessionTimeoutMillis is not a positive whole number"),
         ("?sessionTimeoutMillis=", "sessionTimeoutMillis is not a positive whole number"),
+        (f"?sessionTimeoutMillis={'9' * 5000}", "sessionTimeoutMillis is not a positive whole number"),
+        ("\ud800", "it is not valid UTF-8"),
         ("#secret", "no user, password or query"),
     ],
 )

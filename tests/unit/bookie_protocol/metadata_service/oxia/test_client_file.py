@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,12 @@ def test_what_cannot_be_used_is_refused_and_no_secret_is_told(tmp_path: Path, li
     with pytest.raises(InvalidConfiguration) as caught:
         read_client_file(written(tmp_path, *lines), "ns")
     assert "s3cret" not in str(caught.value)
+
+
+def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidConfiguration):
+        read_client_file(str(tmp_path / "pipe"), "ns")
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
