@@ -35,7 +35,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from bookie_client.access import LedgerAccess
@@ -318,8 +318,9 @@ class Rewriter:
 
     async def _change(self, failed: Mapping[int, str]) -> Ensemble:
         context, quorums = self._parts.context, self._parts.quorums
-        spares = await find_spares(context, quorums, self._ensemble, failed)
-        spares = replace(spares, writable=spares.writable - self._parts.shunned)
+        # One that holds another ledger of this id, or cannot find out, has the same answer a moment later.
+        left_out = self._parts.shunned | self._state.unknowing
+        spares = await find_spares(context, quorums, self._ensemble, failed, left_out)
         ensemble = replace_bookies(self._ensemble, failed, quorums, spares, context.placement, context.random).ensemble
         if ensemble != self._ensemble:
             # Nothing is confirmed while a change runs, also of several rounds, so the key is well defined.

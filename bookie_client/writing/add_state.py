@@ -127,6 +127,11 @@ class AddState:
         return self._ensemble.degraded
 
     @property
+    def unknowing(self) -> frozenset[str]:
+        """See `WriteEnsemble`."""
+        return self._ensemble.unknowing
+
+    @property
     def may_change(self) -> bool:
         """Another change may be stored."""
         return not self._ensemble.is_exhausted

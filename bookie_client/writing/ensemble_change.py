@@ -23,7 +23,7 @@ Source: docs/internals/client-protocol.md, sections 7, 8, 16 and 17.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -110,13 +110,15 @@ async def find_spares(
     quorums: Quorums,
     ensemble: tuple[str, ...],
     failed: Mapping[int, str],
+    left_out: Iterable[str] = (),
 ) -> ClusterView:
     """Return the cluster with only spare bookies writable: reachable ones, at most as many as failed, perhaps
-    none.
+    none; and none that is `left_out`.
 
     Raises the registry's `MetadataError`.
     """
     cluster = await context.cluster_view()
+    cluster = replace(cluster, excluded={**cluster.excluded, **dict.fromkeys(left_out, "it is left out")})
     found: frozenset[str] = frozenset()
     for _ in range(MAX_ROUNDS):
         placement = replace_bookies(ensemble, failed, quorums, cluster, context.placement, context.random)

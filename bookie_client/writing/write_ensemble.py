@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable
 
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import LedgerStateUnknown, PodkeeperError
 
 Positions = dict[int, str]
 """Position in the ensemble -> id of the bookie that failed there."""
@@ -104,6 +104,11 @@ class WriteEnsemble:
             return False
         del self.degraded[position]
         return True
+
+    @property
+    def unknowing(self) -> frozenset[str]:
+        """Return the bookies that could not tell which ledger of this id they hold."""
+        return frozenset(each for each, error in self._errors.items() if isinstance(error, LedgerStateUnknown))
 
     def reasons(self, bookies: Iterable[str]) -> str:
         """Return why these bookies failed, for messages."""

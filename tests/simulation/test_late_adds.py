@@ -17,7 +17,7 @@ from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.writer import LedgerWriter
 from bookie_pod.server.tcp.requests import AddRequest
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import MetadataReplaced, NoSuchLedger, QuorumLost
+from bookie_protocol.errors import MetadataReplaced, NoSuchLedger, QuorumLost, RecoveryFailed
 from bookie_protocol.keys import life_of, life_of_copies, master_key
 from bookie_protocol.versioned import LedgerLife
 from tests.support.simulation.bookie import VirtualBookie
@@ -31,14 +31,14 @@ DIGEST = digest_manager(DigestType.CRC32C, b"one")
 
 
 class Cluster:
-    """One bookie, and two clients that make a ledger of the same id and password, one after the other."""
+    """Bookies, and two clients that make a ledger of the same id and password, one after the other."""
 
-    def __init__(self, loop: VirtualLoop, version: int) -> None:
+    def __init__(self, loop: VirtualLoop, version: int, bookies: int) -> None:
         drawn = draw_lives(1)
         options = replace(
             drawn.client, protocol_version=version, add_timeout=1.0, connect_timeout=30.0, channels_per_bookie=1
         )
-        self.world = LivesWorld(replace(drawn, bookies=1, client=options), loop, Trace(keep=False))
+        self.world = LivesWorld(replace(drawn, bookies=bookies, client=options), loop, Trace(keep=False))
 
     async def start(self) -> None:
         await self.world._set_up()
@@ -72,12 +72,12 @@ class Cluster:
         await self.delete()
         return writer
 
-    async def copy(self, life: LedgerLife, *entry_ids: int) -> None:
+    async def copy(self, life: LedgerLife, *entry_ids: int, bookie: VirtualBookie | None = None) -> None:
         """Send copies, as those who heal and those who recover do."""
         for entry_id in entry_ids:
             entry = DIGEST.encode(ID, entry_id, -1, entry_id, b"former")
             await self.former.operations.add_entry(
-                self.bookie.bookie_id, life, entry_id, entry, master_key(b"one"), recovery=True
+                (bookie or self.bookie).bookie_id, life, entry_id, entry, master_key(b"one"), recovery=True
             )
 
     async def delete(self) -> None:
@@ -97,9 +97,9 @@ Run = Callable[..., None]
 def run() -> Iterator[Run]:
     loop = VirtualLoop()
 
-    def run(work: Callable[[Cluster], Awaitable[Any]], version: int = 3) -> None:
+    def run(work: Callable[[Cluster], Awaitable[Any]], version: int = 3, bookies: int = 1) -> None:
         async def everything() -> None:
-            cluster = Cluster(loop, version)
+            cluster = Cluster(loop, version, bookies)
             try:
                 await cluster.start()
                 await work(cluster)
@@ -252,6 +252,27 @@ def test_next_ledger_has_no_copies_of_a_dead_one(
         assert await cluster.read(password) == [b"0"]
 
     run(work)
+
+
+def test_recovery_ends_where_all_bookies_hold_a_dead_ledger(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes their entries for those of the next ledger, which has the same password and got none yet."""
+
+    monkeypatch.setattr(VirtualBookie, "collect", lambda self, ledger_id: None)
+
+    async def work(cluster: Cluster) -> None:
+        async def make(client: Client) -> LedgerWriter:
+            return await client.create(ledger_id=ID, ensemble=3, write_quorum=3, ack_quorum=2, password=b"one")
+
+        former = await make(cluster.former)
+        for bookie in cluster.world.bookies:
+            await cluster.copy(LedgerLife.of(former.stored), 0, 1, 2, bookie=bookie)
+        await cluster.delete()
+        await make(cluster.next)
+        async with asyncio.timeout(60.0):
+            with pytest.raises(RecoveryFailed):
+                await cluster.next.recover(ID, password=b"one")
+
+    run(work, bookies=5)
 
 
 def test_recovery_names_the_life_of_what_it_stores(run: Run) -> None:
