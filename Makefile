@@ -100,7 +100,8 @@ interop: $(VENV)/$(if $(KERBEROS),.kerberos,.installed) java
 	@$(BIN)/python -m tests.interop.java_classes || true
 	$(PARALLEL) $(TESTS) -m "$(INTEROP)" --timeout=900 $(if $(KERBEROS),,--ignore=tests/interop/test_kerberos.py) $(PYTEST_ARGS)
 
-# A broker of Apache Pulsar from Maven, one for all tests; PULSAR_VERSION=5.0.0-M1 takes another release.
+# A broker of Apache Pulsar from Maven, one for all tests; PULSAR_VERSION=5.0.0-M1 takes another release, and
+# PULSAR_METADATA=embedded (or oxia, with OXIA_SERVER) another metadata service than ZooKeeper.
 pulsar: $(VENV)/.installed java
 	$(BIN)/pytest tests/pulsar -m pulsar $(PYTEST_ARGS)
 

@@ -46,12 +46,12 @@ class Cluster:
         zookeeper = ZooKeeperServer(str(work / "zookeeper"))
         zookeeper.start()
         stack.callback(zookeeper.stop)
-        initialise_metadata(zookeeper.hosts)
+        initialise_metadata(f"zk:{zookeeper.hosts}")
         self.bookies = [_bookie(kind, work / f"bookie-{number}", zookeeper) for number in range(BOOKIES)]
         for bookie in self.bookies:
             bookie.start(_START_S)
             stack.callback(bookie.kill)
-        broker = Broker(work, zookeeper.hosts, {"managedLedgerMaxEntriesPerLedger": "50000"})
+        broker = Broker(work, f"zk:{zookeeper.hosts}", {"managedLedgerMaxEntriesPerLedger": "50000"})
         stack.callback(_end, broker)
         broker.start()
         self._client = JavaAgent(java(512, 512, "dev.podkeeper.pulsar.LoadAgent", broker.url), work / "client.log")

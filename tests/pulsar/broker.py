@@ -18,8 +18,8 @@ from tests.support.java import NETTY_OPTIONS, SHORT_LIVED, MavenProject, find_ja
 _VERSION = os.environ.get("PULSAR_VERSION", "4.0.0")
 PROJECT = MavenProject(Path(__file__).parent / "java", options=(f"-Dpulsar.version={_VERSION}",))
 CLUSTER = "podkeeper"
-_START_S = 300.0
-_SETUP_S = 300
+_START_S = 600.0
+_SETUP_S = 600
 _END_S = 60.0
 _CONFIGURATION = {
     "clusterName": CLUSTER,
@@ -38,6 +38,8 @@ _CONFIGURATION = {
     "retentionCheckIntervalInSeconds": "2",
     "brokerDeduplicationEnabled": "true",
     "transactionCoordinatorEnabled": "true",
+    # A busy machine lets the broker's own client wait for longer than it does by default.
+    "brokerClient_operationTimeoutMs": "240000",
 }
 
 
@@ -59,24 +61,24 @@ def java(heap_mb: int, direct_mb: int, *arguments: str) -> list[str]:
     ]
 
 
-def initialise_metadata(zookeeper: str) -> None:
-    """Pulsar's own command, which makes BookKeeper's metadata too."""
+def initialise_metadata(store: str) -> None:
+    """Pulsar's own command, which makes BookKeeper's metadata too if there are none. `store`: as of a `Broker`."""
     urls = ("-uw", "http://127.0.0.1:8080", "-ub", "pulsar://127.0.0.1:6650")
-    stores = ("-md", f"zk:{zookeeper}", "-cms", f"zk:{zookeeper}", "--initial-num-transaction-coordinators", "1")
+    stores = ("-md", store, "-cms", store, "--initial-num-transaction-coordinators", "1")
     line = java(128, 128, "org.apache.pulsar.PulsarClusterMetadataSetup", "-c", CLUSTER, *urls, *stores)
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SETUP_S, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 class Broker:
-    """On the ports that it had before. `zookeeper`: hosts, with Pulsar's metadata and BookKeeper's."""
+    """On the ports that it had before. `store`: Pulsar's metadata and BookKeeper's, as in `metadataStoreUrl`."""
 
-    def __init__(self, work: Path, zookeeper: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, work: Path, store: str, settings: Mapping[str, str] | None = None) -> None:
         self.log = work / "broker.log"
         self.url = f"pulsar://127.0.0.1:{(port := free_port())}"
         self._web = free_port()
         self._file = work / "broker.conf"
-        stores = {"metadataStoreUrl": f"zk:{zookeeper}", "configurationMetadataStoreUrl": f"zk:{zookeeper}"}
+        stores = {"metadataStoreUrl": store, "configurationMetadataStoreUrl": store}
         ports = {"brokerServicePort": str(port), "webServicePort": str(self._web)}
         folders = {"narExtractionDirectory": str(work)}
         keys = {**_CONFIGURATION, **stores, **ports, **folders, **(settings or {})}

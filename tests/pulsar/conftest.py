@@ -1,7 +1,8 @@
-"""One ZooKeeper, three bookies of ours, one broker and one client of Pulsar for the whole ring."""
+"""One metadata service, three bookies of ours, one broker and one client of Pulsar for the whole ring."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 from bookie_client.blocking import BlockingClient
 from tests.pulsar.broker import Broker, initialise_metadata
 from tests.pulsar.client import PulsarClient
+from tests.pulsar.stores import Store, started
 from tests.support import warm
 from tests.support.auto_recovery import read_every_replica
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until_true
-from tests.support.zookeeper import ZooKeeperServer
 
+_METADATA = os.environ.get("PULSAR_METADATA", "zookeeper")
 _SECONDS = 1200
 _REGISTERED_S = 120
 _STEP = 300
@@ -48,12 +50,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Pulsar:
-    """A broker and its client, on the bookies of the same ZooKeeper. Tests take topics of their own."""
+    """A broker and its client, on the bookies of the same metadata. Tests take topics of their own."""
 
-    def __init__(self, work: Path, zookeeper: ZooKeeperServer) -> None:
-        initialise_metadata(zookeeper.hosts)
-        self.uri = zookeeper.uri()
-        self.broker = Broker(work, zookeeper.hosts)
+    def __init__(self, work: Path, store: Store) -> None:
+        initialise_metadata(store.url)
+        self.store = store
+        self.uri = store.uri
+        self.broker = Broker(work, store.url)
         self._log = work / "client.log"
         self._client: PulsarClient | None = None
 
@@ -103,6 +106,11 @@ class Pulsar:
         with BlockingClient(self.uri) as client:
             assert client.run(lambda each: read_every_replica(each, closed)) > 0
 
+    def command(self, *arguments: str) -> None:
+        """`bookie cluster ...`, which has to succeed."""
+        done = warm.run(warm.BOOKIE, ["cluster", *arguments, "--metadata", self.uri], _COMMAND_S)
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
     def stop(self) -> None:
         if self._client is not None:
             self._client.stop()
@@ -113,14 +121,9 @@ class Pulsar:
 class OnOurs(Pulsar):
     """`bookies` are ours."""
 
-    def __init__(self, work: Path, zookeeper: ZooKeeperServer) -> None:
-        super().__init__(work, zookeeper)
+    def __init__(self, work: Path, store: Store) -> None:
+        super().__init__(work, store)
         self.bookies = ServeCluster(work, self.uri, BOOKIES)
-
-    def command(self, *arguments: str) -> None:
-        """`bookie cluster ...`, which has to succeed."""
-        done = warm.run(warm.BOOKIE, ["cluster", *arguments, "--metadata", self.uri], _COMMAND_S)
-        assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
     def up(self) -> None:
         """Whatever tests ended runs again, and every bookie is registered."""
@@ -136,13 +139,15 @@ class OnOurs(Pulsar):
 
 
 @pytest.fixture(scope="session")
-def running(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnOurs]:
-    made = OnOurs(tmp_path_factory.mktemp("pulsar"), zookeeper)
-    try:
-        made.bookies.add(3)
-        yield made
-    finally:
-        made.stop()
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnOurs]:
+    work = tmp_path_factory.mktemp("pulsar")
+    with started(_METADATA, work / "metadata") as store:
+        made = OnOurs(work, store)
+        try:
+            made.bookies.add(3)
+            yield made
+        finally:
+            made.stop()
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from tests.interop.cluster import SMALL
 from tests.pulsar.broker import PROJECT
 from tests.pulsar.conftest import BOOKIES, Pulsar
+from tests.pulsar.stores import Store, started
 from tests.support.bookie_process import BookieProcess, free_port, loopback_configuration, podkeeper_bookie
 from tests.support.java import SHORT_LIVED
 from tests.support.java_bookie import java_bookie
-from tests.support.zookeeper import ZooKeeperServer
 
 COUNT = 3
 BACKLOG = 6000
@@ -33,9 +33,9 @@ deleted, so that bookies collect garbage that those of the other kind have left.
 class Rolled(Pulsar):
     """`bookies` keep their disks and their addresses, whoever runs them."""
 
-    def __init__(self, work: Path, zookeeper: ZooKeeperServer) -> None:
-        super().__init__(work, zookeeper)
-        self._hosts = zookeeper.hosts
+    def __init__(self, work: Path, store: Store) -> None:
+        super().__init__(work, store)
+        self._hosts = store.url.removeprefix("zk:")
         self.bookies: list[BookieProcess] = []
         for number in range(COUNT):
             folder = work / f"bookie-{number}"
@@ -79,18 +79,13 @@ class Rolled(Pulsar):
 @pytest.fixture
 def rolled(tmp_path: Path) -> Iterator[Rolled]:
     """On a ZooKeeper of its own: Pulsar's metadata are there once."""
-    zookeeper = ZooKeeperServer(str(tmp_path / "zookeeper"))
-    (tmp_path / "zookeeper").mkdir()
-    try:
-        zookeeper.start()
-        made = Rolled(tmp_path, zookeeper)
+    with started("zookeeper", tmp_path / "zookeeper") as store:
+        made = Rolled(tmp_path, store)
         try:
             made.start()
             yield made
         finally:
             made.stop()
-    finally:
-        zookeeper.stop()
 
 
 def test_bookies_of_apache_become_ours_and_apaches_again(rolled):

@@ -76,7 +76,7 @@ class MetadataProcess:
 
 
 async def _serve(folder: str, port: int) -> None:
-    owner = await EmbeddedOwner.open(folder)
+    owner = await EmbeddedOwner.open(folder, keep_notices=True)
     server = EmbeddedMetadataServer(owner, _HOST, port)
     await server.start()
     await asyncio.get_running_loop().create_future()

@@ -18,6 +18,7 @@ from tests.support.warm import WarmProcess
 
 BOOKIE = str(Path(sys.executable).with_name("bookie"))
 _PARENT = "PODKEEPER_TEST_WARM_PARENT"
+_START_S = 240
 
 
 class StandaloneCommand:
@@ -53,7 +54,7 @@ class StandaloneCommand:
             else:
                 environment = {**os.environ, _PARENT: str(warm.parent_of_bookies())}
                 self.process = WarmProcess(f"{__name__}:main", words, stdout=output, stderr=errors, env=environment)
-        until_true(lambda: b"\n" in self.output.read_bytes() or self.process.poll() is not None, 60)
+        until_true(lambda: b"\n" in self.output.read_bytes() or self.process.poll() is not None, _START_S)
         assert self.process.poll() is None, self.errors.read_text()
         self.ready = json.loads(self.output.read_text())
         return self

@@ -54,7 +54,7 @@ public final class ClientAgent {
         client = PulsarClient.builder()
                 .serviceUrl(url)
                 .enableTransaction(true)
-                .operationTimeout(60, TimeUnit.SECONDS)
+                .operationTimeout(240, TimeUnit.SECONDS)
                 .maxBackoffInterval(1, TimeUnit.SECONDS) // a broker that comes back is found soon
                 .build();
     }
