@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from bookie_pod.server.tls_writes import InParts
+from bookie_pod.server.tls_writes import InParts, hand_on_all
 from bookie_pod.server.turns import Turns
 
 PART: Final = 32 * 1024
@@ -180,6 +180,7 @@ class TlsReads(asyncio.BufferedProtocol):
         self._came, self._received_before = 0, received
 
     def eof_received(self) -> bool | None:
+        hand_on_all(self.writes)
         return self._tls.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -5,11 +5,13 @@ socket has not sent, and only a later write asks its owner to wait. So answers w
 socket has sent everything before it.
 
 Invariants
-- TLS and the socket hold one part of what was written, at most; TLS keeps the room for it as long as the connection
-  lasts.
+- TLS and the socket hold one part of what was written, at most, but at the end; TLS keeps the room for it as long as the
+  connection lasts.
 - `get_write_buffer_size` counts what waits here, what TLS holds and what the socket has not sent.
 - The protocol waits while this is above the high-water mark, as beside a socket without TLS.
 - A transport that is closed takes nothing more, and closes when everything was handed on.
+- When the client says that it sends nothing more, TLS gets all that is left at once (`hand_on_all`), since it takes
+  nothing later: such a client waits for its answers.
 
 Threads: event loop only.
 """
@@ -36,10 +38,16 @@ class _Writer(Protocol):
     def resume_writing(self) -> None: ...
 
 
+def hand_on_all(transport: object) -> None:
+    """Called when the client says that it sends nothing more. Does nothing where there is no TLS."""
+    if isinstance(transport, InParts):
+        transport.hand_on_all()
+
+
 class InParts(asyncio.Transport):
     """Writes in parts to `secured`, the transport of TLS over `plain`.
 
-    The protocol of `plain` calls `pause`, `go_on` and `lost`.
+    The protocol of `plain` calls `pause`, `go_on` and `lost`; that and the one of this call `hand_on_all`.
     """
 
     def __init__(self, secured: asyncio.Transport, plain: asyncio.Transport) -> None:
@@ -95,6 +103,11 @@ class InParts(asyncio.Transport):
         if self._closes and not (self._left or self._waits or self._secured.is_closing()):
             self._secured.resume_reading()  # asyncio ends TLS only where nothing is left unread
             self._secured.close()
+
+    def hand_on_all(self) -> None:
+        """Hand on what is left, whatever the socket has sent."""
+        self._waits = False
+        self._hand_on()
 
     def _next_part(self) -> _Bytes:
         """Take `PART` bytes of what is left, or fewer: small answers are joined, as each write is a record of TLS."""

@@ -51,6 +51,7 @@ from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.http.untaken import Untaken
 from bookie_pod.server.status import NodeStatus
+from bookie_pod.server.tls_writes import hand_on_all
 from bookie_protocol.addresses import host_and_port, host_to_bind, resolving
 from bookie_protocol.errors import ServerStartFailed
 
@@ -306,6 +307,10 @@ class _Connection(web.RequestHandler, Receiver):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._share = self._memory.share(self._cut_off)
+
+    def eof_received(self) -> None:
+        super().eof_received()
+        hand_on_all(self.transport)
 
     def data_received(self, data: bytes) -> None:
         before = self._received

@@ -28,6 +28,7 @@ from bookie_pod.server.tcp.connection_stalls import LARGE_FRAME_BYTES, Stall
 from bookie_pod.server.tcp.ingest import check_length, ingest_v2, ingest_v3
 from bookie_pod.server.tcp.security import Session
 from bookie_pod.server.tcp.wire import Wire
+from bookie_pod.server.tls_writes import hand_on_all
 from bookie_protocol.errors import ProtocolViolation
 
 _LENGTH = struct.Struct(">I")
@@ -99,6 +100,10 @@ class Connection(asyncio.Protocol):
         self._forget_rest()
         self.wire.lost()
         self._session.cancel()
+
+    def eof_received(self) -> None:
+        self._answers.flush()
+        hand_on_all(self._answers.transport)
 
     def _dropped(self) -> None:
         self._clients.encrypted.gone(self.wire)  # now: who comes in its place is counted before its transport tells

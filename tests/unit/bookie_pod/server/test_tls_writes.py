@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import uvloop
 
 from bookie_pod.server.tls import STEPS
 from bookie_pod.server.tls_reads import Told, shake_hands
+from bookie_pod.server.tls_writes import hand_on_all
 from bookie_pod.server.turns import Turns
 from tests.support.certificates import Certificates
 from tests.support.until import until
@@ -31,6 +34,7 @@ class Server(asyncio.Protocol):
         self.told: list[str] = []
         self.received = b""
         self.is_lost = asyncio.Event()
+        self.transport: asyncio.Transport | None = None
 
     def pause_writing(self) -> None:
         assert not self.waits
@@ -44,6 +48,9 @@ class Server(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += data
+
+    def eof_received(self) -> None:
+        hand_on_all(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost.set()
@@ -190,6 +197,66 @@ def test_a_transport_that_closes_hands_on_the_rest(over_tls: Play) -> None:
         await server.is_lost.wait()
 
     over_tls(scenario)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("says_so_by", ["FIN", "close_notify"])
+def test_a_client_that_sends_nothing_more_gets_all_of_its_answer(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], says_so_by: str
+) -> None:
+    certificates = Certificates(tmp_path).make_all()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.folder / "bookie.pem", certificates.folder / "bookie.key")
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    is_written = threading.Event()
+
+    def client() -> int:
+        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+        came, goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        secured, taken = anybody.wrap_bio(came, goes), 0
+
+        def to_its_end(step: Callable[[], object]) -> None:
+            while True:
+                try:
+                    step()
+                    return theirs.sendall(goes.read())
+                except ssl.SSLWantReadError:
+                    theirs.sendall(goes.read())
+                    came.write(theirs.recv(1 << 16))
+
+        to_its_end(secured.do_handshake)
+        is_written.wait(10)
+        if says_so_by == "FIN":
+            theirs.shutdown(socket.SHUT_WR)
+        else:
+            with pytest.raises(ssl.SSLWantReadError):
+                secured.unwrap()
+            theirs.sendall(goes.read())
+        while data := theirs.recv(1 << 16):
+            came.write(data)
+            with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                while part := secured.read(1 << 16):
+                    taken += len(part)
+        return taken
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        plain, server = await loop.connect_accepted_socket(Server, ours)
+        told = Told(lambda: 0, lambda: False, print)
+        shaking = asyncio.ensure_future(shake_hands(plain, server, context, told, Turns(STEPS)))
+        await asyncio.sleep(0)
+        reading = loop.run_in_executor(None, client)
+        server.transport = await shaking
+        assert server.transport is not None
+        server.waits = False
+        server.transport.write(bytes(8 * MB))
+        is_written.set()
+        return await reading
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(asyncio.wait_for(main(), 20)) == 8 * MB
 
 
 @pytest.mark.parametrize("closed", [False, True])
