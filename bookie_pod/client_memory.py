@@ -160,7 +160,7 @@ class MemoryGovernor:
         if waiter is not None and waited > STUCK_S:
             share = waiter.share
             self.relieve(time.perf_counter(), self._wanted(waiter) + share.held + share.making)
-            if waited > LONG_S and waiter in self._waiting:  # it may have been among those that were cut off
+            if waited > LONG_S and share in self._shares:  # it may have been among those that were cut off
                 self._cut_kept_back(waiter)
         self.given_back()  # also what another thread gave back while those who wait were looked through
         if self._waiting:

@@ -5,8 +5,8 @@ socket has not sent, and only a later write asks its owner to wait. So answers w
 socket has sent everything before it.
 
 Invariants
-- TLS and the socket hold one part of what was written, at most, but at the end; TLS keeps the room for it as long as the
-  connection lasts.
+- TLS and the socket hold one part of what was written, at most, but at the end. TLS keeps the room for it as long as
+  the connection lasts.
 - `get_write_buffer_size` counts what waits here, what TLS holds and what the socket has not sent.
 - The protocol waits while this is above the high-water mark, as beside a socket without TLS.
 - A transport that is closed takes nothing more, and closes when everything was handed on.

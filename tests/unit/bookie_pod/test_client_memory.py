@@ -269,6 +269,20 @@ async def test_clients_without_progress_make_way_as_far_as_one_that_waits_needs(
     impatient.leave(waiting.waiter)
 
 
+async def test_no_other_client_goes_for_one_that_was_cut_off_itself(impatient: MemoryGovernor) -> None:
+    """Its transport tells later that it is gone, so it waits still."""
+    first, *others = (Client(impatient) for _ in range(5))
+    for client in (first, *others):
+        client.share.hold(2 * MB)
+    for client in others:
+        client.share.is_kept_back = True
+    first.share.stuck_since = 0.0
+    waiting = Waiting(first, 3 * MB)
+    await until(lambda: first.cut_off == 1)
+    impatient.leave(waiting.waiter)
+    assert sum(client.cut_off for client in others) == 0
+
+
 async def test_those_who_hold_little_stay_when_larger_ones_can_go(impatient: MemoryGovernor) -> None:
     *large, first = (Client(impatient) for _ in range(5))
     small = [Client(impatient) for _ in range(300)]
