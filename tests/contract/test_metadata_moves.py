@@ -338,24 +338,27 @@ class TestCopy:
         assert await listed(target) == given
         assert await target.ledgers.generate_id() > given[0]
 
-    async def test_a_place_that_is_being_written_is_not_removed(
+    async def test_neither_place_is_removed_meanwhile(
         self, driver: MetadataDriverUnderTest, embedded: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source, target = await embedded.open(timeout=PATIENT), await driver.open(timeout=PATIENT)
-        instance_id, other = await source.cluster.initialize(), await driver.open(timeout=PATIENT)
+        instance_id = await source.cluster.initialize()
+        others = await embedded.open(timeout=PATIENT), await driver.open(timeout=PATIENT)
 
         async def and_remove(*args: nodes.Entries) -> object:
-            with pytest.raises(MetadataExists):
-                await other.cluster.nuke(instance_id=instance_id, with_ledgers=True)
-            with pytest.raises(MetadataExists):
-                await other.cluster.format(force=True)
+            for other in others:
+                with pytest.raises(MetadataExists):
+                    await other.cluster.nuke(instance_id=instance_id, with_ledgers=True)
+                with pytest.raises(MetadataExists):
+                    await other.cluster.format(force=True)
             return await nodes.differences(*args)
 
         monkeypatch.setattr(life_cycle, "_PATIENCE", 0.0)
         monkeypatch.setattr(moves, "differences", and_remove)
         await copy_cluster(source, target, heard)
         assert await target.cluster.instance_id() == instance_id
-        await other.cluster.nuke(instance_id=instance_id, with_ledgers=True)
+        for other in others:
+            await other.cluster.nuke(instance_id=instance_id, with_ledgers=True)
 
     async def test_a_target_within_the_source_is_refused(self, driver: MetadataDriverUnderTest) -> None:
         source = await driver.open(timeout=PATIENT)

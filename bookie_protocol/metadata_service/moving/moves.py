@@ -41,9 +41,9 @@ _RECORDS: Final = f"/{paths.PODKEEPER}"
 async def copy_cluster(source: TreeMetadataService, target: TreeMetadataService, told: Told) -> Tally | None:
     """Copy everything, and let no bookie start at the source any more. None: that was complete before.
 
-    `MetadataNotEmpty`: processes are connected. `MetadataExists`: the target is another cluster, or the source was
-    copied to another place. `InvalidConfiguration`: one of the two cannot be used so. `MetadataVersionConflict`: the
-    source was changed meanwhile. Whatever it raises, it may be repeated.
+    `MetadataNotEmpty`: processes are connected. `MetadataExists`: the target is another cluster, the source was copied
+    to another place, or another process changes one of the two. `InvalidConfiguration`: one of the two cannot be used
+    so. `MetadataVersionConflict`: the source was changed meanwhile. Whatever it raises, it may be repeated.
     """
     instance_id, history = await _identity(source)
     await source.cluster.check_no_bookies("copied")
@@ -60,21 +60,24 @@ async def copy_cluster(source: TreeMetadataService, target: TreeMetadataService,
                 " repeat it to that place, or let this one count again with `bookie cluster metadata reopen`"
             )
     origin, layout = _digest(history), await source.cluster.settled_layout()
-    copy, session_id = await target.cluster.begin_copy(instance_id, origin, layout)
-    await _check_apart(source, target)
-    await source.cluster.begin_move(instance_id, copy)
+    async with source.cluster.held():
+        copy, session_id = await target.cluster.begin_copy(instance_id, origin, layout)
+        await _check_apart(source, target)
+        await source.cluster.begin_move(instance_id, copy)
 
-    async def go_on() -> None:  # behind the reading: none of its ledgers has an id from there on
-        await go_on_behind(target, await numbers_of(source), restored=False)
+        async def go_on() -> None:  # behind the reading: none of its ledgers has an id from there on
+            await go_on_behind(target, await numbers_of(source), restored=False)
 
-    record = _history(copy, split_history(history)[1])
-    nodes = ClusterNodes(source.tree, source.root)
-    tally = await _fill(target, instance_id, session_id, nodes.read, record, go_on, told)
-    await source.tree.sync(source.root)
-    if await source.cluster.mark() != (MOVED, copy, instance_id):
-        raise MetadataVersionConflict(f"the cluster at {source.root} was opened again meanwhile: stop what runs there")
-    await target.cluster.finish_copy(instance_id, copy, session_id)
-    return tally
+        record = _history(copy, split_history(history)[1])
+        nodes = ClusterNodes(source.tree, source.root)
+        tally = await _fill(target, instance_id, session_id, nodes.read, record, go_on, told)
+        await source.tree.sync(source.root)
+        if await source.cluster.mark() != (MOVED, copy, instance_id):
+            raise MetadataVersionConflict(
+                f"the cluster at {source.root} was opened again meanwhile: stop what runs there"
+            )
+        await target.cluster.finish_copy(instance_id, copy, session_id)
+        return tally
 
 
 async def back_up(

@@ -93,7 +93,7 @@ class ClusterMetadata(TreeCluster):
         """
         if not await self.exists(timeout=timeout):
             return await self.initialize(timeout=timeout)
-        async with self._held(timeout) as session_id:
+        async with self.held(timeout) as session_id:
             return await self._format(instance_id, force, session_id, timeout)
 
     async def _format(self, instance_id: str | None, force: bool, session_id: int, timeout: float | None) -> str:
@@ -138,7 +138,7 @@ class ClusterMetadata(TreeCluster):
         have.
         """
         await self.require(timeout=timeout)
-        async with self._held(timeout) as session_id:
+        async with self.held(timeout) as session_id:
             before, stored = await self._instance_id_before(timeout)
             left = set((await self._tree.children(self._root, timeout=timeout)).names)
             if stored is not None or not left <= {paths.LAYOUT, paths.AVAILABLE, paths.HOLDER}:
@@ -272,8 +272,9 @@ class ClusterMetadata(TreeCluster):
     # --- what speaks against it -------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _held(self, timeout: float | None) -> AsyncIterator[int]:
-        """Hold the cluster, as `_hold` does, until the end."""
+    async def held(self, timeout: float | None = None) -> AsyncIterator[int]:
+        """Hold the cluster until the end, in the session that is given: no other process formats, removes or copies it
+        meanwhile. `MetadataExists`: another one does."""
         session_id = await self._hold(timeout)
         try:
             yield session_id
