@@ -490,11 +490,21 @@ class WrongStorageEngine(StartupError):
 
 
 class JournalDamaged(StartupError):
-    """A journal holds bytes that are neither records nor a torn tail; names file and offset."""
+    """A journal holds bytes that are neither records nor a torn tail. `offset`: where, in the file at `path`; None:
+    the file itself does not belong there."""
+
+    def __init__(self, message: str, path: str = "", offset: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
 
 
 class JournalMissing(StartupError):
-    """The journal file that the last mark points to does not exist."""
+    """A journal file, at `path`, to which the last mark or a later file points, does not exist."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 def public_kind(error: PodkeeperError) -> type[PodkeeperError]:

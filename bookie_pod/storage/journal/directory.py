@@ -42,7 +42,8 @@ def _journal_id(directory: str, name: str) -> int:
     digits = set("0123456789abcdefABCDEF")
     journal_id = int(stem, 16) if stem and digits.issuperset(stem) else -1
     if not 0 <= journal_id <= _LARGEST_ID:
-        raise JournalDamaged(f"{directory}/{name} is not named like a journal (<hexadecimal id>{SUFFIX}): move it away")
+        path = f"{directory}/{name}"
+        raise JournalDamaged(f"{path} is not named like a journal (<hexadecimal id>{SUFFIX}): move it away", path)
     return journal_id
 
 

@@ -116,16 +116,17 @@ def _choose_mark(
             _log.warning("no mark is there, all journals are replayed", directory=directory)
         return everything
     newest = marks[-1]
+    path = journal_path(directory, newest.journal_id)
     if newest.journal_id in present:
-        path = journal_path(directory, newest.journal_id)
         error: StartupError = JournalDamaged(
             f"journal {path} is damaged, or its last mark is: no record begins at the mark, "
-            f"offset {newest.offset}; {_MARK_REMEDY}"
+            f"offset {newest.offset}; {_MARK_REMEDY}",
+            path,
+            newest.offset,
         )
     else:
         error = JournalMissing(
-            f"{journal_path(directory, newest.journal_id)} is missing, and the last mark (offset {newest.offset}) "
-            f"points into it; {_MARK_REMEDY}"
+            f"{path} is missing, and the last mark (offset {newest.offset}) points into it; {_MARK_REMEDY}", path
         )
     if not options.skip_invalid_records:
         raise error
@@ -284,12 +285,8 @@ class _Judge:
             return
         before = by_id.get(previous)
         if before is None:
-            self._refuse(
-                JournalMissing(
-                    f"{journal_path(self._directory, previous)} is missing, and {later.path} was made after it; "
-                    f"{_FILE_REMEDY}"
-                )
-            )
+            path = journal_path(self._directory, previous)
+            self._refuse(JournalMissing(f"{path} is missing, and {later.path} was made after it; {_FILE_REMEDY}", path))
         elif end is None:
             if before.is_emptied and previous != self._mark.journal_id:
                 by_id[previous] = before.as_damaged(f"it is empty, yet {later.path} was made after it was begun")

@@ -72,7 +72,9 @@ class JournalSurvey:
     def error(self) -> JournalDamaged:
         return JournalDamaged(
             f"journal {self.path} is damaged at offset {self.end}: {self.damage}; restore the file, or set "
-            "skipReplayJournalInvalidRecord=true to give up the rest of it"
+            "skipReplayJournalInvalidRecord=true to give up the rest of it",
+            self.path,
+            self.end,
         )
 
 

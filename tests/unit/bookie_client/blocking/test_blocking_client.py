@@ -84,7 +84,7 @@ def test_a_failed_append_is_raised_once_by_each_call(cluster):
             server.bookie.fail_adds = QuorumLost
         with pytest.raises(QuorumLost):
             ledger.append(b"x")
-        with pytest.raises(LedgerClosed, match="failed before"):
+        with pytest.raises(LedgerClosed):
             ledger.append_many([b"y"] * 3000)
         ledger.close()
 

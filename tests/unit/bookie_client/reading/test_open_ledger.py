@@ -265,7 +265,7 @@ async def test_a_deleted_ledger(three):
             assert len(await reader.read(0, 1)) == 2
             for name in ABC:
                 three.bookie(name).fail_reads = StorageFault
-            with pytest.raises(NoSuchLedger, match="does not exist any more"):
+            with pytest.raises(NoSuchLedger):
                 await reader.read_last_add_confirmed()
         with pytest.raises(NoSuchLedger):
             await client.open(writer.ledger_id)

@@ -73,7 +73,7 @@ async def test_the_end_of_what_bookies_hold_ends_an_unbounded_range(served, meta
         context, stored = client.context, await client.metadata(ledger.ledger_id)
         reader = EntryReader(context, lambda: stored, digest_manager(DigestType.CRC32C, b""))
         seen = []
-        with pytest.raises(NoSuchEntry, match=f"entry 50 of ledger {ledger.ledger_id}"):
+        with pytest.raises(NoSuchEntry):
             async for batch in reader.batches(0, 60, bound=60):
                 seen += batch
         assert [e.payload for e in seen] == payloads(50)

@@ -25,7 +25,7 @@ async def test_the_last_segment_of_an_open_ledger_is_its_writers(models):
         # The segment in front of it is done with, and is restored beside the writer.
         await restored(client, ledger.ledger_id)
         assert failed not in (await client.metadata(ledger.ledger_id)).all_bookies()
-        with pytest.raises(LedgerNotClosed, match="may still grow"):
+        with pytest.raises(LedgerNotClosed):
             last = (await fragment_of(client, ledger.ledger_id, -1)).ensemble[1]
             await FragmentReplicator(client).replicate(await fragment_of(client, ledger.ledger_id, -1), {1: last})
         await ledger.append(payload(100))

@@ -175,7 +175,7 @@ async def test_entries_that_nobody_has_are_named_and_nothing_is_exchanged(models
         for entry_id in (17, 18, 59):
             for name in before.value.ensemble_for(0):
                 del models.model(name).ledgers[ledger_id].entries[entry_id]
-        with pytest.raises(EntriesUnreadable, match=r"entry 17 .*does not have it") as failure:
+        with pytest.raises(EntriesUnreadable) as failure:
             await restored(client, ledger_id, [0])
         assert failure.value.entries == (17, 18, 59)
         assert await client.stored_metadata(ledger_id) == before

@@ -296,7 +296,7 @@ async def test_only_a_writable_bookie_is_filled_in_place(models):
         bookie = (await fragment_of(client, ledger_id)).ensemble[1]
         await models.read_only(bookie)
         await until(lambda: bookie not in client.bookies.known_writable)
-        with pytest.raises(BookieReadOnly, match=bookie):
+        with pytest.raises(BookieReadOnly):
             await restored(client, ledger_id, [1], in_place=[1])
 
 

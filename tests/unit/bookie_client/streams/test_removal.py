@@ -366,7 +366,7 @@ async def test_what_a_deleted_stream_leaves_goes_after_a_day(streams, three, clo
 async def test_a_name_may_be_used_again_and_again(streams):
     for _ in range(3):
         await streams.delete("s")
-        with pytest.raises(NoSuchStream, match="stream s"):
+        with pytest.raises(NoSuchStream):
             await streams.delete("s")
         await streams.create("s", TEN)
         assert await streams.names() == {"s"}
@@ -477,7 +477,7 @@ async def test_a_deletion_that_died_before_the_grave_is_finished_by_the_next_one
         await streams.delete("s")
     graves.__class__ = Away.__base__
     assert await streams.names() == {"s"}
-    with pytest.raises(NoSuchStream, match="stream s"):
+    with pytest.raises(NoSuchStream):
         await streams.delete("s")
     assert await streams.names() == frozenset()
     clock.now += GRAVE_MS / 1000

@@ -110,7 +110,7 @@ async def test_requests(served: ServedAdmin, session: aiohttp.ClientSession) -> 
     with pytest.raises(AdminAbsent):
         await admin.delete_cookie(at, "b:1")
     port.refusal = "not enough bookies"
-    with pytest.raises(AdminRefused, match="not enough bookies"):
+    with pytest.raises(AdminRefused):
         await admin.begin_drain(at, "b:1")
     await admin.set_config(at, {"majorCompactionInterval": "100"})
     await admin.set_recovery_delay(at, 900)

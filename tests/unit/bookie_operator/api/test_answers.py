@@ -39,7 +39,7 @@ def test_what_a_drain_would_have_to_do() -> None:
     found = replace(OUTLOOK, refusals=["no room"])
     meant = Outlook("b:1", 10, ("no room",), 1, 1000, 3, ("no auditor is elected",))
     assert answers.outlook(found, "b:1") == meant
-    with pytest.raises(ProtocolViolation, match="a:1"):
+    with pytest.raises(ProtocolViolation):
         answers.outlook(found, "a:1")
 
 
@@ -54,7 +54,7 @@ def test_the_state_of_the_cluster() -> None:
 def test_a_proof_is_about_one_bookie() -> None:
     found = answers.proof(replace(PROOF, claims=2), PROOF.bookie_id)
     assert (found.claims, found.instance_id) == (2, PROOF.instance_id)
-    with pytest.raises(ProtocolViolation, match="z:1"):
+    with pytest.raises(ProtocolViolation):
         answers.proof(PROOF, "z:1")
 
 
@@ -90,7 +90,7 @@ def test_safety() -> None:
     assert facts.unrecoverable == (7,)
     assert len(facts.unrecoverable_hash) == 64
     assert answers.safety_facts(replace(SAFETY, no_copy=2), frozenset({"a:1"})).unrecoverable_hash == ""
-    with pytest.raises(ProtocolViolation, match="b:1"):
+    with pytest.raises(ProtocolViolation):
         answers.safety_facts(SAFETY, frozenset({"a:1", "b:1"}))
 
 

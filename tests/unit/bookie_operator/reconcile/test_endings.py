@@ -153,7 +153,7 @@ async def test_what_goes_before_its_cluster_is_missed_and_holds_nothing_up() -> 
         await fake.one_pass()
         assert "is being terminated" in fake.message("Stalled")
         fake.store.delete(SECRET, NAMESPACE, "demo-admin-token")
-        with pytest.raises(Forbidden, match="is being terminated"):
+        with pytest.raises(Forbidden):
             await fake.one_pass()
         sweep_namespace(fake)
         began = fake.time

@@ -17,8 +17,8 @@ from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import (
     BookieUnavailable,
     MetadataUnavailable,
+    NotDecommissioned,
     NotEnoughBookies,
-    NotThere,
     PodkeeperError,
     Refused,
     SparesUnreachable,
@@ -361,7 +361,7 @@ class TestTakeOverAndUndo:
         assert rig.registered[GOING] is W
         assert await rig.has_cookie()
         assert await DecommissionStore(rig.service).active(GOING) is None
-        with pytest.raises(NotThere, match="is not being decommissioned"):
+        with pytest.raises(NotDecommissioned):
             await undo(rig.service, rig, GOING)
         assert (await rig.decommission(name="again")).phase is Phase.DONE
         with pytest.raises(Refused, match="finished"):

@@ -30,7 +30,7 @@ from bookie_pod.autorecovery.decommission.store import (
     TakenOver,
 )
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
+from bookie_protocol.errors import MetadataUnavailable, NotDecommissioned, Refused
 from bookie_protocol.metadata_service.interface import CookieStore, Identity, Versioned
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, R, Rig, W, ledger
 
@@ -350,7 +350,7 @@ class TestDoneAndNotArchived:
             await undo(rig.service, rig, GOING)
         assert await DecommissionStore(rig.service).active(GOING) is None
         await self.successor(rig)
-        with pytest.raises(NotThere, match="is not being decommissioned"):
+        with pytest.raises(NotDecommissioned):
             await undo(rig.service, rig, GOING)
 
     async def test_a_fault_is_waited_out(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ async def test_of_a_finished_one_there_is_nothing_to_undo(delete_cookie: bool, c
 
 async def test_of_one_that_never_was_neither() -> None:
     cluster = await Cluster().begin(None)
-    with pytest.raises(NotDecommissioned, match="bookie b0:1 is not being decommissioned"):
+    with pytest.raises(NotDecommissioned):
         await undo(cluster.service, cluster, GOING)
 
 

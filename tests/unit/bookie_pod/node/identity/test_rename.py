@@ -115,7 +115,7 @@ async def test_nobody_gets_the_id_of_another(rig: Rig, make: Callable[[Rig], obj
 
 async def test_one_without_a_cookie_is_not_there(rig: Rig) -> None:
     await rig.service.cookies.delete(GOING)
-    with pytest.raises(NotThere, match="has no cookie"):
+    with pytest.raises(NotThere):
         await _rename(rig).run()
 
 

@@ -38,12 +38,12 @@ def test_the_others_go_on_and_it_never_denies() -> None:
     assert not storage.is_full(3), "nobody waits for it"
     assert storage.read(3, 1) == entry(3, 1), "what memory holds is served"
     for denied in (lambda: storage.read(3, 7), lambda: storage.last_entry_id(3), lambda: storage.entry_ids(3)):
-        with pytest.raises(StorageFault, match="/ledgers1 is gone"):
+        with pytest.raises(StorageFault):
             denied()
     with pytest.raises(NoSuchEntry):
         storage.read(2, 7)
 
-    with pytest.raises(StorageFault, match="/ledgers1 is gone"):
+    with pytest.raises(StorageFault):
         storage.flush()  # so no mark moves
     assert [part.failure is None for part in collected(storage)] == [True, False]
     storage.close()

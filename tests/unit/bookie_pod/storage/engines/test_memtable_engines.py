@@ -338,7 +338,7 @@ def test_after_a_failed_sync_of_a_log_nothing_but_a_restart_helps(engine: str) -
     storage = bookie.open()
     put(storage, entry(1, 0))
     bookie.faults.fail("datasync", path=".log", times=1)
-    with pytest.raises(StorageFailed, match="cannot sync"):
+    with pytest.raises(StorageFailed):
         storage.flush()
     put(storage, entry(1, 1))
     told: list[BaseException] = []

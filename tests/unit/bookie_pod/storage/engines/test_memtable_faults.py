@@ -163,7 +163,7 @@ def test_a_ledger_that_gets_into_limbo_while_its_last_entry_is_sought_is_not_emp
         return look(ledger_id)
 
     monkeypatch.setattr(storage.cache, "last_entry_id", limbo_meanwhile)
-    with pytest.raises(LedgerStateUnknown, match="ledger 1 is in limbo"):
+    with pytest.raises(LedgerStateUnknown):
         storage.last_entry_id(1)
     storage.close()
 

@@ -185,7 +185,7 @@ def test_a_varint_has_an_end() -> None:
 
 def test_a_key_is_refused_that_is_another_or_longer_than_a_bookie_takes() -> None:
     index = LedgerIndex(_store((_id(1), encode(LedgerRecord(KEY)))))
-    with pytest.raises(Unauthorized, match="ledger 1: the master key differs"):
+    with pytest.raises(Unauthorized):
         index.set_master_key(1, bytes(19) + b"x")
     with pytest.raises(BadRequest, match=f"a master key of {MAX_KEY_BYTES + 1} bytes"):
         index.set_master_key(2, b"k" * (MAX_KEY_BYTES + 1))

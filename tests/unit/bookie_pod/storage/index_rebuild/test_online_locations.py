@@ -67,7 +67,7 @@ def test_while_it_runs_nothing_is_denied() -> None:
             lambda: list(rig.storage.entry_ids(1)),
             lambda: rig.storage.read(77, 0),
         ):
-            with pytest.raises(LedgerStateUnknown, match="being rebuilt"):
+            with pytest.raises(LedgerStateUnknown):
                 question()
         answers.append(rig.storage.read(1, 4))
 

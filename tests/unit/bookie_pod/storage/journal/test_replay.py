@@ -6,6 +6,8 @@ import errno
 import os
 import random
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -31,6 +33,20 @@ from tests.unit.bookie_pod.storage.journal.contents import (
 
 def entries(files: MemoryFiles, mark: LogMark | None = None, *, skip: bool = False) -> list[tuple[int, int]]:
     return replayed(files, mark, skip=skip)[0].entries()
+
+
+@contextmanager
+def damaged(journal_id: int, offset: int) -> Iterator[None]:
+    with pytest.raises(JournalDamaged) as refused:
+        yield
+    assert (refused.value.path, refused.value.offset) == (path_of(journal_id), offset)
+
+
+@contextmanager
+def missing(journal_id: int) -> Iterator[None]:
+    with pytest.raises(JournalMissing) as refused:
+        yield
+    assert refused.value.path == path_of(journal_id)
 
 
 # --- what is handed out ------------------------------------------------------------------------------------------
@@ -117,7 +133,7 @@ def test_files_below_the_mark_are_not_read() -> None:
 
 def test_the_file_of_the_mark_must_be_there() -> None:
     files = files_with((3, checked_file(3, record(7, 1))))
-    with pytest.raises(JournalMissing, match=r"/journal/current/2\.txn is missing"):
+    with missing(2):
         replayed(files, LogMark(2, 512))
     assert entries(files, LogMark(2, 512), skip=True) == [(7, 1)]
     with pytest.raises(JournalMissing):
@@ -143,7 +159,7 @@ def test_a_mark_that_does_not_stand_where_a_record_begins_is_damage(data: bytes,
         if offset in right or offset < fmt.parse_header(data[:24], 9).length:
             assert set(entries(files, LogMark(9, offset))) <= set(everything)
             continue
-        with pytest.raises(JournalDamaged, match=r"9\.txn is damaged, or its last mark is: no record begins at"):
+        with damaged(9, offset):
             replayed(files, LogMark(9, offset))
         assert entries(files, LogMark(9, offset), skip=True) == everything
 
@@ -171,7 +187,7 @@ def test_a_mark_may_stand_where_a_reader_without_checks_stopped_in_a_torn_tail()
     for offset in (read_as, read_as + 4):
         assert entries(files, LogMark(9, offset)) == []
     for offset in (len(whole) + 2, read_as - 2, read_as + 2, read_as + 8, read_as + 512):
-        with pytest.raises(JournalDamaged, match="no record begins at"):
+        with damaged(9, offset):
             replayed(files, LogMark(9, offset))
 
 
@@ -242,7 +258,7 @@ def test_special_records_need_their_version(kind: str, first: int) -> None:
 
 def test_a_version_that_nobody_knows() -> None:
     files = files_with((9, b"BKLG\0\0\0\7".ljust(512, b"\0") + record(7, 0)))
-    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 0: its version is 7"):
+    with damaged(9, 0):
         replayed(files)
 
 
@@ -258,7 +274,7 @@ def test_a_file_that_never_got_its_header_holds_nothing(data: bytes, size: int) 
 
 def test_a_damaged_header_is_no_empty_file() -> None:
     data = b"\0" + checked_file(9, record(7, 0))[1:]
-    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 0"):
+    with damaged(9, 0):
         replayed(files_with((9, b"X" + data[1:])))
 
 
@@ -276,7 +292,7 @@ MALFORMED = [
 @pytest.mark.parametrize("malformed", MALFORMED)
 def test_a_special_record_that_is_cut_or_longer_than_itself_is_damage(malformed: bytes) -> None:
     files = files_with((9, plain_file(record(7, 0), malformed, record(7, 1))))
-    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 1024: a .* record is malformed: its inner"):
+    with damaged(9, 1024):
         replayed(files)
     assert entries(files, skip=True) == [(7, 0)]
 
@@ -295,7 +311,7 @@ def test_a_sound_file() -> None:
 @pytest.mark.parametrize("where", [512, 530, 1023, 1024, 1040])
 def test_zeros_in_a_group_that_had_been_synced_are_damage(where: int) -> None:
     data = zeroed(checked_file(9, *THREE), where, 30)
-    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 512: its group does not match"):
+    with damaged(9, 512):
         replayed(files_with((9, data)))
 
 
@@ -303,7 +319,7 @@ def test_zeros_in_a_group_that_had_been_synced_are_damage(where: int) -> None:
 def test_a_changed_byte_in_the_last_group_is_damage(where: int) -> None:
     data = bytearray(checked_file(9, record(7, 0, b"x" * 500)))
     data[where] ^= 0x55
-    with pytest.raises(JournalDamaged, match="no part of it is missing"):
+    with damaged(9, 512):
         replayed(files_with((9, bytes(data))))
 
 
@@ -337,7 +353,7 @@ def test_a_copy_of_a_journal_inside_an_entry_proves_nothing() -> None:
 @pytest.mark.parametrize("impossible", [struct.pack(">i", -5) + bytes(20), *MALFORMED])
 def test_an_impossible_record_in_a_sound_group_is_damage(impossible: bytes) -> None:
     data = checked_file(9, record(7, 0), impossible, record(7, 1), synced=512)
-    with pytest.raises(JournalDamaged, match="at offset 1024: its group matches its checksum and holds an impossible"):
+    with damaged(9, 1024):
         replayed(files_with((9, data)))
     assert entries(files_with((9, data)), skip=True) == [(7, 0)]
 
@@ -347,7 +363,7 @@ def test_the_closing_group_proves_that_the_last_one_was_synced() -> None:
         rig.add(an_add(7, 0, bytes(2000)))
     (name,) = rig.journals()
     rig.files.corrupt(f"{DIRECTORY}/{name}", 1536, b"\3")  # type: ignore[attr-defined]
-    with pytest.raises(JournalDamaged, match="had been synced"):
+    with pytest.raises(JournalDamaged):
         replayed(rig.files)
 
 
@@ -438,7 +454,7 @@ def test_a_torn_tail_before_a_file_with_records_is_refused(make: object) -> None
     torn = whole[:1500]
     with_records = files_with((8, torn), (9, make(9, record(7, 2))))  # type: ignore[operator]
     if make is checked_file:
-        with pytest.raises(JournalDamaged, match=r"8\.txn is damaged at offset 1024: its tail is torn"):
+        with damaged(8, 1024):
             replayed(with_records)
         assert entries(with_records, skip=True) == [(7, 0), (7, 2)]
     blank = files_with((8, torn), (9, make(9)))  # type: ignore[operator]
@@ -450,7 +466,7 @@ def test_a_torn_tail_before_a_file_with_records_is_refused(make: object) -> None
 def test_a_cut_plain_file_before_a_file_with_records_is_refused() -> None:
     files = files_with((9, plain_file(record(7, 2))))
     files.write_bytes_synced(path_of(8), plain_file(record(7, 0), record(7, 1))[:1050])
-    with pytest.raises(JournalDamaged, match=r"8\.txn is damaged at offset 1024: its tail is torn"):
+    with damaged(8, 1024):
         replayed(files)
 
 
@@ -472,7 +488,7 @@ def test_skipping_gives_up_the_rest_of_the_file_only() -> None:
 def test_a_file_that_cannot_be_read_is_an_error_of_another_type() -> None:
     files = files_with((9, plain_file(record(7, 0))))
     files.faults.fail("pread")
-    with pytest.raises(StorageFault, match=r"cannot read journal .*9\.txn"):
+    with pytest.raises(StorageFault):
         replayed(files)
 
 
@@ -497,7 +513,7 @@ ALL = [(7, entry) for entry in range(14, 20)]
 def test_a_file_that_is_missing_is_damage_wherever_it_was() -> None:
     assert entries(chained()) == ALL
     for journal_id in (7, 8):
-        with pytest.raises(JournalMissing, match=rf"{journal_id}\.txn is missing, and /journal/current/"):
+        with missing(journal_id):
             replayed(chained(journal_id), LogMark())
     assert entries(chained(8), skip=True) == [(7, 14), (7, 15), (7, 18), (7, 19)]
     assert entries(chained(7), LogMark(8, 512)) == ALL[2:], "it was trimmed"
@@ -509,11 +525,9 @@ def test_a_file_that_was_made_ahead_knows_which_one_was_in_use() -> None:
     ahead = (9, checked_file(9, previous=8))
     first = (7, checked_file(7, record(7, 14)))
     for mark in (LogMark(), LogMark(7, 512), LogMark(7, 1024)):
-        with pytest.raises(JournalMissing, match=r"8\.txn is missing, and /journal/current/9\.txn was made after it"):
+        with missing(8):
             replayed(files_with(first, ahead), mark)
-    with pytest.raises(
-        JournalDamaged, match=r"8\.txn is damaged at offset 0: it is empty, yet .*9\.txn was made after it"
-    ):
+    with damaged(8, 0):
         replayed(files_with(first, (8, b""), ahead))
     torn = checked_file(8, record(7, 15), previous=7, continues=1024) + record(7, 16)[:40]
     assert entries(files_with(first, (8, torn), ahead)) == [(7, 14), (7, 15)]
@@ -523,7 +537,7 @@ def test_a_file_that_was_made_ahead_knows_which_one_was_in_use() -> None:
 def test_all_that_is_there_is_replayed_if_all_marks_went_with_the_disks_that_held_them() -> None:
     """What was below them may have been trimmed; a bookie that starts for the first time leaves a mark of (0, 0)."""
     assert entries(chained(7)) == ALL[2:]
-    with pytest.raises(JournalMissing, match=r"8\.txn is missing, and /journal/current/9\.txn"):
+    with missing(8):
         replayed(chained(8))
 
 
@@ -533,7 +547,7 @@ def test_a_file_that_was_emptied_or_cut_is_damage(left: int, size: int) -> None:
     files = chained(8)
     whole = chained().read_bytes(path_of(8))
     files.write_bytes_synced(path_of(8), whole[:left].ljust(size, b"\0"))
-    with pytest.raises(JournalDamaged, match=rf"8\.txn is damaged at offset {left}: .* says that it goes to 1536"):
+    with damaged(8, left):
         replayed(files)
     assert entries(files, LogMark(8, 1024) if left == 1024 else None, skip=True)[-2:] == ALL[-2:]
 
@@ -541,9 +555,9 @@ def test_a_file_that_was_emptied_or_cut_is_damage(left: int, size: int) -> None:
 @pytest.mark.parametrize("make", [plain_file, lambda *groups: b"BKLG\0\0\0\6PKGC" + plain_file(*groups)[12:]])
 def test_files_that_do_not_say_what_came_before_follow_by_number(make: object) -> None:
     first, last = plain_file(record(7, 0)), plain_file(record(7, 1))
-    with pytest.raises(JournalMissing, match=r"8\.txn is missing"):
+    with missing(8):
         replayed(files_with((7, first), (9, last)))
-    with pytest.raises(JournalDamaged, match=r"it is empty, yet .*9\.txn was made after it was begun"):
+    with damaged(8, 0):
         replayed(files_with((7, first), (8, b""), (9, last)))
     unused = fmt.header_bytes(6)
     assert entries(files_with((7, first), (8, unused), (9, last))) == [(7, 0), (7, 1)]
@@ -566,7 +580,7 @@ def test_a_torn_tail_that_the_next_file_knows_of_is_no_damage() -> None:
     assert entries(files) == [(7, 0), (7, 2)]
     for left in (0, 512):
         files.write_bytes_synced(path_of(8), torn[:left].ljust(SIZE, b"\0"))
-        with pytest.raises(JournalDamaged, match=r"8\.txn is damaged .* says that it goes to 1024"):
+        with damaged(8, left):
             replayed(files)
 
 
@@ -644,7 +658,7 @@ def test_reading_records_one_by_one() -> None:
     data = plain_file(record(7, 0) + b"".join(fmt.fence_record(7)), struct.pack(">i", -5), record(7, 2))
     file = files_with((9, data)).open(path_of(9))
     found = []
-    with pytest.raises(JournalDamaged, match="offset 1024"):
+    with damaged(9, 1024):
         for one in read_records(file, 9):
             found.append((one.offset, one.kind, one.ledger_id, len(one.body)))  # noqa: PERF401
     assert found == [(512, RecordKind.ENTRY, 7, 54), (570, RecordKind.FENCE, 7, 16)]
