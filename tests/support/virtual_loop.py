@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _VirtualSelector(selectors.DefaultSelector):
@@ -34,3 +36,13 @@ def on_a_virtual_clock(main: Coroutine[Any, Any, T]) -> T:
     """What `main` returns; tasks that it leaves are cancelled."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that runs on a virtual clock."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        on_a_virtual_clock(test(*arguments, **named))
+
+    return run

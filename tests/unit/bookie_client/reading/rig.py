@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import wraps
 from itertools import count
 from random import Random
 from types import SimpleNamespace
@@ -37,6 +38,16 @@ def run_virtually(main):
         return result
 
     return on_a_virtual_clock(checked())
+
+
+def virtually(test):
+    """A test that runs on virtual time and leaves nothing behind."""
+
+    @wraps(test)
+    def run(*arguments, **named):
+        run_virtually(lambda: test(*arguments, **named))
+
+    return run
 
 
 async def read_range(reader, first, last):

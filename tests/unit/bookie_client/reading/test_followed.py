@@ -32,7 +32,7 @@ from bookie_protocol.metadata_service.interface import Identity, Versioned
 from tests.support.memory_metadata import MemoryLedgers
 from tests.support.until import until
 from tests.unit.bookie_client.reading.follower_rig import LATENCY, LONG, FollowerRig, somebody_waits
-from tests.unit.bookie_client.reading.rig import now, run_virtually
+from tests.unit.bookie_client.reading.rig import now, run_virtually, virtually
 from tests.unit.bookie_client.recovery.crashed import payload
 
 OPEN = LedgerMetadata(1, 3, 3, 2, {0: ("A", "B", "C")})
@@ -275,25 +275,22 @@ def test_one_more_is_asked_after_each_wait_without_news_and_waits_double(silent)
     ]
 
 
-def test_news_begin_the_patience_anew_and_leave_questions_alone_that_are_not_answered_yet():
+@virtually
+async def test_news_begin_the_patience_anew_and_leave_questions_alone_that_are_not_answered_yet():
     rig = FollowerRig(**LONG)
     rig.put_up_to(1)
     rig.silent.add("b3")
-
-    async def main():
-        follower = rig.follower(0)
-        async with somebody_waits(follower, 1) as waiting:
-            await asyncio.sleep(2.0)
-            assert rig.asked == [(0.0, "b3", "poll"), (1.5, "b1", "poll")]
-            rig.ledger.put(2)
-            assert (await waiting).payload == payload(1)
-            heard = now()
-            async with somebody_waits(follower, 2):
-                await asyncio.sleep(3.0)
-        assert heard == pytest.approx(2.0)
-        assert rig.asked[2:] == [(heard, "b1", "poll"), (heard + FIRST_PATIENCE, "b2", "poll")]
-
-    run_virtually(main)
+    follower = rig.follower(0)
+    async with somebody_waits(follower, 1) as waiting:
+        await asyncio.sleep(2.0)
+        assert rig.asked == [(0.0, "b3", "poll"), (1.5, "b1", "poll")]
+        rig.ledger.put(2)
+        assert (await waiting).payload == payload(1)
+        heard = now()
+        async with somebody_waits(follower, 2):
+            await asyncio.sleep(3.0)
+    assert heard == pytest.approx(2.0)
+    assert rig.asked[2:] == [(heard, "b1", "poll"), (heard + FIRST_PATIENCE, "b2", "poll")]
 
 
 # --- bookies that fail, or have no news ---------------------------------------------------------------------------
@@ -321,64 +318,55 @@ def test_a_bookie_outside_the_cover_that_fails_calls_nobody_to_help():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_news_end_the_back_off_of_a_bookie_that_failed(version):
+@virtually
+async def test_news_end_the_back_off_of_a_bookie_that_failed(version):
     rig = FollowerRig(1, 1, 1, protocol_version=version, **LONG)
     rig.put_up_to(0)
     bookie = rig.bookie("b1")
     bookie.fail_reads = StorageFault
-
-    async def main():
-        follower = rig.follower()
-        async with somebody_waits(follower, 0) as waiting:
-            await asyncio.sleep(5.0)
-            bookie.fail_reads = None
-            rig.ledger.put(1)
-            await waiting
-            bookie.fail_reads = StorageFault
-            begin = len(rig.asked)
-            async with somebody_waits(follower, 1):
-                await asyncio.sleep(0.5)
-        assert differences(rig.times_of("b1")[begin:]) == pytest.approx([FIRST_BACK_OFF + LATENCY, 0.2 + LATENCY])
-
-    run_virtually(main)
+    follower = rig.follower()
+    async with somebody_waits(follower, 0) as waiting:
+        await asyncio.sleep(5.0)
+        bookie.fail_reads = None
+        rig.ledger.put(1)
+        await waiting
+        bookie.fail_reads = StorageFault
+        begin = len(rig.asked)
+        async with somebody_waits(follower, 1):
+            await asyncio.sleep(0.5)
+    assert differences(rig.times_of("b1")[begin:]) == pytest.approx([FIRST_BACK_OFF + LATENCY, 0.2 + LATENCY])
 
 
-def test_an_answer_without_news_ends_the_back_off_too():
+@virtually
+async def test_an_answer_without_news_ends_the_back_off_too():
     rig = FollowerRig(1, 1, 1, protocol_version=2)
     rig.bookie("b1").fail_reads = StorageFault
-
-    async def main():
-        async with somebody_waits(rig.follower(), 0):
-            await asyncio.sleep(2.0)
-            rig.bookie("b1").fail_reads = None
-            await asyncio.sleep(2.0)
-            failing = now()
-            rig.bookie("b1").fail_reads = StorageFault
-            await asyncio.sleep(2.0)
-        first, second, *_ = [at for at in rig.times_of("b1") if at >= failing]
-        # What it does not know it is asked for after pauses; these go on where they were.
-        assert FIRST_BACK_OFF < second - first < FIRST_BACK_OFF + MAX_PAUSE + 2 * LATENCY
-
-    run_virtually(main)
+    async with somebody_waits(rig.follower(), 0):
+        await asyncio.sleep(2.0)
+        rig.bookie("b1").fail_reads = None
+        await asyncio.sleep(2.0)
+        failing = now()
+        rig.bookie("b1").fail_reads = StorageFault
+        await asyncio.sleep(2.0)
+    first, second, *_ = [at for at in rig.times_of("b1") if at >= failing]
+    # What it does not know it is asked for after pauses; these go on where they were.
+    assert FIRST_BACK_OFF < second - first < FIRST_BACK_OFF + MAX_PAUSE + 2 * LATENCY
 
 
-def test_news_end_the_pauses_of_a_bookie_that_had_none():
+@virtually
+async def test_news_end_the_pauses_of_a_bookie_that_had_none():
     rig = FollowerRig(1, 1, 1, protocol_version=2)
-
-    async def main():
-        follower = rig.follower()
-        async with somebody_waits(follower, 0) as waiting:
-            await asyncio.sleep(3.0)
-            rig.put_up_to(1)
-            await waiting
-            begin = len(rig.asked)
-            async with somebody_waits(follower, 1):
-                await asyncio.sleep(0.1)
-        pauses = [0.0, FIRST_PAUSE, 0.04]  # the first question is put at once
-        news = rig.asked[begin - 1][0]
-        assert differences([news, *rig.times_of("b1")[begin:]]) == pytest.approx([LATENCY + pause for pause in pauses])
-
-    run_virtually(main)
+    follower = rig.follower()
+    async with somebody_waits(follower, 0) as waiting:
+        await asyncio.sleep(3.0)
+        rig.put_up_to(1)
+        await waiting
+        begin = len(rig.asked)
+        async with somebody_waits(follower, 1):
+            await asyncio.sleep(0.1)
+    pauses = [0.0, FIRST_PAUSE, 0.04]  # the first question is put at once
+    news = rig.asked[begin - 1][0]
+    assert differences([news, *rig.times_of("b1")[begin:]]) == pytest.approx([LATENCY + pause for pause in pauses])
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -405,19 +393,16 @@ def test_a_long_poll_whose_time_is_up_is_followed_by_a_look_at_what_is_stored_an
     )
 
 
-def test_what_a_bookies_long_poll_misses_is_found_by_looking_at_what_it_stores():
+@virtually
+async def test_what_a_bookies_long_poll_misses_is_found_by_looking_at_what_it_stores():
     rig = FollowerRig(1, 1, 1, long_poll_timeout=5.0)
     rig.put_up_to(1)
     rig.deaf.add("b1")
-
-    async def main():
-        async with somebody_waits(rig.follower(0), 1) as waiting:
-            await asyncio.sleep(1.0)
-            rig.ledger.put(2)
-            assert await waiting is None
-            assert now() == pytest.approx(5.0 + 2 * LATENCY)
-
-    run_virtually(main)
+    async with somebody_waits(rig.follower(0), 1) as waiting:
+        await asyncio.sleep(1.0)
+        rig.ledger.put(2)
+        assert await waiting is None
+        assert now() == pytest.approx(5.0 + 2 * LATENCY)
 
 
 def test_a_bookie_without_long_polls_is_asked_plainly_at_once_and_from_then_on():

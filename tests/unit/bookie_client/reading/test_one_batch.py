@@ -7,7 +7,7 @@ import pytest
 from bookie_client.reading.plan import ReadPlan
 from bookie_client.reading.range_read import RangeRead
 from bookie_protocol.errors import StorageFault
-from tests.unit.bookie_client.reading.rig import Rig, read_range, run_virtually
+from tests.unit.bookie_client.reading.rig import Rig, read_range, run_virtually, virtually
 
 
 def read(rig, first, last):
@@ -102,16 +102,13 @@ def test_a_silent_bookie_is_not_waited_for():
     assert (rig.batches_under_way, rig.given_up) == (0, 1)
 
 
-def test_whoever_gives_up_leaves_nothing_behind(monkeypatch):
+@virtually
+async def test_whoever_gives_up_leaves_nothing_behind(monkeypatch):
     rig = Rig(100)
     for bookie in rig.bookies.values():
         bookie.delay = None
     monkeypatch.delattr(RangeRead, "go_on")
-
-    async def main():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(30):
-                await read_range(rig.reader(), 0, 99)
-        assert rig.batches_under_way == 0
-
-    run_virtually(main)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(30):
+            await read_range(rig.reader(), 0, 99)
+    assert rig.batches_under_way == 0

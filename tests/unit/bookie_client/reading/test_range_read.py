@@ -14,7 +14,7 @@ from bookie_client.reading.range_read import RangeRead
 from bookie_client.reading.reader import EntryReader, one_by_one, whole
 from bookie_client.reading.sources import EntrySources
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
-from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtually
+from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtually, virtually
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["short ranges as one batch", "all by a plan"])
@@ -351,24 +351,21 @@ def test_parallel_ranges_take_the_fastest_and_call_nobody_slow(monkeypatch):
 
 
 @pytest.mark.parametrize("batch_reads", [True, False])
-def test_a_sticky_reader_stays_with_one_bookie_until_it_fails(batch_reads):
+@virtually
+async def test_a_sticky_reader_stays_with_one_bookie_until_it_fails(batch_reads):
     rig = Rig(300, sticky_reads=True, batch_reads=batch_reads, batch_read_entries=50, reorder_reads=False)
-
-    async def main():
-        reader = rig.reader()
-        await read_range(reader, 0, 299)
-        (first,) = reader.served_by
-        rig.bookies[first].error = StorageFault
-        await read_range(reader, 0, 299)
-        (second,) = set(reader.served_by) - {first}
-        rig.bookies[first].error = None
-        before = rig.asked()[first] + rig.batched()[first]
-        await read_range(reader, 0, 299)
-        assert set(reader.served_by) == {first, second}
-        assert rig.asked()[first] + rig.batched()[first] == before
-        assert reader.served_by[second] == 600
-
-    run_virtually(main)
+    reader = rig.reader()
+    await read_range(reader, 0, 299)
+    (first,) = reader.served_by
+    rig.bookies[first].error = StorageFault
+    await read_range(reader, 0, 299)
+    (second,) = set(reader.served_by) - {first}
+    rig.bookies[first].error = None
+    before = rig.asked()[first] + rig.batched()[first]
+    await read_range(reader, 0, 299)
+    assert set(reader.served_by) == {first, second}
+    assert rig.asked()[first] + rig.batched()[first] == before
+    assert reader.served_by[second] == 600
 
 
 def test_striped_ledgers_are_not_sticky():
@@ -400,124 +397,103 @@ def test_slow_and_unreachable_bookies_are_asked_last():
     run_virtually(in_order_of_the_striping)
 
 
-def test_quarantined_then_read_only_then_unregistered_bookies_are_asked_after_the_others():
+@virtually
+async def test_quarantined_then_read_only_then_unregistered_bookies_are_asked_after_the_others():
     rig = Rig(100, ensemble=4, write_quorum=4, quarantine_errors=1)
-
-    async def main():
-        reader = rig.reader()
-        rig.context.bookies.known_writable = frozenset("CD")
-        rig.context.bookies.known_read_only = frozenset("B")
-        rig.health.record("C").refused(StorageFault, was_read=False)
-        assert reader._sources.choice.order(0) == ["D", "C", "B", "A"]
-        await read_range(reader, 0, 99)
-        await read_range(reader, 5, 5)
-        assert rig.batched() == {"A": 0, "B": 0, "C": 0, "D": 1}
-        assert rig.asked() == {"A": 0, "B": 0, "C": 0, "D": 1}
-
-    run_virtually(main)
+    reader = rig.reader()
+    rig.context.bookies.known_writable = frozenset("CD")
+    rig.context.bookies.known_read_only = frozenset("B")
+    rig.health.record("C").refused(StorageFault, was_read=False)
+    assert reader._sources.choice.order(0) == ["D", "C", "B", "A"]
+    await read_range(reader, 0, 99)
+    await read_range(reader, 5, 5)
+    assert rig.batched() == {"A": 0, "B": 0, "C": 0, "D": 1}
+    assert rig.asked() == {"A": 0, "B": 0, "C": 0, "D": 1}
 
 
-def test_a_random_order_spreads_the_first_replica_and_keeps_slow_ones_last():
+@virtually
+async def test_a_random_order_spreads_the_first_replica_and_keeps_slow_ones_last():
     rig = Rig(300, random_read_order=True)
-
-    async def main():
-        reader = rig.reader()
-        rig.health.mark_slow("A")
-        orders = [reader._sources.choice.order(0) for _ in range(50)]
-        assert {tuple(order) for order in orders} == {("B", "C", "A"), ("C", "B", "A")}
-
-    run_virtually(main)
+    reader = rig.reader()
+    rig.health.mark_slow("A")
+    orders = [reader._sources.choice.order(0) for _ in range(50)]
+    assert {tuple(order) for order in orders} == {("B", "C", "A"), ("C", "B", "A")}
 
 
 # --- giving up ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch_reads", [True, False])
-def test_an_iteration_that_is_given_up_leaves_nothing_behind(batch_reads):
+@virtually
+async def test_an_iteration_that_is_given_up_leaves_nothing_behind(batch_reads):
     rig = Rig(1000, batch_reads=batch_reads, batch_read_entries=10, read_window_entries=100)
-
-    async def main():
-        reader = rig.reader()
-        async with aclosing(one_by_one(reader.batches(0, 999, bound=999))) as entries:
-            async for entry in entries:
-                if entry.entry_id == 50:
-                    break
-        assert rig.batches_under_way == 0
-        before = rig.asked(), rig.batched()
-        await asyncio.sleep(10)
-        assert (rig.asked(), rig.batched()) == before
-        assert len(asyncio.all_tasks()) == 1
-
-    run_virtually(main)
+    reader = rig.reader()
+    async with aclosing(one_by_one(reader.batches(0, 999, bound=999))) as entries:
+        async for entry in entries:
+            if entry.entry_id == 50:
+                break
+    assert rig.batches_under_way == 0
+    before = rig.asked(), rig.batched()
+    await asyncio.sleep(10)
+    assert (rig.asked(), rig.batched()) == before
+    assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.mark.parametrize("batch_reads", [True, False])
-def test_cancelling_leaves_nothing_behind(batch_reads):
+@virtually
+async def test_cancelling_leaves_nothing_behind(batch_reads):
     rig = Rig(1000, batch_reads=batch_reads, batch_read_entries=10)
     for bookie in rig.bookies.values():
         bookie.delay, bookie.error = 3.0, StorageFault
-
-    async def main():
-        reading = asyncio.create_task(read_range(rig.reader(), 0, 999))
-        await asyncio.sleep(1.0)
-        reading.cancel()
-        await asyncio.wait([reading])
-        assert reading.cancelled()
-        assert rig.batches_under_way == 0
-        assert len(asyncio.all_tasks()) == 1
-        before = rig.asked()
-        await asyncio.sleep(30)
-        assert rig.asked() == before
-
-    run_virtually(main)
+    reading = asyncio.create_task(read_range(rig.reader(), 0, 999))
+    await asyncio.sleep(1.0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled()
+    assert rig.batches_under_way == 0
+    assert len(asyncio.all_tasks()) == 1
+    before = rig.asked()
+    await asyncio.sleep(30)
+    assert rig.asked() == before
 
 
 def broken(*what):
     raise RuntimeError("a defect")
 
 
-def test_a_defect_in_asking_is_raised_where_the_range_is_read():
+@virtually
+async def test_a_defect_in_asking_is_raised_where_the_range_is_read():
     rig = Rig(100)
-
-    async def main():
-        reader = rig.reader()
-        rig.context.operations.send_batch_read = lambda *question, step: broken()
-        with pytest.raises(RuntimeError, match="a defect"):
-            await read_range(reader, 0, 99)
-
-    run_virtually(main)
+    reader = rig.reader()
+    rig.context.operations.send_batch_read = lambda *question, step: broken()
+    with pytest.raises(RuntimeError, match="a defect"):
+        await read_range(reader, 0, 99)
 
 
 @pytest.mark.parametrize("damaged", [(), (3,)])
-def test_a_defect_in_taking_an_answer_is_raised_where_the_range_is_read(monkeypatch, damaged):
+@virtually
+async def test_a_defect_in_taking_an_answer_is_raised_where_the_range_is_read(monkeypatch, damaged):
     """A connection hands answers over: raised there, the defect would cost the connection, and the reader waited."""
     rig = Rig(100)
     for entry_id in damaged:
         rig.bookies["A"].damage(entry_id)
     monkeypatch.setattr(*(EntrySources, "mended", broken) if damaged else (batch_read, "verify_packed", broken))
-
-    async def main():
-        with pytest.raises(RuntimeError, match="a defect"):
-            await read_range(rig.reader(), 0, 99)
-
-    run_virtually(main)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await read_range(rig.reader(), 0, 99)
 
 
 @pytest.mark.parametrize("batch_reads", [True, False])
 @pytest.mark.parametrize("bookies_that_fail", ["", "ABC"])
-def test_a_defect_in_what_comes_behind_an_answer_is_raised_where_the_range_is_read(
+@virtually
+async def test_a_defect_in_what_comes_behind_an_answer_is_raised_where_the_range_is_read(
     monkeypatch, batch_reads, bookies_that_fail
 ):
     rig = Rig(100, batch_reads=batch_reads, batch_read_entries=50)
     for name in bookies_that_fail:
         rig.bookies[name].error = StorageFault
     monkeypatch.setattr(ReadPlan, "took", broken)
-
-    async def main():
-        with pytest.raises(RuntimeError, match="a defect"):
-            await read_range(rig.reader(), 0, 99)
-
-    run_virtually(main)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await read_range(rig.reader(), 0, 99)
 
 
 @pytest.mark.parametrize("part", [whole, payloads_of])

@@ -7,7 +7,7 @@ import pytest
 
 from bookie_client.reading import replica_read
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
-from tests.unit.bookie_client.reading.rig import Rig, run_virtually
+from tests.unit.bookie_client.reading.rig import Rig, run_virtually, virtually
 
 
 def scan(rig, bookie, first, last):
@@ -124,19 +124,16 @@ def test_a_dead_bookie_is_told_for_every_entry():
     assert rig.asked()["A"] < 1000
 
 
-def test_a_scan_that_is_given_up_leaves_nothing_behind():
+@virtually
+async def test_a_scan_that_is_given_up_leaves_nothing_behind():
     rig = Rig(1000, batch_read_entries=10)
-
-    async def main():
-        async with aclosing(rig.reader().replicas.scan("A", 0, 999)) as answers:
-            async for answer in answers:
-                if answer.entry_id == 15:
-                    break
-        assert rig.batches_under_way == 0
-        assert len(asyncio.all_tasks()) == 1
-        assert rig.batched()["A"] <= 6
-
-    run_virtually(main)
+    async with aclosing(rig.reader().replicas.scan("A", 0, 999)) as answers:
+        async for answer in answers:
+            if answer.entry_id == 15:
+                break
+    assert rig.batches_under_way == 0
+    assert len(asyncio.all_tasks()) == 1
+    assert rig.batched()["A"] <= 6
 
 
 def test_a_bookie_that_knows_no_batches_is_not_asked_for_them_again_and_again():

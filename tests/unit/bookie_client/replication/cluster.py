@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -112,6 +112,13 @@ class ReplicationCluster:
     def client(self, **options: object) -> Client:
         placement = options.pop("placement", None)
         return Client(self.service, ClientOptions(**{**FAST, **options}), placement=placement, random=Random(7))
+
+    @asynccontextmanager
+    async def of(self, *names: str, **options: object) -> AsyncIterator[Client]:
+        """A client, of bookies that are added first."""
+        await self.add(*names)
+        async with self.client(**options) as client:
+            yield client
 
     def model(self, name: str) -> ModelBookie:
         server = self.bookies[name]

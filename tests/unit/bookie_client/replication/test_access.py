@@ -30,8 +30,7 @@ def test_a_ledger_that_recorded_nothing():
 
 async def test_copies_of_a_ledger_that_recorded_nothing(models):
     """Format 1 of the metadata has neither digest type nor password: the bytes are copied as they are."""
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 30)
         stored = await client.stored_metadata(ledger_id)
         value = stored.value

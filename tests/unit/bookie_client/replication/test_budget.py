@@ -20,8 +20,7 @@ def peaks(monkeypatch):
 
 @pytest.mark.parametrize("write_quorum", [3, 2], ids=["every bookie has all", "striped"])
 async def test_bytes_in_flight_are_bounded_over_all_fragments(models, peaks, write_quorum):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ids = [
             await equal_entries(client, 150, 1_000, write_quorum=write_quorum, ack_quorum=write_quorum)
             for _ in range(4)
@@ -42,8 +41,7 @@ async def test_who_is_given_up_while_the_throttle_holds_it_leaves_the_budget_to_
             reached.set()
             await asyncio.sleep(3600)
 
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         part = await fragment_of(client, await equal_entries(client, 5, 1_000))
         copier = FragmentReplicator(client, ReplicationOptions(throttle=Slow()))
         copying = asyncio.create_task(copier.replicate(part, {0: part.ensemble[0]}))
@@ -56,8 +54,7 @@ async def test_who_is_given_up_while_the_throttle_holds_it_leaves_the_budget_to_
 
 
 async def test_an_entry_larger_than_the_budget_passes_alone(models, peaks):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await equal_entries(client, 5, 300_000)
         part = await fragment_of(client, ledger_id)
         copier = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=10_000))
@@ -83,8 +80,7 @@ async def test_how_large_entries_are_is_known_before_many_are_read(models, monke
             super().__init__(*others, average if known else None, told)
 
     monkeypatch.setattr(replicator, "FragmentCopy", Noted)
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         part = await fragment_of(client, await equal_entries(client, 100, 100))
         monkeypatch.setattr(SourceReads, "read", noted)
         await FragmentReplicator(client, ReplicationOptions(entry_batch_size=16)).replicate(part, {0: part.ensemble[0]})
@@ -93,8 +89,7 @@ async def test_how_large_entries_are_is_known_before_many_are_read(models, monke
 
 @pytest.mark.parametrize("write_quorum", [3, 2], ids=["every bookie has all", "striped"])
 async def test_no_piece_has_more_entries_than_asked_for(models, monkeypatch, write_quorum):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await equal_entries(client, 300, 100, write_quorum=write_quorum, ack_quorum=write_quorum)
         part = await fragment_of(client, ledger_id)
         seen = watched_pieces(monkeypatch)
@@ -106,8 +101,7 @@ async def test_no_piece_has_more_entries_than_asked_for(models, monkeypatch, wri
 
 
 async def test_copies_keep_to_the_throttle(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await equal_entries(client, 300, 1_000)
         part = await fragment_of(client, ledger_id)
         options = ReplicationOptions(throttle=ReplicationThrottle(bytes_per_second=600_000))
@@ -129,8 +123,7 @@ async def test_under_a_throttle_copies_come_in_small_pieces_and_not_in_bursts(mo
             pieces.append(nbytes)
             await super().write(nbytes, operations)
 
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await equal_entries(client, 500, 1_000)
         part = await fragment_of(client, ledger_id)
         throttle = Watched(3_200_000)

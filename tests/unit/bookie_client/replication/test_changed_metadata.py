@@ -14,8 +14,7 @@ from tests.unit.bookie_client.replication.restoring import fragment_of, is_whole
 
 
 async def test_the_last_segment_of_an_open_ledger_is_its_writers(models):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD)
         await ledger.append_many(payload(i) for i in range(50))
         failed = (await client.metadata(ledger.ledger_id)).last_ensemble[0]
@@ -34,8 +33,7 @@ async def test_the_last_segment_of_an_open_ledger_is_its_writers(models):
 
 
 async def test_a_segment_that_was_changed_by_somebody_else_is_left_alone(models):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 50)
         fragment = await fragment_of(client, ledger_id)
         replicator = FragmentReplicator(client)
@@ -75,8 +73,7 @@ async def exchanged_meanwhile(client, ledger_id, position, bookie):
 
 
 async def test_another_position_may_change_meanwhile(models):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 50)
         copying, before = await held_copy(models, client, ledger_id, 0)
         await exchanged_meanwhile(client, ledger_id, 2, "elsewhere:3181")
@@ -89,8 +86,7 @@ async def test_another_position_may_change_meanwhile(models):
 
 
 async def test_no_bookie_comes_to_stand_twice(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         copying, before = await held_copy(models, client, ledger_id, 0)
         (spare,) = set("abcd") - set(before.ensemble)
@@ -102,8 +98,7 @@ async def test_no_bookie_comes_to_stand_twice(models):
 
 
 async def test_a_ledger_deleted_meanwhile(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         copying, _ = await held_copy(models, client, ledger_id, 0)
         await client.delete(ledger_id)

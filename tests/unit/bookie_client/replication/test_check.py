@@ -86,8 +86,7 @@ def test_samples_ascend_hold_both_ends_and_as_many_as_asked_for(first, more, per
 
 
 async def test_a_healthy_ledger(models, version):
-    await models.add(*"abc")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abc", protocol_version=version) as client:
         for count in (0, 1, 2, 50):
             report = await LedgerChecker(client).check(await written(client, count))
             assert report.is_healthy
@@ -97,8 +96,7 @@ async def test_a_healthy_ledger(models, version):
 
 
 async def test_what_is_wrong_with_each_replica(models, version):
-    await models.add(*"abcde")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abcde", protocol_version=version) as client:
         ledger_id = await written(client, 30, ensemble=5, write_quorum=5)
         ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
         gone, silent, missing, damaged, good = ensemble
@@ -122,8 +120,7 @@ async def test_what_is_wrong_with_each_replica(models, version):
 
 
 async def test_a_bookie_that_cannot_tell_is_never_bad(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 5)
         models.model("a").fail_reads = errors.LedgerStateUnknown
         report = await LedgerChecker(client).check(ledger_id)
@@ -137,8 +134,7 @@ async def test_a_bookie_that_cannot_tell_is_never_bad(models):
 )
 async def test_a_busy_bookie_is_asked_again_a_few_times(models, monkeypatch, refusals, verdict, pauses):
     slept = noted_pauses(monkeypatch, replica_reads)
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 1)
         model, asked = models.model("b"), []
 
@@ -156,8 +152,7 @@ async def test_a_busy_bookie_is_asked_again_a_few_times(models, monkeypatch, ref
 async def test_the_end_is_not_known_before_a_busy_bookie_was_heard(models, monkeypatch):
     """The others answer, and one of them knows of no entry."""
     slept = noted_pauses(monkeypatch, patience, "HEARD_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         for i in range(10):
             await ledger.append(payload(i))
@@ -178,8 +173,7 @@ async def test_the_end_is_not_known_before_a_busy_bookie_was_heard(models, monke
 
 
 async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, version):
-    await models.add(*"abc")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abc", protocol_version=version) as client:
         ledger_id = await written(client, 150)
         del models.model("b").ledgers[ledger_id].entries[123]
         assert (await LedgerChecker(client).check(ledger_id)).is_healthy
@@ -203,8 +197,7 @@ async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, ve
 )
 async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, said, asked, monkeypatch):
     """Whatever one says when it is asked for a list; only silence, which costs a time-out, is not met for ever."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 150)
         del models.model("b").ledgers[ledger_id].entries[123]
 
@@ -230,8 +223,7 @@ async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, said, asked,
 @pytest.mark.parametrize(("count", "lacked"), [(3, 0), (4, 1), (5, 2), (5, 4)])
 async def test_an_entry_that_came_after_the_list_was_made_is_good(models, monkeypatch, count, lacked):
     """The list lacks it, and the bookie has it by now: whatever is read beside it, no entry is taken for another."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, count)
 
         async def entries_of_ledger(bookie, ledger_id):
@@ -244,8 +236,7 @@ async def test_an_entry_that_came_after_the_list_was_made_is_good(models, monkey
 
 @pytest.mark.parametrize("lists", [True, False])
 async def test_the_entries_that_a_finding_names_are_read_and_no_list_stands_for_them(models, version, lists):
-    await models.add(*"abc")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abc", protocol_version=version) as client:
         ledger_id = await written(client, 150)
         models.model("b").lists = lists
         models.model("b").damage(ledger_id, 123)
@@ -261,8 +252,7 @@ async def test_the_entries_that_a_finding_names_are_read_and_no_list_stands_for_
 
 
 async def test_an_absence_asks_for_no_more_than_lists_and_ends(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 150)
         models.model("b").damage(ledger_id, 123)
         before = models.requests()
@@ -272,8 +262,7 @@ async def test_an_absence_asks_for_no_more_than_lists_and_ends(models):
 
 async def test_copies_that_were_found_to_diverge_are_compared_with_the_others(models, version):
     """Their digests are right: only a comparison tells."""
-    await models.add(*"abc")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abc", protocol_version=version) as client:
         ledger_id = await written(client, 60)
         held = models.model("b").ledgers[ledger_id].entries
         digest = replica_access(await client.metadata(ledger_id), None, b"").digest
@@ -296,8 +285,7 @@ async def test_copies_that_were_found_to_diverge_are_compared_with_the_others(mo
 
 @pytest.mark.parametrize("write_quorum", [3, 2])
 async def test_entries_that_nobody_lists_are_found_without_a_read(models, write_quorum):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 90, write_quorum=write_quorum, ack_quorum=2)
         checker = LedgerChecker(client)
         (fragment,) = fragments(ledger_id, await client.metadata(ledger_id), -1)
@@ -316,8 +304,7 @@ async def test_who_holds_nothing_and_went_a_moment_ago_is_lost(models, monkeypat
     async def still_known():
         return frozenset("abc")
 
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 0)
         checker = LedgerChecker(client)
         assert (await checker.check(ledger_id)).is_healthy
@@ -329,8 +316,7 @@ async def test_who_holds_nothing_and_went_a_moment_ago_is_lost(models, monkeypat
 
 
 async def test_striping_decides_who_is_asked(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 1, ensemble=4, write_quorum=2)
         ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
         report = await LedgerChecker(client).check(ledger_id)
@@ -342,8 +328,7 @@ async def test_striping_decides_who_is_asked(models):
 
 
 async def test_total_loss_of_the_only_entry_is_told(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 1)
         for name in "abc":
             models.model(name).ledgers.clear()
@@ -352,8 +337,7 @@ async def test_total_loss_of_the_only_entry_is_told(models):
 
 
 async def test_an_open_ledger_is_looked_at_up_to_its_last_add_confirmed(models, version):
-    await models.add(*"abc")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abc", protocol_version=version) as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         report = await LedgerChecker(client).check(ledger.ledger_id)
         assert (report.lac, set(verdicts(report).values())) == (-1, {"EMPTY"})
@@ -373,8 +357,7 @@ async def test_an_open_ledger_is_looked_at_up_to_its_last_add_confirmed(models, 
 
 
 async def test_an_open_ledger_whose_end_nobody_knows(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         await ledger.append_many([b"x"] * 10)
         await models.lose(client, "a", "b")
@@ -386,8 +369,7 @@ async def test_an_open_ledger_whose_end_nobody_knows(models):
 
 
 async def test_a_bookie_that_turns_read_only_is_there(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 10)
         checker = LedgerChecker(client)
         await models.read_only("b")
@@ -416,8 +398,7 @@ async def reached(client, bookie):
 
 async def test_a_ledger_whose_segments_begin_behind_its_last_entry_is_sound(models):
     """As the reference may leave it: nothing is missing there, and a bookie that only they name can be replaced."""
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 10)
         stored = await client.stored_metadata(ledger_id)
         first = stored.value.ensemble_for(0)
@@ -431,8 +412,7 @@ async def test_a_ledger_whose_segments_begin_behind_its_last_entry_is_sound(mode
 
 
 async def test_what_was_guessed_of_the_bytes_of_entries_is_put_right(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         async with client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD) as ledger:
             await ledger.append_many([b"", *(bytes(10_000) for _ in range(20)), b""])
         throttle = ReplicationThrottle()
@@ -442,8 +422,7 @@ async def test_what_was_guessed_of_the_bytes_of_entries_is_put_right(models):
 
 
 async def test_some_positions_are_looked_at_again(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 60)
         names = (await client.metadata(ledger_id)).ensemble_for(0)
         held = models.model(names[0]).ledgers[ledger_id].entries
@@ -574,8 +553,7 @@ async def test_a_force_that_failed_is_no_sign_of_an_older_bookie(models, monkeyp
 
 @pytest.mark.parametrize("gives_lists", [True, False])
 async def test_a_bookie_that_restarted_before_the_force_has_not_made_durable_what_was_seen_there(models, gives_lists):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 20, ack_quorum=3)
         checker = LedgerChecker(client)
         report = await checker.check(ledger_id)
@@ -590,8 +568,7 @@ async def test_a_bookie_that_restarted_before_the_force_has_not_made_durable_wha
 
 async def test_a_bookie_that_is_being_filled_is_read_whole(models, monkeypatch):
     """Of what its list lacked, the first entry has come when it is read; others have not."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 100, ack_quorum=3)
         bookie = (await client.metadata(ledger_id)).last_ensemble[1]
         held = models.model(bookie).ledgers[ledger_id].entries
@@ -610,8 +587,7 @@ async def test_a_bookie_that_is_being_filled_is_read_whole(models, monkeypatch):
 
 
 async def test_a_look_that_fails_leaves_no_reads_behind(models, monkeypatch):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 30, ack_quorum=3)
         gone = (await client.metadata(ledger_id)).last_ensemble[1]
         reading, ends = asyncio.Event(), asyncio.Event()

@@ -68,8 +68,7 @@ async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk
     """Five entries were acknowledged by the first two bookies; the first is away, the second lost its disk. A worker
     may have filled in what is confirmed, which makes the second one look sound. Marks of Java's auditors have no
     reason, which may have been this one."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         for i in range(10):
             await ledger.append(payload(i))
@@ -95,8 +94,7 @@ async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk
 async def test_the_look_compares_the_list_of_a_bookie_that_the_mark_names(models, close):
     """The second bookie was away, and came back without one of its disks: it has the first and the last confirmed
     entry. The first one, with which it acknowledged the last five entries, is away now."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         for i in range(10):
             await ledger.append(payload(i))
@@ -139,8 +137,7 @@ def first_to_answer(monkeypatch):
 @pytest.mark.parametrize("copies", [3, 2])
 async def test_one_empty_bookie_ends_no_ledger_because_it_answers_first(models, first_to_answer, copies, mark):
     """Each bookie acknowledged each entry, so the word of one is enough for the rules of a reader."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger = await client.create(ensemble=copies, write_quorum=copies, ack_quorum=copies, password=PASSWORD)
         for i in range(10):
             await ledger.append(payload(i))
@@ -156,8 +153,7 @@ async def test_one_empty_bookie_ends_no_ledger_because_it_answers_first(models, 
 async def test_a_look_that_saw_nothing_closes_nothing(models, monkeypatch, mark):
     """No bookie told the last add confirmed, so the look could not see that the second one lost its disk."""
     noted_pauses(monkeypatch, patience, "HEARD_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, ensemble = await half_acknowledged(models, client)
         await models.empty(client, ensemble[1])
         await marked(models, ledger_id, ensemble[1], mark)
@@ -178,8 +174,7 @@ async def test_a_look_that_saw_nothing_closes_nothing(models, monkeypatch, mark)
 
 async def test_a_look_that_saw_nothing_is_no_error_if_the_ledger_is_closed_meanwhile(models, monkeypatch):
     noted_pauses(monkeypatch, patience, "HEARD_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, ensemble = await half_acknowledged(models, client)
         for bookie in ensemble:
             models.model(bookie).fail_reads = TooManyRequests
@@ -196,8 +191,7 @@ async def test_a_look_that_saw_nothing_is_no_error_if_the_ledger_is_closed_meanw
 @pytest.mark.parametrize("how", ["lost", "silent"])
 async def test_a_bookie_that_the_look_did_not_see_is_not_believed(models, how, is_there):
     """The second bookie comes back with an empty disk between the look and the fence."""
-    await models.add(*"abc")
-    async with models.client(read_timeout=0.1) as client:
+    async with models.of(*"abc", read_timeout=0.1) as client:
         ledger_id, (first, second, _) = await half_acknowledged(models, client)
         await marked(models, ledger_id, second, Reason.ABSENT)
         if how == "lost":
@@ -245,8 +239,7 @@ async def young_segment(models, client, count=1):
 
 @MARKS
 async def test_any_copy_counts_where_nothing_vouches_for_those_that_deny_it(models, mark):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id, _, second, _ = await young_segment(models, client)
         await marked(models, ledger_id, second, mark)
         assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 10
@@ -254,8 +247,7 @@ async def test_any_copy_counts_where_nothing_vouches_for_those_that_deny_it(mode
 
 @pytest.mark.parametrize("mark", Reason)
 async def test_a_marked_bookie_is_not_believed_where_no_confirmed_entry_vouches_for_it(models, mark):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id, first, second, _ = await young_segment(models, client)
         await marked(models, ledger_id, second, mark)
         await models.stop(first)
@@ -267,8 +259,7 @@ async def test_a_marked_bookie_is_not_believed_where_no_confirmed_entry_vouches_
 @pytest.mark.parametrize("how", ["lost", "away", "silent"])
 async def test_one_bookie_that_never_answers_again_keeps_no_ledger_open(models, how, confirmed):
     """A silent one costs time-outs."""
-    await models.add(*"abc")
-    async with models.client(read_timeout=0.1) as client:
+    async with models.of(*"abc", read_timeout=0.1) as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         for i in range(confirmed):
             await ledger.append(payload(i))
@@ -296,8 +287,7 @@ async def unconfirmed(models, client):
 
 
 async def test_a_bookie_that_came_back_with_its_entries_is_believed_although_none_is_confirmed(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (first, *_) = await unconfirmed(models, client)
         await models.lose(client, first)
         closed = await close_checked(client, LedgerChecker(client), ledger_id)
@@ -308,8 +298,7 @@ async def test_a_bookie_that_came_back_with_its_entries_is_believed_although_non
 async def test_one_time_out_is_no_reason_to_believe_a_bookie_no_more(models, monkeypatch, answer):
     """The first bookie is gone for good, so without the word of the second one the ledger has no end. If that one does
     not tell because it is in limbo, it may have lost entries."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (first, second, _) = await unconfirmed(models, client)
         await models.lose(client, first)
         untold(monkeypatch, client, second, answer)
@@ -327,8 +316,7 @@ async def test_one_time_out_is_no_reason_to_believe_a_bookie_no_more(models, mon
 @pytest.mark.parametrize("second_is", ["empty", "silent for a moment", "back behind the look"])
 async def test_what_an_attempt_to_close_stored_again_vouches_for_no_bookie(models, monkeypatch, second_is):
     """The first bookie, which is away, alone has the last entry: the second one, empty now, acknowledged it too."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (first, second, third) = await unconfirmed(models, client)
         del models.model(third).ledgers[ledger_id].entries[2]
         models.model(second).ledgers.clear()
@@ -367,8 +355,7 @@ def untold(monkeypatch, client, bookie, error=BookieTimeout):
 async def test_who_denied_a_confirmed_entry_is_not_believed_when_the_attempt_stored_it_again(models):
     """Entries 10 and 11 of a segment that begins with 10 were acknowledged by the first two bookies. The second one is
     empty now. The first one, which alone tells that 10 is confirmed, goes behind the look."""
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id, first, second, third = await young_segment(models, client, 2)
         models.model(third).ledgers[ledger_id].lac = 9
         await marked(models, ledger_id, second, Reason.ABSENT)
@@ -385,8 +372,12 @@ async def test_who_denied_a_confirmed_entry_is_not_believed_when_the_attempt_sto
 
 async def test_a_writer_that_exchanged_a_bookie_behind_the_look_is_not_fenced(models):
     """The look did not see the new bookie, so nothing is known of what that one denies."""
-    await models.add(*"abcd")
-    async with models.client() as writer, models.client() as client:
+    async with (
+        models.of(
+            *"abcd",
+        ) as writer,
+        models.client() as client,
+    ):
         ledger = await writer.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         for i in range(10):
             await ledger.append(payload(i))
@@ -405,8 +396,7 @@ async def test_a_writer_that_exchanged_a_bookie_behind_the_look_is_not_fenced(mo
 
 
 async def test_what_a_mark_gets_during_the_look_is_looked_at_too(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (_, second, _) = await half_acknowledged(models, client)
         asked = []
 
@@ -438,8 +428,7 @@ async def moved_by_spark(client, ledger_id, bookie):
 @pytest.mark.parametrize("at_the_look", ["there", "gone", "silent", "in limbo"])
 async def test_a_bookie_that_is_drained_is_not_believed_because_its_earlier_segments_moved(models, at_the_look, move):
     """Its copies move while the writer has time to leave the last segment. It may not tell then what it lost."""
-    await models.add(*"abcde")
-    async with models.client(read_timeout=0.3) as client:
+    async with models.of(*"abcde", read_timeout=0.3) as client:
         ledger_id, first, second = await emptied_in_two_segments(models, client)
         if at_the_look == "gone":
             await models.lose(client, second)

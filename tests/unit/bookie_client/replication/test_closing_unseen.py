@@ -33,8 +33,7 @@ from tests.unit.bookie_client.replication.cluster import (
 async def test_a_bookie_that_was_not_seen_in_an_earlier_segment_is_not_believed(models, how):
     """Only what it denies there would have shown that it lost its disk. It is back when the ledger is fenced, and the
     first bookie, with which it acknowledged the last entry, is away."""
-    await models.add(*"abcde")
-    async with models.client(read_timeout=0.3) as client:
+    async with models.of(*"abcde", read_timeout=0.3) as client:
         ledger_id, first, second = await emptied_in_two_segments(models, client)
         if how == "gone":
             await models.lose(client, second)
@@ -56,8 +55,7 @@ async def test_a_bookie_that_was_not_seen_in_an_earlier_segment_is_not_believed(
 async def test_one_time_out_at_the_look_is_no_reason_to_believe_a_bookie_no_more(models, monkeypatch):
     """The second bookie was away, and has everything. The first one is gone for good, so only the second one can tell
     the end."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         for i in range(5):
             await ledger.append(payload(i))
@@ -110,8 +108,7 @@ async def test_a_silent_bookie_gets_nothing_of_a_recovery_that_the_others_end(mo
 
 async def test_a_bookie_that_refuses_always_is_not_waited_for_without_a_way_out(models, monkeypatch):
     """It refuses to tell its last entry, and the first bookie is gone. A reader's recovery does not ask in this way."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, first, second = await unconfirmed_end(models, client)
         await models.lose(client, first)
         read = client.operations.read_entry
@@ -142,8 +139,7 @@ async def unconfirmed_end(models, client):
 @pytest.mark.parametrize("others", ["tell the end", "are silent"])
 async def test_a_wrong_password_damages_no_copy(models, others):
     """The ledger recorded neither its password nor its digest type, so only what the caller gives can verify copies."""
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD, digest=DigestType.MAC)
         await ledger.append(payload(0))
         ensemble = first, second, _ = ledger.metadata.last_ensemble
@@ -164,8 +160,7 @@ async def test_a_wrong_password_damages_no_copy(models, others):
 
 async def test_a_machine_that_is_short_of_something_has_no_damaged_copies(models, monkeypatch):
     noted_pauses(monkeypatch, replica_reads)
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 10)
         models.model("b").fail_reads = ResourcesShort
         (segment,) = (await LedgerChecker(client).check(ledger_id)).fragments
@@ -190,8 +185,7 @@ async def went_on(models, client, lost):
 
 
 async def test_a_bookie_that_has_a_gap_is_not_believed_because_its_writer_went_on(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, second = await went_on(models, client, lost=4)
         for _ in range(2):
             with pytest.raises(RecoveryFailed):
@@ -201,8 +195,7 @@ async def test_a_bookie_that_has_a_gap_is_not_believed_because_its_writer_went_o
 
 
 async def test_a_bookie_that_gives_no_list_shows_no_gap(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, second = await went_on(models, client, lost=0)
         models.model(second).lists = False
         assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 5

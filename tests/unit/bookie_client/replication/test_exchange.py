@@ -38,8 +38,7 @@ def before_each_exchange(monkeypatch, act):
 
 
 async def test_nothing_is_exchanged_when_the_session_of_the_lock_has_ended(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         before = await client.stored_metadata(ledger_id)
         lock = await models.service.under_replication.lock(ledger_id)
@@ -52,8 +51,7 @@ async def test_nothing_is_exchanged_when_the_session_of_the_lock_has_ended(model
 
 @pytest.mark.parametrize("lists", ["unknown", "silent", "denied"])
 async def test_copies_that_were_collected_before_they_were_named_are_made_anew_elsewhere(models, monkeypatch, lists):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 50)
         before = (await fragment_of(client, ledger_id)).ensemble
         collected = []
@@ -82,8 +80,7 @@ async def test_copies_that_were_collected_before_they_were_named_are_made_anew_e
 
 
 async def test_without_another_target_the_exchange_is_taken_back(models, monkeypatch):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         before = (await fragment_of(client, ledger_id)).ensemble
 
@@ -111,8 +108,7 @@ async def test_without_another_target_the_exchange_is_taken_back(models, monkeyp
     ids=["end", "segment"],
 )
 async def test_a_segment_that_is_not_what_it_was_keeps_its_bookies(models, monkeypatch, change, words):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
 
         async def changed(change):
@@ -133,8 +129,7 @@ async def test_a_segment_that_is_not_what_it_was_keeps_its_bookies(models, monke
 
 @pytest.mark.parametrize("error", [BookieTimeout, StorageFault])
 async def test_a_target_that_tells_nothing_has_its_copies(models, error):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 5)
         fragment = await fragment_of(client, ledger_id)
         models.model(fragment.ensemble[0]).fail_reads = error
@@ -163,8 +158,7 @@ async def test_a_bookie_that_lists_nothing_is_not_asked_for_ever(models, monkeyp
 
 
 async def test_a_target_that_is_being_decommissioned_by_now_is_not_named(models, monkeypatch):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 50)
         read_back, left = FragmentReplicator._read_back, []
 
@@ -182,8 +176,7 @@ async def test_a_target_that_is_being_decommissioned_by_now_is_not_named(models,
 
 
 async def test_a_target_that_is_gone_when_it_is_named_is_marked(models, monkeypatch):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         gone = []
 
@@ -199,8 +192,7 @@ async def test_a_target_that_is_gone_when_it_is_named_is_marked(models, monkeypa
 
 
 async def test_a_target_that_says_no_such_ledger_does_not_make_the_ledger_deleted(models, monkeypatch):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         ensemble = (await fragment_of(client, ledger_id)).ensemble
         (spare,) = set("abcd") - set(ensemble)
@@ -220,8 +212,7 @@ async def make_again(models, ledger_id):
 
 async def test_an_exchange_is_not_taken_back_in_another_ledger_of_the_id(models, monkeypatch):
     """New copies are found to be gone behind the exchange; meanwhile the ledger was made again on the same bookies."""
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id, second = await written(client, 50), []
 
         async def check(self, fragment, position, bookie):
@@ -237,8 +228,7 @@ async def test_an_exchange_is_not_taken_back_in_another_ledger_of_the_id(models,
 @pytest.mark.parametrize("changes", [0, 1], ids=["same version", "other version"])
 async def test_copies_of_a_ledger_are_not_named_in_another_one_of_its_id(models, monkeypatch, changes):
     """It is deleted and made again while it is copied, on the same bookies, and closed, which is version 1 again."""
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         second = []
 

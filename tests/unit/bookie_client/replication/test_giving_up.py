@@ -47,8 +47,7 @@ async def have_nothing(models: ReplicationCluster, client, name):
     ],
 )
 async def test_entries_are_unreadable_only_if_no_registered_bookie_may_have_them(models, trouble, leaving, kind):
-    await models.add(*"abcd")
-    async with models.client(read_timeout=0.3) as client:
+    async with models.of(*"abcd", read_timeout=0.3) as client:
         ledger_id = await written(client, 10, ensemble=2, write_quorum=2)
         metadata = await client.metadata(ledger_id)
         goes, stays = metadata.ensemble_for(0)
@@ -64,8 +63,7 @@ async def test_entries_are_unreadable_only_if_no_registered_bookie_may_have_them
 
 @pytest.mark.parametrize(("trouble", "kind"), [(stop, Passing), (lose, str)])
 async def test_an_end_cannot_be_found_only_if_no_registered_bookie_may_tell_it(models, trouble, kind):
-    await models.add(*"abc")
-    async with models.client(read_timeout=0.3) as client:
+    async with models.of(*"abc", read_timeout=0.3) as client:
         ledger = await client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=PASSWORD)
         await ledger.append_many(payload(i) for i in range(10))
         for name in (await client.metadata(ledger.ledger_id)).last_ensemble:

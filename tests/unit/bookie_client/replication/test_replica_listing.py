@@ -26,8 +26,7 @@ async def put(client, bookie, ledger_id, *entry_ids):
 
 
 async def test_missing_and_surplus_copies(served):
-    await served.add(*"abcd")
-    async with served.client() as client:
+    async with served.of(*"abcd") as client:
         ledger_id = await written(client, 12, write_quorum=2)
         ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
         (other,) = set("abcd") - set(ensemble)
@@ -48,8 +47,7 @@ async def test_missing_and_surplus_copies(served):
 
 
 async def test_bookies_that_are_gone_silent_or_empty(served):
-    await served.add(*"abcd")
-    async with served.client() as client:
+    async with served.of(*"abcd") as client:
         ledger_id = await written(client, 9)
         gone, silent, empty = (await client.metadata(ledger_id)).ensemble_for(0)
         await served.lose(client, gone)
@@ -65,8 +63,7 @@ async def test_bookies_that_are_gone_silent_or_empty(served):
 
 
 async def test_an_open_ledger(served):
-    await served.add(*"abc")
-    async with served.client() as client:
+    async with served.of(*"abc") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD)
         for _ in range(5):
             await ledger.append(b"x")
@@ -128,8 +125,7 @@ async def test_of_an_open_ledger_whose_end_nobody_knows_nothing_is_expected(mode
 
 @pytest.mark.parametrize("period", [2, 0], ids=["runs of one entry", "one run"])
 async def test_a_list_that_claims_billions_of_entries_costs_no_more_than_it_names(models, monkeypatch, period):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 3)
         claimed = 2**31 - 1
         size, last = (1, (claimed - 1) * 2) if period else (claimed, 0)

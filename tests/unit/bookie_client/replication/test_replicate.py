@@ -42,8 +42,7 @@ async def test_only_what_striping_puts_there_is_copied(models, version, quorums)
 
 
 async def test_two_lost_bookies_of_three(models, version):
-    await models.add(*"abcde")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abcde", protocol_version=version) as client:
         ledger_id = await written(client, 100)
         lost = (await fragment_of(client, ledger_id)).ensemble[:2]
         await models.lose(client, *lost)
@@ -54,8 +53,7 @@ async def test_two_lost_bookies_of_three(models, version):
 
 
 async def test_an_empty_segment_only_changes_the_metadata(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 0)
         result = await restored(client, ledger_id, [1])
         assert (result.entries, result.nbytes) == (0, 0)
@@ -64,8 +62,7 @@ async def test_an_empty_segment_only_changes_the_metadata(models):
 
 
 async def test_entries_of_every_size_within_few_bytes_in_flight(models, version):
-    await models.add(*"abcd")
-    async with models.client(protocol_version=version, batch_read_bytes=20_000) as client:
+    async with models.of(*"abcd", protocol_version=version, batch_read_bytes=20_000) as client:
         async with client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD) as ledger:
             await ledger.append_many([bytes(10)] * 200 + [bytes(300_000)] + [bytes(3_000)] * 60 + [b""])
         throttle = ReplicationThrottle()
@@ -77,8 +74,7 @@ async def test_entries_of_every_size_within_few_bytes_in_flight(models, version)
 
 
 async def test_damaged_and_missing_entries_come_from_other_replicas(models, version):
-    await models.add(*"abcd")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abcd", protocol_version=version) as client:
         ledger_id = await written(client, 90)
         bad, first, second = (await fragment_of(client, ledger_id)).ensemble
         for entry_id in range(0, 90, 3):
@@ -137,8 +133,7 @@ async def test_batches_are_used_where_every_bookie_holds_every_entry(models):
 
 async def test_the_bookie_to_be_replaced_gives_what_nobody_else_has(models, version):
     """As in a drain, where it holds the only copies."""
-    await models.add(*"ab")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"ab", protocol_version=version) as client:
         ledger_id = await written(client, 60, ensemble=1, write_quorum=1, ack_quorum=1)
         old = (await fragment_of(client, ledger_id)).ensemble[0]
         result = await restored(client, ledger_id, [0])
@@ -147,8 +142,7 @@ async def test_the_bookie_to_be_replaced_gives_what_nobody_else_has(models, vers
 
 
 async def test_a_busy_source_is_asked_again_after_pauses_that_grow(models):
-    await models.add(*"ab")
-    async with models.client() as client:
+    async with models.of(*"ab") as client:
         ledger_id = await written(client, 50, ensemble=1, write_quorum=1, ack_quorum=1)
         source = models.model((await fragment_of(client, ledger_id)).ensemble[0])
         singly, times = source.reads, []
@@ -168,8 +162,7 @@ async def test_a_busy_source_is_asked_again_after_pauses_that_grow(models):
 
 
 async def test_entries_that_nobody_has_are_named_and_nothing_is_exchanged(models, version):
-    await models.add(*"abcd")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abcd", protocol_version=version) as client:
         ledger_id = await written(client, 60)
         before = await client.stored_metadata(ledger_id)
         for entry_id in (17, 18, 59):
@@ -196,8 +189,7 @@ async def test_entries_that_nobody_has_are_named_and_nothing_is_exchanged(models
 
 
 async def test_what_is_read_to_see_whether_entries_are_there_counts_for_the_throttle(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 20)
         fragment, throttle = await fragment_of(client, ledger_id), CountingThrottle()
         replicator = FragmentReplicator(client, ReplicationOptions(throttle=throttle))
@@ -209,8 +201,7 @@ async def test_what_is_read_to_see_whether_entries_are_there_counts_for_the_thro
 
 
 async def test_an_entry_whose_replicas_are_unreachable_is_not_given_up_as_lost(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 20, ensemble=2, write_quorum=2)
         ensemble = (await fragment_of(client, ledger_id)).ensemble
         await models.stop(ensemble[0])
@@ -222,8 +213,7 @@ async def test_an_entry_whose_replicas_are_unreachable_is_not_given_up_as_lost(m
 
 
 async def test_a_bookie_that_cannot_be_reached_is_not_asked_for_the_rest(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 6)
         fragment = await fragment_of(client, ledger_id)
         access = replica_access(await client.metadata(ledger_id), None, PASSWORD)
@@ -244,8 +234,7 @@ def test_options_make_sense():
 
 @pytest.mark.parametrize("entry", [b"", b"abc", bytes(32), bytes(36)], ids=len)
 async def test_what_is_too_short_to_be_an_entry_is_a_damaged_copy(models, entry):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         stored = await client.stored_metadata(await written(client, 1))
         fragment = await fragment_of(client, stored.value.ledger_id)
         access = replica_access(stored.value, None, b"")

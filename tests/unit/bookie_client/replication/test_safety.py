@@ -20,8 +20,7 @@ def seen(report):
 
 
 async def test_a_ledger_with_a_copy_to_spare_is_safe(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 10)
         (stays_away,) = set("abcd") - set(await members(client, ledger_id))
         one, two, three = await members(client, ledger_id)
@@ -37,8 +36,7 @@ async def test_a_ledger_with_a_copy_to_spare_is_safe(models):
 
 
 async def test_striping_is_looked_at(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 1, ensemble=4, write_quorum=2, ack_quorum=1)
         ensemble = await members(client, ledger_id)
         assert (await safety_check(client, ensemble[2:])).is_safe  # they hold nothing of it
@@ -50,8 +48,7 @@ async def test_striping_is_looked_at(models):
 
 
 async def test_copies_that_others_lack_are_not_the_fault_of_those_that_go(models):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 5, ensemble=5, write_quorum=2, ack_quorum=1)
         ensemble = await members(client, ledger_id)
         for name in ensemble[2:4]:
@@ -76,8 +73,7 @@ async def test_a_ledger_counts_as_the_worst_of_its_segments(models, first_is_wor
 
 
 async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models, monkeypatch):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 10)
         one, two, three = await members(client, ledger_id)
         assert (await safety_check(client, [one])).is_safe
@@ -109,8 +105,7 @@ async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models, monke
 
 
 async def test_of_a_ledger_without_slack_no_bookie_can_be_stopped_and_its_other_copies_have_to_stay(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 10, ensemble=3, write_quorum=3, ack_quorum=3)
         one, two, _ = await members(client, ledger_id)
         report = await safety_check(client, [one])
@@ -122,8 +117,7 @@ async def test_of_a_ledger_without_slack_no_bookie_can_be_stopped_and_its_other_
 
 
 async def test_a_read_only_bookie_keeps_what_it_has(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 10)
         one, two, _ = await members(client, ledger_id)
         await models.read_only(two)
@@ -131,8 +125,7 @@ async def test_a_read_only_bookie_keeps_what_it_has(models):
 
 
 async def test_an_open_ledger_counts_even_while_it_is_empty(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         async with client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=PASSWORD) as ledger:
             one = (await members(client, ledger.ledger_id))[0]
             assert seen(await safety_check(client, [one])) == {ledger.ledger_id: (Risk.NO_SLACK, 1)}
@@ -140,8 +133,7 @@ async def test_an_open_ledger_counts_even_while_it_is_empty(models):
 
 
 async def test_what_cannot_be_read_is_unsafe(models, monkeypatch):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 10)
         broken, deleted = [await written(client, 10) for _ in range(2)]
         ledgers, original = models.service.ledgers, models.service.ledgers.read
@@ -169,8 +161,7 @@ async def test_what_cannot_be_read_is_unsafe(models, monkeypatch):
 
 
 async def test_the_list_is_bounded_and_progress_is_told(models, monkeypatch):
-    await models.add(*"ab")
-    async with models.client() as client:
+    async with models.of(*"ab") as client:
         for _ in range(12):
             await written(client, 1, ensemble=2, write_quorum=2, ack_quorum=2)
         told = []
@@ -184,8 +175,7 @@ async def test_the_list_is_bounded_and_progress_is_told(models, monkeypatch):
 
 
 async def test_what_was_unsafe_is_safe_once_it_was_copied(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 20, ensemble=1, write_quorum=1, ack_quorum=1)
         fragment = await fragment_of(client, ledger_id)
         (old,) = fragment.ensemble
@@ -196,8 +186,7 @@ async def test_what_was_unsafe_is_safe_once_it_was_copied(models):
 
 @pytest.mark.parametrize("going", [[], ["nobody:3181"]])
 async def test_nobody_goes(models, going):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         await written(client, 10)
         report = await safety_check(client, going)
         assert report.is_safe

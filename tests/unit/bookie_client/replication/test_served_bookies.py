@@ -30,8 +30,7 @@ async def every_replica(client, ledger_id):
 
 @pytest.mark.parametrize("ensemble", [3, 4])
 async def test_a_lost_bookie_is_replaced(served, version, ensemble):
-    await served.add(*"abcde")
-    async with served.client(protocol_version=version) as client:
+    async with served.of(*"abcde", protocol_version=version) as client:
         ledger_id = await written(client, COUNT, ensemble=ensemble)
         before = (await client.metadata(ledger_id)).ensemble_for(0)
         lost = before[1]
@@ -58,8 +57,7 @@ async def test_a_lost_bookie_is_replaced(served, version, ensemble):
 
 
 async def test_a_bookie_that_came_back_empty_is_filled_in_place(served, version):
-    await served.add(*"abc")
-    async with served.client(protocol_version=version) as client:
+    async with served.of(*"abc", protocol_version=version) as client:
         ledger_id = await written(client, COUNT)
         before = await client.stored_metadata(ledger_id)
         await served.empty(client, "b")
@@ -75,8 +73,7 @@ async def test_a_bookie_that_came_back_empty_is_filled_in_place(served, version)
 
 async def test_confirmed_entries_of_an_open_segment_are_filled_in_and_no_others(served, version):
     """Those that the bookie has are not copied again; the writer goes on, and names the same bookies."""
-    await served.add(*"abc")
-    async with served.client(protocol_version=version) as client:
+    async with served.of(*"abc", protocol_version=version) as client:
         writer = client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         async with writer as ledger:
             await ledger.append_many([b"%d" % number for number in range(COUNT)])

@@ -53,8 +53,7 @@ async def settled(models, client, ledger_id):
 async def test_a_bookie_that_lost_entries_stays_doubted_while_it_lacks_some_behind_the_end(models, monkeypatch):
     """Else its "no such entry" would end the ledger below entries that the first bookie alone has, and is away with."""
     noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (first, _, _), _ = await half_acknowledged(models, client)
         assert not await settled(models, client, ledger_id)
         await models.lose(client, first)
@@ -64,8 +63,7 @@ async def test_a_bookie_that_lost_entries_stays_doubted_while_it_lacks_some_behi
 
 async def test_the_finding_is_answered_when_the_bookie_has_what_the_others_have(models, monkeypatch):
     noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (first, second, _), lost = await half_acknowledged(models, client)
         report = await LedgerChecker(client).check(ledger_id)
         doubts = (await models.service.under_replication.read(ledger_id)).doubts
@@ -81,8 +79,7 @@ async def test_the_finding_is_answered_when_the_bookie_has_what_the_others_have(
 
 async def test_entries_on_their_way_are_not_lacking(models, monkeypatch):
     noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (_, second, _), lost = await half_acknowledged(models, client)
         again = tail.Patience.again
 
@@ -95,8 +92,7 @@ async def test_entries_on_their_way_are_not_lacking(models, monkeypatch):
 
 
 async def test_while_a_bookie_is_silent_nobody_knows_what_the_other_lost(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (first, _, _), _ = await half_acknowledged(models, client)
         await models.stop(first)
         assert not await settled(models, client, ledger_id)
@@ -106,8 +102,7 @@ async def test_while_a_bookie_is_silent_nobody_knows_what_the_other_lost(models)
 async def test_whatever_a_bookie_is_marked_for_it_is_asked_what_it_lacks_behind_the_end(models, monkeypatch, reason):
     """One whose entries were damaged may have lost others, and one that was away may have come back with less."""
     noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (_, second, _), _ = await half_acknowledged(models, client, reason)
         assert not await settled(models, client, ledger_id)
         checker = LedgerChecker(client)
@@ -120,8 +115,7 @@ async def test_whatever_a_bookie_is_marked_for_it_is_asked_what_it_lacks_behind_
 async def test_a_bookie_that_gives_no_list_is_read(models, monkeypatch):
     """By what reads of a check pass: the throttle, few at a time."""
     noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (_, second, _), lost = await half_acknowledged(models, client)
         throttle = CountingThrottle()
         checker = LedgerChecker(client, CheckOptions(throttle=throttle, max_reads=2))
@@ -142,8 +136,7 @@ async def test_a_bookie_that_gives_no_list_is_read(models, monkeypatch):
 async def test_a_bookie_that_is_too_busy_lacks_nothing_and_denies_nothing(models, monkeypatch, at):
     """Neither the one in question nor another one."""
     noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, ensemble, lost = await half_acknowledged(models, client)
         if at == 1:
             models.model(ensemble[1]).ledgers[ledger_id].entries.update(lost)
@@ -166,8 +159,7 @@ async def test_a_bookie_that_is_too_busy_lacks_nothing_and_denies_nothing(models
 
 
 async def test_a_last_entry_is_asked_for_again_by_and_by(models, monkeypatch):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (first, second, _), lost = await half_acknowledged(models, client)
         checker = LedgerChecker(client)
         report = await checker.check(ledger_id)
@@ -185,8 +177,7 @@ async def test_a_last_entry_is_asked_for_again_by_and_by(models, monkeypatch):
 
 
 async def test_nothing_is_filled_in_while_the_last_add_confirmed_is_unknown(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id, (_, second, _), _ = await half_acknowledged(models, client)
         checker = LedgerChecker(client)
         report = replace(await checker.check(ledger_id), lac_error=BookieTimeout("nobody told it"))
@@ -197,8 +188,7 @@ async def test_nothing_is_filled_in_while_the_last_add_confirmed_is_unknown(mode
 async def test_a_look_at_a_segment_that_the_writer_left_meanwhile_answers_nothing(models, monkeypatch):
     """The bookie that the writer took instead may have acknowledged entries with one that lost them."""
     noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         for i in range(10):
             await ledger.append(payload(i))
@@ -241,8 +231,7 @@ class TestDamagedEntries:
     @pytest.mark.parametrize("verifies", [False, True])
     async def test_the_last_entry_of_another_one_keeps_no_mark(self, models, monkeypatch, verifies):
         """That bookie tells by its list which entry that is."""
-        await models.add(*"abc")
-        async with models.client() as client:
+        async with models.of(*"abc") as client:
             ledger_id, (first, second, _) = await self.idle(models, client, monkeypatch)
             models.model(first).verifies = verifies
             models.model(first).damage(ledger_id, 14)
@@ -252,8 +241,7 @@ class TestDamagedEntries:
     @pytest.mark.parametrize("run", [(), ((0, 0),), ((14, 14),)])
     @pytest.mark.parametrize("verifies", [False, True])
     async def test_the_last_entry_of_the_one_in_question_is_lacking(self, models, monkeypatch, verifies, run):
-        await models.add(*"abc")
-        async with models.client() as client:
+        async with models.of(*"abc") as client:
             ledger_id, (_, second, _) = await self.idle(models, client, monkeypatch)
             models.model(second).verifies = verifies
             models.model(second).damage(ledger_id, 14)
@@ -264,8 +252,7 @@ class TestDamagedEntries:
 
     @pytest.mark.parametrize("is_damaged", [True, False])
     async def test_an_entry_for_which_a_bookie_is_marked_is_read(self, models, monkeypatch, is_damaged):
-        await models.add(*"abc")
-        async with models.client() as client:
+        async with models.of(*"abc") as client:
             ledger_id, (_, second, _) = await self.idle(models, client, monkeypatch)
             if is_damaged:
                 models.model(second).damage(ledger_id, 12)
@@ -274,16 +261,14 @@ class TestDamagedEntries:
             assert await settled(models, client, ledger_id)
 
     async def test_an_entry_that_no_bookie_has_any_more_keeps_its_mark(self, models, monkeypatch):
-        await models.add(*"abc")
-        async with models.client() as client:
+        async with models.of(*"abc") as client:
             ledger_id, (_, second, _) = await self.idle(models, client, monkeypatch)
             await self.mark(models, ledger_id, second, Reason.DAMAGED, ((15, 15),))
             assert not await settled(models, client, ledger_id)
 
     async def test_entries_in_front_of_one_that_is_left_damaged_alone_are_filled_in(self, models, monkeypatch):
         """Only the first bookie has entry 14, damaged, and 13, which the second one lost."""
-        await models.add(*"abc")
-        async with models.client() as client:
+        async with models.of(*"abc") as client:
             ledger_id, (first, second, third) = await self.idle(models, client, monkeypatch)
             models.model(first).damage(ledger_id, 14)
             for bookie, entry_id in product((second, third), (13, 14)):
@@ -317,8 +302,7 @@ class TestEntriesThatNoBookieHas:
     async def test_they_keep_no_mark_if_they_were_never_acknowledged(self, models, monkeypatch):
         """Entry 10 is nowhere, and one whom the loss does not concern denies it."""
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-        await models.add(*"abcd")
-        async with models.client() as client:
+        async with models.of(*"abcd") as client:
             ledger_id, ensemble = await self.in_flight(models, client, {10: "23", 11: "3", 14: "2"})
             marks = models.service.under_replication
             await marks.mark(ledger_id, ctime_ms=1, findings=[Finding(ensemble[2], Reason.MISSING, ((0, 0),))])
@@ -329,8 +313,7 @@ class TestEntriesThatNoBookieHas:
     async def test_what_is_in_front_of_them_is_filled_in(self, models, monkeypatch, doubted):
         """Entry 14 is nowhere; 10 and 13 were acknowledged."""
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-        await models.add(*"abcd")
-        async with models.client() as client:
+        async with models.of(*"abcd") as client:
             ledger_id, ensemble = await self.in_flight(models, client, {10: "2", 13: "2", 14: "23"})
             report, checker = await LedgerChecker(client).check(ledger_id), LedgerChecker(client)
             found = await checker.tail(report, [Finding(ensemble[each], Reason.MISSING, ((0, 0),)) for each in doubted])
@@ -341,8 +324,7 @@ class TestEntriesThatNoBookieHas:
     async def test_what_is_behind_them_needs_no_copy(self, models, monkeypatch):
         """Position 1 lacks entry 12, which is behind entry 10."""
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-        await models.add(*"abcd")
-        async with models.client() as client:
+        async with models.of(*"abcd") as client:
             ledger_id, ensemble = await self.in_flight(models, client, {10: "23", 12: "1"})
             report, checker = await LedgerChecker(client).check(ledger_id), LedgerChecker(client)
             doubts = [Finding(ensemble[1], Reason.ABSENT), Finding(ensemble[2], Reason.ABSENT)]
@@ -352,8 +334,7 @@ class TestEntriesThatNoBookieHas:
         self, models, monkeypatch
     ):
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-        await models.add(*"abcd")
-        async with models.client() as client:
+        async with models.of(*"abcd") as client:
             missing = {10: "23", 11: "3", 13: "2", 14: "23", 15: "3"}
             ledger_id, ensemble = await self.in_flight(models, client, missing)
             report, checker = await LedgerChecker(client).check(ledger_id), LedgerChecker(client)
@@ -366,8 +347,7 @@ class TestEntriesThatNoBookieHas:
         """Three bookies acknowledged each entry. Two lost their disks; one of these may have got the last entry again.
         The third one is away."""
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-        await models.add(*"abcd")
-        async with models.client() as client:
+        async with models.of(*"abcd") as client:
             ledger = await client.create(ensemble=4, write_quorum=3, ack_quorum=3, password=PASSWORD)
             await ledger.append_many(payload(i) for i in range(4))
             first, second, third, _ = ledger.metadata.last_ensemble
@@ -385,8 +365,7 @@ class TestEntriesThatNoBookieHas:
     async def test_they_keep_the_mark_if_all_that_had_them_may_have_lost_them(self, models, monkeypatch):
         """What is behind them may be acknowledged, and is not cut off unseen; what is in front of them is filled in."""
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-        await models.add(*"abcd")
-        async with models.client() as client:
+        async with models.of(*"abcd") as client:
             ledger_id, ensemble = await self.in_flight(models, client, {10: "3", 14: "23"})
             report, checker = await LedgerChecker(client).check(ledger_id), LedgerChecker(client)
             found = await checker.tail(report, [Finding(ensemble[each], Reason.MISSING, ((0, 0),)) for each in (2, 3)])
@@ -395,8 +374,7 @@ class TestEntriesThatNoBookieHas:
 
     async def test_what_one_bookie_has_is_filled_in_while_another_is_silent(self, models, monkeypatch):
         noted_pauses(monkeypatch, tail, "TAIL_SECONDS")
-        await models.add(*"abcd")
-        async with models.client() as client:
+        async with models.of(*"abcd") as client:
             ledger_id, ensemble = await self.in_flight(models, client, {10: "2", 13: "2"})
             report, checker = await LedgerChecker(client).check(ledger_id), LedgerChecker(client)
             await models.stop(ensemble[1])

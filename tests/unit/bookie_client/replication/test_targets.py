@@ -32,8 +32,7 @@ from tests.unit.bookie_client.replication.restoring import FULL, fragment_of, is
 
 
 async def test_without_a_spare_nothing_happens(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 20)
         before = await client.stored_metadata(ledger_id)
         await models.lose(client, "b")
@@ -43,8 +42,7 @@ async def test_without_a_spare_nothing_happens(models):
 
 
 async def test_one_spare_for_two_lost_bookies_is_used(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 20)
         lost = (await fragment_of(client, ledger_id)).ensemble[:2]
         await models.lose(client, *lost)
@@ -56,8 +54,7 @@ async def test_one_spare_for_two_lost_bookies_is_used(models):
 
 
 async def test_nobody_copies_to_a_bookie_that_leaves_or_is_excluded(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 20)
         (spare,) = set("abcd") - set((await fragment_of(client, ledger_id)).ensemble)
         with pytest.raises(NotEnoughBookies, match="not today"):
@@ -90,8 +87,7 @@ async def test_who_leaves_is_asked_once_for_many_fragments(models, monkeypatch):
 
 
 async def test_a_spare_that_is_registered_and_dead_is_passed_over(models):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 20)
         spares = sorted(set("abcde") - set((await fragment_of(client, ledger_id)).ensemble))
         await models.stop(spares[0])
@@ -105,8 +101,7 @@ async def test_a_spare_that_is_registered_and_dead_is_passed_over(models):
     ("error", "version"), [(StorageFault, 3), (StorageFault, 2), (BookieReadOnly, 3), (Unauthorized, 2)]
 )
 async def test_a_target_that_refuses_leaves_the_ledger_as_it_was(models, version, error):
-    await models.add(*"abcd")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abcd", protocol_version=version) as client:
         ledger_id = await written(client, 60)
         before = await client.stored_metadata(ledger_id)
         (spare,) = set("abcd") - set(before.value.ensemble_for(0))
@@ -120,8 +115,7 @@ async def test_a_target_that_refuses_leaves_the_ledger_as_it_was(models, version
 
 
 async def test_a_target_that_dies_under_way(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 200)
         before = await client.stored_metadata(ledger_id)
         (spare,) = set("abcd") - set(before.value.ensemble_for(0))
@@ -136,8 +130,7 @@ async def test_a_target_that_dies_under_way(models):
 
 @pytest.mark.parametrize("error", [StorageFault, BookieReadOnly, LedgerFenced])
 async def test_another_target_takes_the_place_of_one_that_fails(models, error):
-    await models.add(*"abcdef")
-    async with models.client() as client:
+    async with models.of(*"abcdef") as client:
         ledger_id = await written(client, 100)
         before = (await fragment_of(client, ledger_id)).ensemble
         spares = sorted(set("abcdef") - set(before))
@@ -171,8 +164,7 @@ async def test_copies_of_a_ledger_that_was_deleted_meanwhile_try_no_other_target
 
 
 async def test_a_busy_target_gets_its_entries_later(models, version):
-    await models.add(*"abcd")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abcd", protocol_version=version) as client:
         ledger_id = await written(client, 100)
         (spare,) = set("abcd") - set((await fragment_of(client, ledger_id)).ensemble)
         target = models.model(spare)
@@ -185,8 +177,7 @@ async def test_a_busy_target_gets_its_entries_later(models, version):
 
 
 async def test_a_target_that_lost_what_it_acknowledged_is_not_named(models, monkeypatch):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 100)
         before = await client.stored_metadata(ledger_id)
         (spare,) = set("abcd") - set(before.value.ensemble_for(0))
@@ -198,8 +189,7 @@ async def test_a_target_that_lost_what_it_acknowledged_is_not_named(models, monk
 
 
 async def test_cancelled_copies_leave_nothing_under_way(models, monkeypatch):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 200)
         (spare,) = set("abcd") - set((await fragment_of(client, ledger_id)).ensemble)
         models.bookies[spare].hold = True
@@ -232,8 +222,7 @@ async def test_cancelled_copies_leave_nothing_under_way(models, monkeypatch):
 
 
 async def test_damaged_copies_are_written_again_in_place(models, version):
-    await models.add(*"abc")
-    async with models.client(protocol_version=version) as client:
+    async with models.of(*"abc", protocol_version=version) as client:
         ledger_id = await written(client, 90, write_quorum=2)
         before = await client.stored_metadata(ledger_id)
         hurt = before.value.ensemble_for(0)[2]
@@ -246,8 +235,7 @@ async def test_damaged_copies_are_written_again_in_place(models, version):
 
 
 async def test_bookies_are_filled_in_place_though_there_is_no_spare_for_another(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 40)
         lost, emptied, _ = (await fragment_of(client, ledger_id)).ensemble
         await models.lose(client, lost)
@@ -261,8 +249,7 @@ async def test_bookies_are_filled_in_place_though_there_is_no_spare_for_another(
 
 async def test_a_bookie_that_is_filled_in_place_and_fails_is_told_at_once(models, monkeypatch):
     """Nobody takes its place: another try would copy everything again."""
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 10)
         emptied = (await fragment_of(client, ledger_id)).ensemble[1]
         models.model(emptied).ledgers.clear()
@@ -280,8 +267,7 @@ async def test_a_bookie_that_is_filled_in_place_and_fails_is_told_at_once(models
 
 
 async def test_only_a_bookie_that_can_be_reached_is_filled_in_place(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 20)
         bookie = (await fragment_of(client, ledger_id)).ensemble[1]
         await models.stop(bookie)
@@ -290,8 +276,7 @@ async def test_only_a_bookie_that_can_be_reached_is_filled_in_place(models):
 
 
 async def test_only_a_writable_bookie_is_filled_in_place(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 10)
         bookie = (await fragment_of(client, ledger_id)).ensemble[1]
         await models.read_only(bookie)
@@ -302,8 +287,7 @@ async def test_only_a_writable_bookie_is_filled_in_place(models):
 
 async def test_an_ensemble_on_one_rack_is_mended(models):
     models.locations = {"a": "/r1", "b": "/r1", "c": "/r1"}
-    await models.add(*"abc")
-    async with models.client(placement=PlacementOptions(policy="rack-aware")) as client:
+    async with models.of(*"abc", placement=PlacementOptions(policy="rack-aware")) as client:
         ledger_id = await written(client, 80, write_quorum=2)
         replicator = FragmentReplicator(client)
         with pytest.raises(NotEnoughBookies, match="obey the placement policy"):
@@ -321,8 +305,7 @@ async def test_an_ensemble_on_one_rack_is_mended(models):
 async def test_a_lost_copy_goes_where_the_placement_stays_valid(models):
     """One spare stands where the lost bookie stood; any of the others would put all copies on one rack."""
     models.locations = {"a": "/r1", "b": "/r1", "c": "/r2"}
-    await models.add(*"abc")
-    async with models.client(placement=PlacementOptions(policy="rack-aware")) as client:
+    async with models.of(*"abc", placement=PlacementOptions(policy="rack-aware")) as client:
         ids = [await written(client, 40) for _ in range(4)]
         await models.lose(client, "c")
         models.locations |= {**dict.fromkeys("defg", "/r1"), "h": "/r2"}
@@ -339,8 +322,7 @@ async def test_a_lost_copy_goes_where_the_placement_stays_valid(models):
 
 
 async def test_a_bookie_that_is_not_where_it_was_found_is_not_exchanged(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         fragment = await fragment_of(client, await written(client, 5))
         replicator = FragmentReplicator(client)
         for bad in ({0: fragment.ensemble[1]}, {3: fragment.ensemble[0]}, {-1: fragment.ensemble[2]}):

@@ -58,35 +58,33 @@ async def test_copies_are_made_as_the_configuration_says(tmp_path: Path, monkeyp
         "replicationRateByBytes": "-1",
         "recoveryBatchReadEnabled": "false",
     }
-    async with ReplicationCluster(tmp_path, model=True) as cluster:
-        await cluster.add(*"abcdef")
-        async with cluster.client() as client:
-            ids = [await equal_entries(client, 120, 10_000) for _ in range(3)]
-            stored = [await client.metadata(ledger_id) for ledger_id in ids]
-            going = stored[0].last_ensemble[0]
-            pieces, peaks = watched_pieces(monkeypatch), watched_windows(monkeypatch)
+    async with ReplicationCluster(tmp_path, model=True) as cluster, cluster.of(*"abcdef") as client:
+        ids = [await equal_entries(client, 120, 10_000) for _ in range(3)]
+        stored = [await client.metadata(ledger_id) for ledger_id in ids]
+        going = stored[0].last_ensemble[0]
+        pieces, peaks = watched_pieces(monkeypatch), watched_windows(monkeypatch)
 
-            async def opened() -> Client:
-                return client
+        async def opened() -> Client:
+            return client
 
-            admin: Any = SimpleNamespace(metadata=cluster.service, get=opened)
-            mover = await Decommissions(admin, load_config(environ={}, overrides=keys))._mover()
-            session_id = (await cluster.service.under_replication.lock(0)).session_id
-            moves = (mover.move(metadata, (going,), session_id, lambda nbytes: None) for metadata in stored)
-            assert await asyncio.gather(*moves) == ["", "", ""]
-            for ledger_id in ids:
-                assert going not in (await client.metadata(ledger_id)).all_bookies()
-            assert max(pieces["adds"]) == 9
-            assert pieces["reads"] == []
-            assert 500_000 < peaks["bytes"] <= 1_048_576
+        admin: Any = SimpleNamespace(metadata=cluster.service, get=opened)
+        mover = await Decommissions(admin, load_config(environ={}, overrides=keys))._mover()
+        session_id = (await cluster.service.under_replication.lock(0)).session_id
+        moves = (mover.move(metadata, (going,), session_id, lambda nbytes: None) for metadata in stored)
+        assert await asyncio.gather(*moves) == ["", "", ""]
+        for ledger_id in ids:
+            assert going not in (await client.metadata(ledger_id)).all_bookies()
+        assert max(pieces["adds"]) == 9
+        assert pieces["reads"] == []
+        assert 500_000 < peaks["bytes"] <= 1_048_576
 
-            async def rate(**more: str) -> float | None:
-                limited = {"replicationRateByBytes": "8000000", **more}
-                made = await Decommissions(admin, load_config(environ={}, overrides=limited))._mover()
-                return made._replicator.options.throttle.bytes_per_second
+        async def rate(**more: str) -> float | None:
+            limited = {"replicationRateByBytes": "8000000", **more}
+            made = await Decommissions(admin, load_config(environ={}, overrides=limited))._mover()
+            return made._replicator.options.throttle.bytes_per_second
 
-            assert 0 < (await rate() or 0) < 8_000_000  # it gives way, so it begins with a part
-            assert await rate(replicationYieldsToClients="false") == 8_000_000
+        assert 0 < (await rate() or 0) < 8_000_000  # it gives way, so it begins with a part
+        assert await rate(replicationYieldsToClients="false") == 8_000_000
 
 
 @pytest.fixture

@@ -45,8 +45,7 @@ async def work_of(client, ledger_id):
 
 
 async def test_damaged_copies_are_made_again_elsewhere(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 40)
         hurt = (await ensemble(client, ledger_id))[1]
         models.model(hurt).damage(ledger_id, 17)
@@ -67,8 +66,7 @@ async def test_what_is_read_and_written_passes_the_throttle_of_the_task(models, 
             made.append(self)
 
     monkeypatch.setattr(job, "ReplicationThrottle", Noted)
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 40)
         hurt = (await ensemble(client, ledger_id))[1]
         models.model(hurt).damage(ledger_id, 17)
@@ -84,8 +82,7 @@ def _finding(ledger_id, bookie, verdict=Verdict.DAMAGED):
 
 
 async def test_what_lost_bookies_held_is_copied_from_the_others(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 40)
         gone = (await ensemble(client, ledger_id))[2]
         await models.lose(client, gone)
@@ -97,8 +94,7 @@ async def test_what_lost_bookies_held_is_copied_from_the_others(models):
 
 
 async def test_a_bookie_that_came_back_with_its_copies_is_left_alone(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 40)
         before = await ensemble(client, ledger_id)
         work = LedgerWork(ledger_id, 0, findings=(_finding(ledger_id, before[1], Verdict.LOST),))
@@ -107,8 +103,7 @@ async def test_a_bookie_that_came_back_with_its_copies_is_left_alone(models):
 
 
 async def test_a_replica_that_differs_gets_what_the_others_hold(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 40)
         before = await ensemble(client, ledger_id)
         kept = models.model(before[0]).ledgers[ledger_id].entries
@@ -122,8 +117,7 @@ async def test_a_replica_that_differs_gets_what_the_others_hold(models):
 
 
 async def test_without_a_spare_the_bookie_itself_is_filled_again(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 40)
         hurt, empty, _ = await ensemble(client, ledger_id)
         models.model(hurt).damage(ledger_id, 17)
@@ -155,8 +149,7 @@ async def test_a_bookie_that_lost_entries_of_an_open_ledger_is_not_believed_when
 
 
 async def test_a_bookie_is_replaced_wherever_it_is_named(served):
-    await served.add(*"abcd")
-    async with served.client() as client:
+    async with served.of(*"abcd") as client:
         ledgers = [await written(client, count) for count in (30, 0, 7)]
         leaving = (await ensemble(client, ledgers[0]))[0]
         works = [LedgerWork(each, 0, bookies=frozenset({leaving})) for each in ledgers]
@@ -169,8 +162,7 @@ async def test_a_bookie_is_replaced_wherever_it_is_named(served):
 
 
 async def test_entries_that_nobody_has_are_told_and_nothing_is_exchanged(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id, whole = await written(client, 30), await written(client, 20)
         before = await ensemble(client, ledger_id)
         for bookie in before:
@@ -187,8 +179,7 @@ async def test_entries_that_nobody_has_are_told_and_nothing_is_exchanged(models)
 
 @pytest.mark.parametrize("is_registered", [True, False])
 async def test_entries_that_a_silent_bookie_may_have_are_not_called_unrecoverable(models, is_registered):
-    await models.add(*"abcde")
-    async with models.client(read_timeout=0.3) as client:
+    async with models.of(*"abcde", read_timeout=0.3) as client:
         ledger_id = await written(client, 30)
         leaving, damaged, silent = before = await ensemble(client, ledger_id)
         for bookie in (leaving, damaged):
@@ -200,8 +191,7 @@ async def test_entries_that_a_silent_bookie_may_have_are_not_called_unrecoverabl
 
 
 async def test_no_spare_is_told(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 10)
         before = await ensemble(client, ledger_id)
         outcome = await recovered(client, LedgerWork(ledger_id, 0, bookies=frozenset(before[:1])))
@@ -211,8 +201,7 @@ async def test_no_spare_is_told(models):
 
 @pytest.mark.parametrize("include_open", [False, True])
 async def test_open_ledgers_are_fenced_only_if_that_was_asked_for(models, include_open):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
         await ledger.append_many(b"%d" % each for each in range(10))
         await until(lambda: all(len(models.held_at(b, ledger.ledger_id)) == 10 for b in ledger.metadata.last_ensemble))
@@ -264,8 +253,7 @@ async def test_a_mark_goes_only_if_it_tells_of_nothing_else(models, others):
 
 
 async def test_an_interrupted_recovery_gives_its_lock_back_and_is_gone_on_with(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 200)
         before = await ensemble(client, ledger_id)
         (target,) = set("abcd") - set(before)
@@ -285,8 +273,7 @@ async def test_an_interrupted_recovery_gives_its_lock_back_and_is_gone_on_with(m
 
 
 async def test_a_copy_that_does_not_last_is_told(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 30)
         before = await ensemble(client, ledger_id)
         (target,) = set("abcd") - set(before)
@@ -305,8 +292,7 @@ async def test_a_copy_that_does_not_last_is_told(models):
 
 
 async def test_deleted_ledgers_are_no_trouble(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         outcome = await recovered(client, LedgerWork(99, 0, bookies=frozenset("a")))
         assert outcome.state is State.DELETED
         assert not outcome.state.is_left_over
@@ -379,8 +365,7 @@ async def test_a_mark_stays_while_nobody_can_see_what_its_bookie_lacks(models):
 
 
 async def test_what_was_recovered_is_told_though_its_mark_could_not_be_looked_at(models, monkeypatch):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 10)
         leaving = (await ensemble(client, ledger_id))[0]
         await models.service.under_replication.mark(ledger_id, [leaving], ctime_ms=1)

@@ -77,8 +77,7 @@ async def a_bit_of_everything(client):
 
 
 async def test_only_what_its_owner_does_not_list_is_an_orphan(models):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         made = await a_bit_of_everything(client)
         found = await searched(client, search())
         assert {(each.kind, int(each.thing), each.fate) for each in found.orphans} == {
@@ -93,8 +92,7 @@ async def test_only_what_its_owner_does_not_list_is_an_orphan(models):
 
 
 async def test_what_is_removed_is_only_what_was_asked_for(models):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         made = await a_bit_of_everything(client)
         found = await searched(client, search(remove=True, kinds=[SINK_ATTEMPTS]))
         assert [(each.thing, each.fate) for each in found.orphans] == [(str(made["attempt"]), Fate.REMOVED)]
@@ -105,8 +103,7 @@ async def test_what_is_removed_is_only_what_was_asked_for(models):
 
 async def test_a_publication_that_slept_while_its_ledger_was_removed_fails(models):
     """It had looked at the ledger, and was about to list it."""
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         await Streams(client).create("orders", SETTINGS)
         attempt = await of_stream(client, "orders", **SINK)
         ledgers = [PublishedLedger(attempt, 1, len(b"payload"))]
@@ -122,8 +119,7 @@ async def test_a_publication_that_slept_while_its_ledger_was_removed_fails(model
 
 async def test_a_publication_that_begins_behind_the_last_look_fails_too(models, monkeypatch):
     """It has read the stream as it is, and comes in front of the deletion."""
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         streams = Streams(client)
         await streams.create("orders", SETTINGS)
         attempt = await of_stream(client, "orders", **SINK)
@@ -140,8 +136,7 @@ async def test_a_publication_that_begins_behind_the_last_look_fails_too(models, 
 
 
 async def test_a_writer_does_not_list_a_ledger_that_was_taken_for_an_orphan(models, monkeypatch):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         streams = Streams(client)
         await streams.create("orders", SETTINGS)
         create, removed = StreamLedgers.create, []
@@ -162,8 +157,7 @@ async def test_a_writer_does_not_list_a_ledger_that_was_taken_for_an_orphan(mode
 
 
 async def test_what_is_young_or_of_unknown_age_is_left_alone(models):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         attempt = await of_stream(client, "orders", **SINK)
         await Streams(client).create("orders", SETTINGS)
         ctime = (await client.metadata(attempt)).ctime
@@ -175,8 +169,7 @@ async def test_what_is_young_or_of_unknown_age_is_left_alone(models):
 
 
 async def test_retired_ledgers_have_an_owner_and_a_manifest_that_is_damaged_accuses_nobody(models):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         streams = Streams(client)
         await streams.create("orders", SETTINGS)
         old, new = await of_stream(client, "orders", **SINK), await of_stream(client, "orders", **SINK)
@@ -192,8 +185,7 @@ async def test_retired_ledgers_have_an_owner_and_a_manifest_that_is_damaged_accu
 
 
 async def test_a_ledger_that_was_published_at_the_last_moment_is_kept(models, monkeypatch):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         streams = Streams(client)
         await streams.create("orders", SETTINGS)
         attempt = await of_stream(client, "orders", **SINK)
@@ -210,8 +202,7 @@ async def test_a_ledger_that_was_published_at_the_last_moment_is_kept(models, mo
 
 
 async def test_segments_that_nobody_names(models):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         await Streams(client).create("orders", SETTINGS)
         segments = client.metadata_service.records(STREAM_SEGMENT)
         await segments.create("orders:left-behind", b"x")
@@ -232,8 +223,7 @@ async def test_segments_that_nobody_names(models):
 
 
 async def test_what_names_no_owner_is_nobodys_orphan(models):
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         for tags in ({}, {"application": b"other"}, {"application": b"pulsar", "pulsar/managed-ledger": b"a/b/c/d"}):
             async with client.create(ensemble=2, write_quorum=2, metadata=tags) as made:
                 pass
@@ -242,8 +232,7 @@ async def test_what_names_no_owner_is_nobodys_orphan(models):
 
 async def test_what_another_stream_lists_than_the_one_it_names_is_no_orphan(models):
     """As older versions published it."""
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         streams = Streams(client)
         for name in ("a", "b"):
             await streams.create(name, SETTINGS)
@@ -258,8 +247,7 @@ async def test_what_another_stream_lists_than_the_one_it_names_is_no_orphan(mode
 
 async def test_what_was_given_to_a_stream_and_is_not_listed_is_nobodys_orphan(models):
     """Whoever published it died in between, and may have made it for something else."""
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         await Streams(client).create("orders", SETTINGS)
         await ledger(client, application=b"mine", podkeeper_stream=b"orders")
         found = await searched(client, search(remove=True))
@@ -268,8 +256,7 @@ async def test_what_was_given_to_a_stream_and_is_not_listed_is_nobodys_orphan(mo
 
 async def test_what_a_transfer_has_made_is_its_own_until_the_stream_has_it(models):
     """A restore into a stream may take longer than the age from which ledgers are orphans."""
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         await Streams(client).create("orders", SETTINGS)
         records = client.metadata_service.records(KIND)
         for uuid in ("begun", "given-up"):

@@ -22,8 +22,7 @@ def unit(*ledger_ids):
 
 @pytest.mark.parametrize("mark", [False, True])
 async def test_only_segments_with_entries_on_the_bookie_are_told(models, mark):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         full, empty = await written(client, 30), await written(client, 0)
         elsewhere = await written(client, 10, ensemble=1, write_quorum=1, ack_quorum=1)
         still_open = await client.create(ensemble=3, write_quorum=3)
@@ -45,15 +44,13 @@ async def test_only_segments_with_entries_on_the_bookie_are_told(models, mark):
 
 async def test_ensembles_that_could_be_better_are_told(models):
     models.locations |= {"a": "/one", "b": "/one", "c": "/two"}
-    await models.add("a", "b")
-    async with models.client() as client:
+    async with models.of("a", "b") as client:
         ledger_id = await written(client, 5, ensemble=2, write_quorum=2)
         check = await PlacementCheck.of(client)
         metadata = await client.metadata(ledger_id)
         assert list(check.findings(metadata)) == []
         assert check.without_remedy == 1, "there is no other rack"
-    await models.add("c")
-    async with models.client() as client:
+    async with models.of("c") as client:
         result = await check_ledgers(
             client, Question(frozenset(), "rack-aware", True), unit(ledger_id), await PlacementCheck.of(client)
         )
@@ -67,8 +64,7 @@ async def test_a_metadata_service_that_does_not_answer_is_told_as_that(models, m
     async def metadata(self, ledger_id):
         raise MetadataUnavailable("no answer")
 
-    await models.add("a")
-    async with models.client() as client:
+    async with models.of("a") as client:
         monkeypatch.setattr(Client, "metadata", metadata)
         with pytest.raises(MetadataUnavailable, match="no answer"):
             await check_ledgers(client, Question(frozenset("a"), None, False), unit(1, 2, 3))

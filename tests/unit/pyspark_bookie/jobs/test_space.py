@@ -42,8 +42,7 @@ async def write(client, size, copies=2, **tags):
 
 
 async def test_bytes_by_owner_and_by_bookie(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         await Streams(client).create("orders", StreamSettings(ensemble=3, write_quorum=3, ack_quorum=2))
         listed = await write(client, 100, 3, podkeeper__stream=b"orders", application=b"podkeeper-stream")
         await Streams(client).publish("orders", [PublishedLedger(listed, 3, 300)])
@@ -92,8 +91,7 @@ async def test_what_bookies_say_of_their_disks(tmp_path):
 
 
 async def test_a_bookie_without_an_admin_api_is_told(models):
-    await models.add("a")
-    async with models.client() as client:
+    async with models.of("a") as client:
         assert await admin_places(client, AdminAccess().context(), Trust()) == {"a": None}
 
 

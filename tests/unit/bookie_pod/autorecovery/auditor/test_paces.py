@@ -54,16 +54,14 @@ async def test_so_many_lists_of_bookies_a_second(rig: AuditorRig) -> None:
 )
 async def test_entries_are_read_at_so_much_a_second(tmp_path: Path, which: str, limit: dict[str, int]) -> None:
     """Two entries of 10,000 bytes from each of three bookies, of two ledgers: six requests."""
-    async with ReplicationCluster(tmp_path, model=True) as cluster:
-        await cluster.add(*"abc")
-        async with cluster.client() as client:
-            ids = [await _large_entries(client) for _ in range(2)]
-            checker = getattr(sources_of(client, replace(UNLIMITED, **limit)), which)
-            began = asyncio.get_running_loop().time()
-            reports = await asyncio.gather(*map(checker.check, ids))
-            assert all(report.is_healthy for report in reports)
-            # The last two reads, of one bookie, begin when those before them have used up their budget.
-            assert asyncio.get_running_loop().time() - began >= 0.66
+    async with ReplicationCluster(tmp_path, model=True) as cluster, cluster.of(*"abc") as client:
+        ids = [await _large_entries(client) for _ in range(2)]
+        checker = getattr(sources_of(client, replace(UNLIMITED, **limit)), which)
+        began = asyncio.get_running_loop().time()
+        reports = await asyncio.gather(*map(checker.check, ids))
+        assert all(report.is_healthy for report in reports)
+        # The last two reads, of one bookie, begin when those before them have used up their budget.
+        assert asyncio.get_running_loop().time() - began >= 0.66
 
 
 async def _large_entries(client: Client) -> int:

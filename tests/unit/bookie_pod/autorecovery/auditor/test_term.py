@@ -20,7 +20,7 @@ from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.term import PAUSE_SECONDS, Sources, Term, sources_of
 from tests.support.auditor_rig import QUIET
-from tests.support.virtual_loop import on_a_virtual_clock
+from tests.support.virtual_loop import virtually
 from tests.unit.bookie_pod.autorecovery.auditor.audited_cluster import NOW_MS, Cluster
 
 
@@ -76,86 +76,78 @@ def test_what_an_auditor_reads_is_bounded(
     assert throttles == [throttled] * 2
 
 
-def test_a_term_that_cannot_begin_begins_later() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        cluster.down = {"initialize"}
-        made = a_term(cluster)
-        beginning = asyncio.create_task(made._prepare())
-        await asyncio.sleep(PAUSE_SECONDS + 1)
-        assert not beginning.done()
-        cluster.down = set()
-        await asyncio.sleep(PAUSE_SECONDS)
-        assert beginning.done()
-        assert cluster.now == 2 * PAUSE_SECONDS + 1
-
-    on_a_virtual_clock(main())
+@virtually
+async def test_a_term_that_cannot_begin_begins_later() -> None:
+    cluster = Cluster()
+    cluster.down = {"initialize"}
+    made = a_term(cluster)
+    beginning = asyncio.create_task(made._prepare())
+    await asyncio.sleep(PAUSE_SECONDS + 1)
+    assert not beginning.done()
+    cluster.down = set()
+    await asyncio.sleep(PAUSE_SECONDS)
+    assert beginning.done()
+    assert cluster.now == 2 * PAUSE_SECONDS + 1
 
 
-def test_a_term_follows_whether_auto_recovery_is_enabled() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        made = a_term(cluster)
-        cluster.down = {"watch enabled"}
-        following = asyncio.create_task(made._follow_enabled())
-        await asyncio.sleep(1)
-        assert not made.enabled.is_set()
-        cluster.down = set()
-        await asyncio.sleep(PAUSE_SECONDS)
-        assert made.enabled.is_set()
-        for is_on in (False, True):
-            cluster.is_on = is_on
-            cluster.change("enabled")
-            await asyncio.sleep(0.1)
-            assert made.enabled.is_set() is is_on
-        following.cancel()
-
-    on_a_virtual_clock(main())
+@virtually
+async def test_a_term_follows_whether_auto_recovery_is_enabled() -> None:
+    cluster = Cluster()
+    made = a_term(cluster)
+    cluster.down = {"watch enabled"}
+    following = asyncio.create_task(made._follow_enabled())
+    await asyncio.sleep(1)
+    assert not made.enabled.is_set()
+    cluster.down = set()
+    await asyncio.sleep(PAUSE_SECONDS)
+    assert made.enabled.is_set()
+    for is_on in (False, True):
+        cluster.is_on = is_on
+        cluster.change("enabled")
+        await asyncio.sleep(0.1)
+        assert made.enabled.is_set() is is_on
+    following.cancel()
 
 
-def test_a_term_tells_who_is_absent_and_how_its_checks_are() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        made = a_term(cluster)
-        membership = made.lost_bookies.membership
-        membership.observe(frozenset({"a"}), NOW_MS)
-        membership.restore({"b": NOW_MS - 1000, "c": NOW_MS - 500})
-        membership.delay_s = 1
-        (b, c) = made.absent()
-        assert (b.bookie_id, b.since_ms, b.lost_at_ms, b.is_lost, b.is_audited) == (
-            "b",
-            NOW_MS - 1000,
-            NOW_MS,
-            True,
-            False,
-        )
-        assert (c.bookie_id, c.is_lost) == ("c", False)
-        statuses = made.check_statuses()
-        assert [each.check for each in statuses] == list(Check)
-        assert not any(each.is_running or each.next_ledger is not None or each.counts for each in statuses)
-        made.lost_bookies.running = AuditResult(ledgers=3)
-        bookies = made.check_statuses()[0]
-        assert (bookies.is_running, bookies.counts["ledgers"]) == (True, 3)
-        made._came_back({"b": 5})
-        assert made.withdrawals._wake.is_set()
-
-    on_a_virtual_clock(main())
+@virtually
+async def test_a_term_tells_who_is_absent_and_how_its_checks_are() -> None:
+    cluster = Cluster()
+    made = a_term(cluster)
+    membership = made.lost_bookies.membership
+    membership.observe(frozenset({"a"}), NOW_MS)
+    membership.restore({"b": NOW_MS - 1000, "c": NOW_MS - 500})
+    membership.delay_s = 1
+    (b, c) = made.absent()
+    assert (b.bookie_id, b.since_ms, b.lost_at_ms, b.is_lost, b.is_audited) == (
+        "b",
+        NOW_MS - 1000,
+        NOW_MS,
+        True,
+        False,
+    )
+    assert (c.bookie_id, c.is_lost) == ("c", False)
+    statuses = made.check_statuses()
+    assert [each.check for each in statuses] == list(Check)
+    assert not any(each.is_running or each.next_ledger is not None or each.counts for each in statuses)
+    made.lost_bookies.running = AuditResult(ledgers=3)
+    bookies = made.check_statuses()[0]
+    assert (bookies.is_running, bookies.counts["ledgers"]) == (True, 3)
+    made._came_back({"b": 5})
+    assert made.withdrawals._wake.is_set()
 
 
-def test_what_is_counted_is_handed_on() -> None:
-    async def main() -> None:
-        instruments = _Instruments()
-        metrics = CheckMetrics(instruments, Clock(lambda: NOW_MS))  # type: ignore[arg-type]
-        metrics.audit_ran(5.0, None)
-        metrics.audit_ran(6.0, AuditResult(marked=2, marked_bytes=30, publish_ms=4.0))
-        metrics.check_ran(Check.LEDGERS, 7.0, True)
-        metrics.check_finished(Check.LEDGERS, {"ledgers": 1})
-        assert instruments.told == [
-            ("audited", 5.0, {"success": False}),
-            ("audited", 6.0, {"success": True, "marked": 2, "nbytes": 30, "publish_ms": 4.0}),
-            ("check_finished", "bookies", NOW_MS, {}, {}),
-            ("check_ran", "ledgers", 7.0, {"success": True}),
-            ("check_finished", "ledgers", NOW_MS, {"ledgers": 1}, {}),
-        ]
-
-    on_a_virtual_clock(main())
+@virtually
+async def test_what_is_counted_is_handed_on() -> None:
+    instruments = _Instruments()
+    metrics = CheckMetrics(instruments, Clock(lambda: NOW_MS))  # type: ignore[arg-type]
+    metrics.audit_ran(5.0, None)
+    metrics.audit_ran(6.0, AuditResult(marked=2, marked_bytes=30, publish_ms=4.0))
+    metrics.check_ran(Check.LEDGERS, 7.0, True)
+    metrics.check_finished(Check.LEDGERS, {"ledgers": 1})
+    assert instruments.told == [
+        ("audited", 5.0, {"success": False}),
+        ("audited", 6.0, {"success": True, "marked": 2, "nbytes": 30, "publish_ms": 4.0}),
+        ("check_finished", "bookies", NOW_MS, {}, {}),
+        ("check_ran", "ledgers", 7.0, {"success": True}),
+        ("check_finished", "ledgers", NOW_MS, {"ledgers": 1}, {}),
+    ]

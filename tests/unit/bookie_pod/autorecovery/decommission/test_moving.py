@@ -131,35 +131,31 @@ async def test_an_end_that_bookies_may_tell_later_is_no_lasting_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: type[PodkeeperError] | None
 ) -> None:
     monkeypatch.setattr(patience, "HEARD_SECONDS", 0.0)
-    async with ReplicationCluster(tmp_path, model=True) as models:
-        await models.add(*"abcd")
-        async with models.client(read_timeout=0.3) as client:
-            open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
-            await open_ledger.append(payload(0))
-            leaving, *others = open_ledger.metadata.last_ensemble
-            await models.lose(client, leaving)
-            for bookie in others:
-                models.bookies[bookie].silent = answer is None
-                models.model(bookie).fail_reads = answer
-            with pytest.raises(BookieUnavailable):
-                await ClientMover(client).recover(open_ledger.ledger_id)
+    async with ReplicationCluster(tmp_path, model=True) as models, models.of(*"abcd", read_timeout=0.3) as client:
+        open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await open_ledger.append(payload(0))
+        leaving, *others = open_ledger.metadata.last_ensemble
+        await models.lose(client, leaving)
+        for bookie in others:
+            models.bookies[bookie].silent = answer is None
+            models.model(bookie).fail_reads = answer
+        with pytest.raises(BookieUnavailable):
+            await ClientMover(client).recover(open_ledger.ledger_id)
 
 
 async def test_stopping_bookies_that_never_tell_ends_the_wait(tmp_path: Path) -> None:
     """As the message of the wait says. The drain gives the ledger up then, if its loss was accepted."""
-    async with ReplicationCluster(tmp_path, model=True) as models:
-        await models.add(*"abcd")
-        async with models.client(read_timeout=0.3) as client:
-            open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
-            await open_ledger.append(payload(0))
-            leaving, second, _ = open_ledger.metadata.last_ensemble
-            await models.lose(client, leaving)
-            models.model(second).fail_reads = LedgerStateUnknown
-            with pytest.raises(BookieUnavailable, match="stop"):
-                await ClientMover(client).recover(open_ledger.ledger_id)
-            await models.lose(client, second)
-            with pytest.raises(RecoveryFailed):
-                await ClientMover(client).recover(open_ledger.ledger_id)
+    async with ReplicationCluster(tmp_path, model=True) as models, models.of(*"abcd", read_timeout=0.3) as client:
+        open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await open_ledger.append(payload(0))
+        leaving, second, _ = open_ledger.metadata.last_ensemble
+        await models.lose(client, leaving)
+        models.model(second).fail_reads = LedgerStateUnknown
+        with pytest.raises(BookieUnavailable, match="stop"):
+            await ClientMover(client).recover(open_ledger.ledger_id)
+        await models.lose(client, second)
+        with pytest.raises(RecoveryFailed):
+            await ClientMover(client).recover(open_ledger.ledger_id)
 
 
 async def test_an_end_that_bookies_tell_again_is_looked_for_again(
@@ -167,23 +163,21 @@ async def test_an_end_that_bookies_tell_again_is_looked_for_again(
 ) -> None:
     """They did not tell while the ledger was closed, and do when they are asked afterwards."""
     monkeypatch.setattr(patience, "HEARD_SECONDS", 0.0)
-    async with ReplicationCluster(tmp_path, model=True) as models:
-        await models.add(*"abcd")
-        async with models.client(read_timeout=0.3) as client:
-            open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
-            await open_ledger.append(payload(0))
-            leaving, *others = open_ledger.metadata.last_ensemble
-            await models.lose(client, leaving)
-            for bookie in others:
-                models.model(bookie).fail_reads = LedgerStateUnknown
+    async with ReplicationCluster(tmp_path, model=True) as models, models.of(*"abcd", read_timeout=0.3) as client:
+        open_ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await open_ledger.append(payload(0))
+        leaving, *others = open_ledger.metadata.last_ensemble
+        await models.lose(client, leaving)
+        for bookie in others:
+            models.model(bookie).fail_reads = LedgerStateUnknown
 
-            async def close(*given: Any) -> None:
-                try:
-                    await close_checked(*given)
-                finally:
-                    for bookie in others:
-                        models.model(bookie).fail_reads = None
+        async def close(*given: Any) -> None:
+            try:
+                await close_checked(*given)
+            finally:
+                for bookie in others:
+                    models.model(bookie).fail_reads = None
 
-            monkeypatch.setattr(moving, "close_checked", close)
-            await ClientMover(client).recover(open_ledger.ledger_id)
-            assert (await client.metadata(open_ledger.ledger_id)).last_entry_id == 0
+        monkeypatch.setattr(moving, "close_checked", close)
+        await ClientMover(client).recover(open_ledger.ledger_id)
+        assert (await client.metadata(open_ledger.ledger_id)).last_entry_id == 0

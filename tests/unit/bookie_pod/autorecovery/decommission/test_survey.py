@@ -24,7 +24,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerRange
 from bookie_protocol.metadata_service.under_replication import LockHolder, UnderreplicatedLedger
 from tests.support.auditor_rig import ledger
-from tests.support.virtual_loop import on_a_virtual_clock
+from tests.support.virtual_loop import on_a_virtual_clock, virtually
 
 GOING = "b0:1"
 
@@ -181,15 +181,13 @@ async def test_recoveries_of_one_moment_come_to_their_end(named: bool) -> None:
 
 
 @pytest.mark.parametrize(("ends_at", "locked", "took"), [(1.2, frozenset(), 1.5), (60.0, frozenset({1}), 2.0)])
-def test_locks_are_waited_for_no_longer_than_that(ends_at: float, locked: frozenset[int], took: float) -> None:
-    async def main() -> None:
-        cluster, loop = Cluster(ledger(1, (0, "012"))), asyncio.get_running_loop()
-        cluster.held = {1: holder("host")}
-        loop.call_later(ends_at, cluster.held.clear)
-        found, left = await survey_unclaimed(cluster.service, GOING, 2.0)
-        assert (set(found.ledgers), left, loop.time()) == ({1}, locked, took)
-
-    on_a_virtual_clock(main())
+@virtually
+async def test_locks_are_waited_for_no_longer_than_that(ends_at: float, locked: frozenset[int], took: float) -> None:
+    cluster, loop = Cluster(ledger(1, (0, "012"))), asyncio.get_running_loop()
+    cluster.held = {1: holder("host")}
+    loop.call_later(ends_at, cluster.held.clear)
+    found, left = await survey_unclaimed(cluster.service, GOING, 2.0)
+    assert (set(found.ledgers), left, loop.time()) == ({1}, locked, took)
 
 
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY

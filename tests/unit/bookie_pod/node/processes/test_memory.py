@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -150,6 +150,26 @@ class Receiving:
         return cut
 
 
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def guarded(callers: Receiving, resident: Callable[[int], int], looks: int = 30) -> None:
+    """Guard it for so many looks; `resident`: the megabytes of each."""
+    over, counted = asyncio.Event(), itertools.count()
+
+    def look() -> int:
+        if (number := next(counted)) == looks:
+            over.set()
+        return resident(number) * MB
+
+    task = asyncio.create_task(guard_memory(callers, 16 * MB, lambda: None, look, interval=0.001))  # type: ignore[arg-type]
+    await asyncio.wait_for(over.wait(), 10)
+    await ended(task)
+
+
 @pytest.mark.parametrize(
     ("at_rest", "growth", "fast", "held", "left"),
     [
@@ -165,80 +185,45 @@ class Receiving:
 async def test_when_memory_is_short_calls_that_receive_end(
     at_rest: int, growth: int, fast: int, held: int, left: int
 ) -> None:
-    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+    callers = Receiving()
 
-    def resident() -> int:
-        look = next(looks)
-        if look == 30:
-            over.set()
+    def resident(look: int) -> int:
         grown = min(growth, fast * max(0, look - 2))
         callers.memory.held = min(held, grown) * MB
-        return (at_rest + grown) * MB
+        return at_rest + grown
 
-    guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
-    task = asyncio.create_task(guard)
-    await asyncio.wait_for(over.wait(), 10)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await guarded(callers, resident)
     assert callers.receivers == left
 
 
 async def test_the_calls_that_receive_stay_where_they_can_have_brought_little_of_the_growth() -> None:
     """A stranger's headers make it grow; the one call of an honest client would end for nothing."""
-    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+    callers = Receiving()
     callers.receivers = 1
 
-    def resident() -> int:
-        if (look := next(looks)) == 30:
-            over.set()
-        return (20 + min(16, look)) * MB
-
-    guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
-    task = asyncio.create_task(guard)
-    await asyncio.wait_for(over.wait(), 10)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await guarded(callers, lambda look: 20 + min(16, look))
     assert callers.receivers == 1
 
 
 async def test_calls_that_end_again_and_again_are_few_lines() -> None:
-    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+    callers = Receiving()
 
-    def resident() -> int:
+    def resident(look: int) -> int:
         callers.receivers = 8
-        if (look := next(looks)) == 60:
-            over.set()
-        return (20 + min(16, look)) * MB
+        return 20 + min(16, look)
 
     with capture_logs() as logs:
-        guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
-        task = asyncio.create_task(guard)
-        await asyncio.wait_for(over.wait(), 10)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await guarded(callers, resident, looks=60)
     assert 0 < len(logs) <= LINES
 
 
 async def test_where_nobody_receives_nobody_is_said_to_have_been_ended() -> None:
     """However far above twice its budget the process is."""
-    callers, over, looks = Receiving(), asyncio.Event(), itertools.count()
+    callers = Receiving()
     callers.receivers = 0
 
-    def resident() -> int:
-        if (look := next(looks)) == 30:
-            over.set()
-        return (20 + 4 * look) * MB
-
     with capture_logs() as logs:
-        guard = guard_memory(callers, 16 * MB, lambda: None, resident, interval=0.001)  # type: ignore[arg-type]
-        task = asyncio.create_task(guard)
-        await asyncio.wait_for(over.wait(), 10)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await guarded(callers, lambda look: 20 + 4 * look)
     assert not logs
 
 
@@ -259,9 +244,7 @@ async def test_whoever_is_in_the_way_goes_though_nobody_knows_how_large_the_proc
     share.hold(9 * MB)
     share.stuck_since = 0.0
     await asyncio.wait_for(gone.wait(), 10)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await ended(task)
     assert callers.receivers == 8
 
 
@@ -293,9 +276,7 @@ async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: py
     await asyncio.wait_for(trimmed.wait(), 10)
     state["in use"] = 12 * MB
     await until(lambda: state["resident"] == 12 * MB)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await ended(task)
     assert len(trims) >= 2
 
 
@@ -315,9 +296,7 @@ async def test_before_a_trim_only_young_garbage_is_collected() -> None:
     try:
         task = asyncio.create_task(guard)
         await asyncio.wait_for(trimmed.wait(), 10)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await ended(task)
     finally:
         gc.enable()
     _, young, old = (each["collections"] for each in gc.get_stats())
@@ -351,9 +330,7 @@ async def test_where_nobody_calls_it_looks_less_often_and_at_once_when_somebody_
         await asyncio.wait_for(looked.wait(), 10)
     looked.clear()
     await asyncio.wait_for(looked.wait(), 10)  # something is held
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await ended(task)
 
 
 async def turns() -> None:

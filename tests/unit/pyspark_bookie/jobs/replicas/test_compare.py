@@ -42,8 +42,7 @@ def length_at(entry_id):
 
 @pytest.mark.parametrize("digest", list(DigestType))
 async def test_the_odd_one_of_three_is_named(models, digest):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 1200, digest=digest)
         assert await doubts_of(client, ledger_id) == []
         for entry_id in (1100, 1101, 1150):
@@ -58,8 +57,7 @@ async def test_the_odd_one_of_three_is_named(models, digest):
 
 
 async def test_of_two_nobody_is_accused(models):
-    await models.add(*"ab")
-    async with models.client() as client:
+    async with models.of(*"ab") as client:
         ledger_id = await written(client, 20, ensemble=2, write_quorum=2)
         put(models.model("a"), ledger_id, 7, b"another")
         (found,) = await compared(client, await doubts_of(client, ledger_id))
@@ -69,8 +67,7 @@ async def test_of_two_nobody_is_accused(models):
 
 
 async def test_other_headers_alone_are_no_difference(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 20)
         put(models.model("c"), ledger_id, 19, payload(19), lac=17, length=length_at(19))
         doubts = await doubts_of(client, ledger_id)
@@ -81,8 +78,7 @@ async def test_other_headers_alone_are_no_difference(models):
 @pytest.mark.parametrize("striped", [False, True])
 async def test_a_replica_that_is_busy_for_a_while_is_compared_all_the_same(models, monkeypatch, striped):
     monkeypatch.setattr(comparing, "BUSY_SECONDS", 0.01)
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 60, ensemble=4, write_quorum=3 if striped else 4, ack_quorum=2)
         bookie = (await client.metadata(ledger_id)).ensemble_for(0)[1]
         put(models.model(bookie), ledger_id, 17, b"another")
@@ -99,8 +95,7 @@ async def test_a_replica_that_is_busy_for_a_while_is_compared_all_the_same(model
 @pytest.mark.parametrize("error", [TooManyRequests, LedgerStateUnknown])
 async def test_a_doubt_about_a_replica_that_cannot_be_read_again_stays(models, monkeypatch, error):
     slept = noted_pauses(monkeypatch, comparing)
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 60)
         put(models.model("b"), ledger_id, 17, b"another")
         doubts = await doubts_of(client, ledger_id)
@@ -112,8 +107,7 @@ async def test_a_doubt_about_a_replica_that_cannot_be_read_again_stays(models, m
 
 
 async def test_striped_copies_are_compared_place_by_place(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 60, ensemble=4, write_quorum=3, ack_quorum=2)
         position = 1
         bookie = (await client.metadata(ledger_id)).ensemble_for(0)[position]

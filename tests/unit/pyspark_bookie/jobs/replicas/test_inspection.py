@@ -34,8 +34,7 @@ def found(inspection):
 
 @pytest.mark.parametrize("digest", list(DigestType))
 async def test_a_healthy_ledger_is_read_in_full(served, digest):
-    await served.add(*"abc")
-    async with served.client() as client:
+    async with served.of(*"abc") as client:
         ledger_id = await written(client, 3000, digest=digest)
         light = await inspector(client, InspectionOptions()).inspect(ledger_id)
         assert (light.findings, light.replicas, light.entries) == ([], 3, 0)
@@ -46,8 +45,7 @@ async def test_a_healthy_ledger_is_read_in_full(served, digest):
 
 
 async def test_striped_ledgers_are_counted_once_for_each_copy(served):
-    await served.add(*"abcd")
-    async with served.client() as client:
+    async with served.of(*"abcd") as client:
         ledger_id = await written(client, 700, ensemble=4, write_quorum=2, ack_quorum=2)
         inspection = await inspector(client, InspectionOptions(digests=True, checksums=True)).inspect(ledger_id)
         assert (inspection.findings, inspection.entries) == ([], 1400)
@@ -78,8 +76,7 @@ async def test_few_requests_read_a_replica_in_full_and_each_is_counted(models, w
 
 
 async def test_damage_and_gaps_of_a_striped_replica_are_told_entry_by_entry(models):
-    await models.add(*"abcd")
-    async with models.client() as client:
+    async with models.of(*"abcd") as client:
         ledger_id = await written(client, 1200, ensemble=4, write_quorum=2, ack_quorum=2)
         bookie = (await client.metadata(ledger_id)).ensemble_for(0)[0]
         held = sorted(models.held_at(bookie, ledger_id))
@@ -91,8 +88,7 @@ async def test_damage_and_gaps_of_a_striped_replica_are_told_entry_by_entry(mode
 
 
 async def test_each_kind_of_fault_has_its_own_verdict(models):
-    await models.add(*"abcde")
-    async with models.client() as client:
+    async with models.of(*"abcde") as client:
         ledger_id = await written(client, 30, ensemble=5, write_quorum=5)
         gone, silent, missing, damaged, _ = (await client.metadata(ledger_id)).ensemble_for(0)
         for entry_id in (7, 8, 9, 29):
@@ -111,8 +107,7 @@ async def test_each_kind_of_fault_has_its_own_verdict(models):
 
 
 async def test_the_light_form_reads_nothing_and_sees_what_is_missing(served):
-    await served.add(*"abcd")
-    async with served.client() as client:
+    async with served.of(*"abcd") as client:
         ledger_id = await written(client, 50)
         ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
         await served.empty(client, ensemble[1])
@@ -123,8 +118,7 @@ async def test_the_light_form_reads_nothing_and_sees_what_is_missing(served):
 
 
 async def test_extra_copies_are_told_only_if_asked_for(served):
-    await served.add(*"abc")
-    async with served.client() as client:
+    async with served.of(*"abc") as client:
         ledger_id = await written(client, 20)
         bookie = (await client.metadata(ledger_id)).ensemble_for(0)[0]
         beyond = digest_manager(DigestType.CRC32C, PASSWORD).encode(ledger_id, 20, 19, 1, b"behind the end")
@@ -153,8 +147,7 @@ async def test_an_open_ledger_is_looked_at_up_to_what_is_confirmed(served):
 
 
 async def test_a_ledger_that_is_gone_or_of_which_nobody_can_tell(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         inspection = await inspector(client).inspect(999)
         assert inspection.is_deleted
         ledger = await client.create(ensemble=3, write_quorum=3, password=PASSWORD)
@@ -166,8 +159,7 @@ async def test_a_ledger_that_is_gone_or_of_which_nobody_can_tell(models):
 
 
 async def test_a_busy_bookie_is_asked_again(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 40)
         refused = 0
 
@@ -188,8 +180,7 @@ async def test_a_busy_bookie_is_asked_again(models):
 @pytest.mark.parametrize("write_quorum", [2, 3], ids=["one by one", "by batch"])
 async def test_nobody_waits_for_a_busy_bookie_behind_its_last_answer(models, monkeypatch, write_quorum):
     slept = noted_pauses(monkeypatch, deep)
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 40, ensemble=3, write_quorum=write_quorum)
         models.model("a").fail_reads, models.model("a").lists = TooManyRequests, False
         inspection = await inspector(client).inspect(ledger_id)
@@ -203,8 +194,7 @@ def _raise(error):
 
 
 async def test_nobody_is_accused_by_one_look(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 30)
         kept = models.model("a").ledgers[ledger_id].entries
         lost = {entry_id: kept.pop(entry_id) for entry_id in (3, 4)}
@@ -218,8 +208,7 @@ async def test_nobody_is_accused_by_one_look(models):
 
 
 async def test_what_one_look_alone_saw_stays_in_doubt(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 30)
         models.model("a").damage(ledger_id, 5)
         each = inspector(client)
@@ -231,8 +220,7 @@ async def test_what_one_look_alone_saw_stays_in_doubt(models):
 
 
 async def test_slices_and_single_bookies(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledger_id = await written(client, 100)
         models.model("a").damage(ledger_id, 70)
         each = inspector(client)
@@ -243,8 +231,7 @@ async def test_slices_and_single_bookies(models):
 
 
 async def test_a_sample_takes_the_same_blocks_everywhere(served):
-    await served.add(*"ab")
-    async with served.client() as client:
+    async with served.of(*"ab") as client:
         count = 12 * BLOCK
         ledger_id = await written(client, count, ensemble=2, write_quorum=2)
         options = InspectionOptions(digests=True, checksums=True, sample=40, seed=3)
@@ -258,8 +245,7 @@ async def test_a_sample_takes_the_same_blocks_everywhere(served):
 
 
 async def test_a_bookie_that_never_lists_is_asked_for_entries_instead(models, monkeypatch):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledgers = [await written(client, 20) for _ in range(5)]
         asked = 0
         ask = client.operations.entries_of_ledger

@@ -29,8 +29,7 @@ def unit(*ledger_ids):
 
 @pytest.mark.parametrize("marks", [False, True])
 async def test_only_what_bookies_say_or_give_themselves_is_marked(models, marks):
-    await models.add(*"abcdef")
-    async with models.client() as client:
+    async with models.of(*"abcdef") as client:
         ledger_id = await written(client, 20, ensemble=5, write_quorum=5)
         gone, silent, missing, damaged, _ = (await client.metadata(ledger_id)).ensemble_for(0)
         del models.model(missing).ledgers[ledger_id].entries[3]
@@ -54,8 +53,7 @@ async def test_only_what_bookies_say_or_give_themselves_is_marked(models, marks)
 
 
 async def test_what_was_in_order_at_the_second_look_is_withdrawn(models):
-    await models.add(*"abc")
-    async with models.client() as client:
+    async with models.of(*"abc") as client:
         ledgers = [await written(client, 20) for _ in range(3)]
         model = models.model("a")
         model.damage(ledgers[1], 4)
