@@ -245,10 +245,8 @@ class LedgerOperations:
     def _let_writer_in(self, state: LedgerState, life: bytes) -> None:
         """Check a writer whose ledger is fenced, or has another life, as far as this bookie knows."""
         # The fence of another ledger does not count: the writer replaces this bookie, and looks at the metadata.
-        if state.fenced and (not life or not state.life or is_same_life(state.life, life)):
-            if life and not state.life and self.ledgers.alive == state.ledger_id:
-                # It is open, so the fence is that of a former ledger of its id.
-                raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is fenced here")
+        is_its_own = not life or not state.life or is_same_life(state.life, life)
+        if state.fenced and is_its_own and not self._is_fence_of_former(state):
             raise LedgerFenced(f"ledger {state.ledger_id} is fenced")
         self._take_life(state, life, LedgerFenced)
 
@@ -273,10 +271,17 @@ class LedgerOperations:
         elif not is_same_life(state.life, life) or (is_named_by_copies(state.life) and not is_named_by_copies(life)):
             self._name(state, life)
 
+    def _is_fence_of_former(self, state: LedgerState) -> bool:
+        """Return whether a former ledger of the id is fenced here: the living one is open, so no client fenced it."""
+        return state.fenced and not state.life and self.ledgers.alive == state.ledger_id
+
     def _name(self, state: LedgerState, life: bytes) -> None:
-        """Note the life. Raises LedgerStateUnknown if another one is stored here."""
+        """Note the life. Raises LedgerStateUnknown if another one, or the fence of another one, is stored here."""
         if state.life and not is_same_life(state.life, life):
             raise another_is_stored(state.ledger_id)
+        if self._is_fence_of_former(state):
+            # With the life, the fence would be that of the living ledger, and end it.
+            raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is fenced here")
         state.cool_down()  # what was admitted before may not be any more
         state.life = life
         state.key_journaled = False  # the life is journaled with the key, before the first entry

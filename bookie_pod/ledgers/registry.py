@@ -84,6 +84,11 @@ class Ledgers:
         known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return NO_LIFE if known is None else known.life
 
+    def is_fenced(self, ledger_id: int) -> bool:
+        """Return whether the ledger exists here and is fenced."""
+        known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
+        return known is not None and known.fenced
+
     def create_fenced(self, ledger_id: int, key: bytes) -> None:
         """Make a ledger that no client writes any more, unless it exists. Raises BadRequest."""
         if not self.is_known(ledger_id):

@@ -26,8 +26,8 @@ Invariants
   writer do not ask again one by one; a permission is not kept, as the ledger is here afterwards.
 - Requests that wait for the same answer are served in the order in which they came, in one turn of the event loop.
   Other ledgers of their connections do not wait.
-- An answer counts only if nothing of the ledger was deleted here, nor begun under another life, since the question
-  began; otherwise the bookie asks again.
+- An answer counts only if nothing of the ledger was deleted here, nor begun, under another life or under none, since
+  the question began; otherwise the bookie asks again.
 - A stored ledger of another life is dead if the metadata, asked for after it was stored, name the life in question, and
   the ledger is open and has its first ensemble: then no client has fenced it, or copied entries of it to new bookies.
   A fence, or a copy that names no life, that came since the question began may be its own: then the bookie asks again.
@@ -210,20 +210,24 @@ class MetadataQuestions:
         while True:
             question.is_stale = question.is_touched = False
             self._ledgers.cool_down(ledger_id)  # else copies that name no life come in without a call of `_touched`
-            stored = self._ledgers.life_of(ledger_id)
+            stored, was_known = self._ledgers.life_of(ledger_id), self._ledgers.is_known(ledger_id)
+            question.key = None
             metadata = await self._look(ledger_id)
-            question.key = _key_of(metadata) if metadata is not None and life else None
+            # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
+            token = 0 if metadata is None else metadata.creation_token
+            is_another = bool(life and token) and not is_same_life(life_of(token), life)
+            question.key = _key_of(metadata) if metadata is not None and life and not is_another else None
             alive = metadata if _is_alive(metadata, life) else None
             is_dead = alive is not None and _is_another(stored, life) and self._begins(alive, question)
             if is_dead:
                 await self._check()
             if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
                 continue
+            if self._ledgers.is_known(ledger_id) != was_known:
+                continue  # what came to be may be a later ledger than that of the answer
             if not (alive is not None and question.is_touched and self._has_another(ledger_id, stored, life)):
                 break
-        # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
-        token = 0 if metadata is None else metadata.creation_token
-        if metadata is None or (life and token and not is_same_life(life_of(token), life)):
+        if metadata is None or is_another:
             return _Answer.GONE
         if alive is not None:
             if is_dead:
@@ -234,8 +238,9 @@ class MetadataQuestions:
         return _Answer.GOES_ON if is_written else _Answer.OVER
 
     def _has_another(self, ledger_id: int, stored: bytes, life: bytes) -> bool:
-        """Return whether the bookie has, or remembers the fence of, another ledger of the id."""
-        return _is_another(stored, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
+        """Return whether the bookie may have, or remember the fence of, another ledger of the id."""
+        is_unsure = not stored and self._ledgers.is_fenced(ledger_id)
+        return is_unsure or _is_another(stored, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
 
     def _begins(self, metadata: LedgerMetadata, question: _Question) -> bool:
         """Return whether the first request that waits, of those with the right key, is one of the ledger's writer, and

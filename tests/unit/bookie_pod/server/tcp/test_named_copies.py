@@ -287,3 +287,78 @@ async def test_restored_ledger_takes_the_place_of_a_dead_one(rig: ServerRig, met
 async def test_life_of_copies_in_an_ordinary_add_is_none(rig: ServerRig, metadata: Metadata) -> None:
     assert await statuses(rig, written(0, COPIES_OF_NOW)) == [V3Status.EOK]
     assert (life_here(rig), metadata.asked) == (b"", [])
+
+
+COME_BEFORE = {
+    "copy": copy(0, COPIES_OF_NOW),
+    "explicit LAC": v3_write_lac(YOUNGER, 3, life=NOW),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("before", COME_BEFORE.values(), ids=COME_BEFORE)
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_fence_of_a_dead_ledger_without_a_life_does_not_end_the_next_one(
+    rig: ServerRig, metadata: Metadata, before: bytes, is_loaded: bool
+) -> None:
+    """Its writer replaces this bookie, also after clients that name its life came here."""
+    assert await statuses(rig, v3_add(entry(YOUNGER, 0, b"old")), v3_fence(YOUNGER)) == [V3Status.EOK] * 2
+    metadata.open.add(YOUNGER)
+    if not is_loaded:
+        rig.ledgers.states.clear()
+    if before:
+        assert await statuses(rig, before) == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert await statuses(rig, written(7, NOW)) == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert (life_here(rig), list(rig.storage.entry_ids(YOUNGER))) == (b"", [0])
+    metadata.open.clear()
+    metadata.closed.add(YOUNGER)
+    assert await statuses(rig, copy(0, COPIES_OF_NOW)) == [V3Status.EOK]
+    assert await statuses(rig, written(7, NOW)) == [V3Status.EFENCED]
+
+
+async def test_remembered_fence_of_a_dead_ledger_does_not_end_the_next_one(rig: ServerRig, metadata: Metadata) -> None:
+    """A copy of Apache's healer, which names no life, made it fenced."""
+    rig.ledgers.fenced_and_deleted.add(YOUNGER)
+    metadata.open.add(YOUNGER)
+    assert await statuses(rig, v3_add(entry(YOUNGER, 0), recovery=True)) == [V3Status.EOK]
+    refused = await statuses(rig, copy(1, COPIES_OF_NOW), written(2, NOW))
+    assert refused == [V3Status.EUNKNOWNLEDGERSTATE] * 2
+    assert life_here(rig) == b""
+
+
+async def test_fence_that_comes_while_the_bookie_asks_is_the_living_ledgers(rig: ServerRig, metadata: Metadata) -> None:
+    """The adds of its recovery wait for the same answer."""
+    metadata.open.add(YOUNGER)
+    assert await statuses(rig, v3_add(entry(YOUNGER, 0))) == [V3Status.EOK]
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(copy(1, COPIES_OF_NOW))
+    await until(lambda: metadata.asked)
+    metadata.open.clear()
+    metadata.closed.add(YOUNGER)
+    assert await statuses(rig, v3_fence(YOUNGER)) == [V3Status.EOK]
+    conn.data_received(copy(2, COPIES_OF_NOW))
+    metadata.answers.set()
+    assert [v3_status(each) for each in await answers(rig, transport, 2)] == [V3Status.EOK] * 2
+    assert (life_here(rig), metadata.asked) == (COPIES_OF_NOW, [YOUNGER] * 2)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_ledger_that_begins_without_a_life_while_the_bookie_asks_is_not_that_of_a_late_copy(
+    rig: ServerRig, metadata: Metadata, is_open: bool
+) -> None:
+    """The former one was there when the metadata were read; then an Apache client made the next one."""
+    metadata.life = FORMER
+    (metadata.open if is_open else metadata.closed).add(YOUNGER)
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(copy(0, COPIES_OF_FORMER, b"late"))
+    await until(lambda: metadata.asked)
+    metadata.life = NOW
+    metadata.open.add(YOUNGER)
+    assert await statuses(rig, v3_add(entry(YOUNGER, 0, b"acknowledged"))) == [V3Status.EOK]
+    metadata.answers.set()
+    (refused,) = await answers(rig, transport, 1)
+    assert v3_status(refused) == V3Status.ENOLEDGER
+    assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0, b"acknowledged")
+    assert (life_here(rig), metadata.asked) == (b"", [YOUNGER] * 2)
