@@ -38,7 +38,6 @@ from bookie_protocol.errors import (
     BookieReadOnly,
     LedgerClosed,
     LedgerFenced,
-    NoSuchLedger,
     PodkeeperError,
     QuorumLost,
     Unauthorized,
@@ -289,7 +288,7 @@ class AddState:
         add.waiting &= ~bit
         if self.over:
             return Outcome()
-        if isinstance(error, (LedgerFenced, NoSuchLedger, Unauthorized)):
+        if isinstance(error, (LedgerFenced, Unauthorized)):
             return self._fail(error)
         if add.acked & bit:
             return Outcome()

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable
 
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_protocol.errors import LedgerStateUnknown, PodkeeperError
+from bookie_protocol.errors import LedgerStateUnknown, NoSuchLedger, PodkeeperError
 
 Positions = dict[int, str]
 """Position in the ensemble -> id of the bookie that failed there."""
@@ -107,8 +107,9 @@ class WriteEnsemble:
 
     @property
     def unknowing(self) -> frozenset[str]:
-        """Return the bookies that could not tell which ledger of this id they hold."""
-        return frozenset(each for each, error in self._errors.items() if isinstance(error, LedgerStateUnknown))
+        """Return the bookies that know of no such ledger, or could not tell which one of this id they hold."""
+        refusals = LedgerStateUnknown, NoSuchLedger
+        return frozenset(each for each, error in self._errors.items() if isinstance(error, refusals))
 
     def reasons(self, bookies: Iterable[str]) -> str:
         """Return why these bookies failed, for messages."""
