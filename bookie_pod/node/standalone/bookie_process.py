@@ -1,8 +1,8 @@
 """One bookie of a standalone cluster, in a process of its own, and the check that it is ready.
 
 It is ready when it is registered as writable at its address and answers requests, as clients see it. A bookie that is
-being decommissioned is ready as a read-only one; another one that is read-only mostly has a full disk, and that is said
-at once.
+being decommissioned is ready as a read-only one. Of another one that stays read-only it is checked whether its disk is
+full.
 
 Invariants
 - A child inherits no pipe and no terminal: input is /dev/null, output a file in the bookie's directory. It has a
@@ -27,6 +27,7 @@ from bookie_client.connection.network import Resolver
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.connection.request import Request
 from bookie_client.options import ClientOptions
+from bookie_pod.config.sections.gc import DisksConfig
 from bookie_protocol.errors import (
     BookieUnavailable,
     MetadataDamaged,
@@ -54,7 +55,7 @@ main(sys.argv[2:])
 LOOPBACK: Final = "127.0.0.1"
 _RETRY_SECONDS: Final = 0.02
 _SEEN_WITHIN_S: Final = 5.0
-"""Others see what a bookie wrote to the metadata service within this time."""
+"""Others mostly see what a bookie wrote to the metadata service within this time."""
 
 
 async def start_child(configuration: Path, output: Path) -> asyncio.subprocess.Process:
@@ -171,7 +172,7 @@ async def wait_ready(metadata: MetadataService, bookie: BookieProcess, timeout: 
 
 async def _serves(metadata: MetadataService, bookie: BookieProcess) -> None:
     """Return once the bookie is registered at its new address and answers a request. Raises `ServerStartFailed` if it
-    does so as a read-only one."""
+    does so as a read-only one because its disk is full."""
     may_be_read_only = bookie.bookie_id in await metadata.records(DECOMMISSION).names()
     registered = [
         asyncio.ensure_future(_registered(metadata, bookie, group))
@@ -182,13 +183,15 @@ async def _serves(metadata: MetadataService, bookie: BookieProcess) -> None:
         await asyncio.wait(registered, return_when=asyncio.FIRST_COMPLETED)
         await _answers(bookie)
         # Each bookie is read-only for a moment, until it is let in; one that answers is in its place.
-        if not may_be_read_only:
+        while True:
+            for task in registered:
+                if task.done():
+                    task.result()
+            if writable.done() or may_be_read_only:
+                break
             await asyncio.wait({writable}, timeout=_SEEN_WITHIN_S)
-        for task in registered:
-            if task.done():
-                task.result()
-        if not (writable.done() or may_be_read_only):
-            raise ServerStartFailed(_is_read_only(bookie))
+            if not writable.done():
+                _check_disk(bookie)
     finally:
         for task in registered:
             task.cancel()
@@ -207,13 +210,15 @@ async def _answers(bookie: BookieProcess) -> None:
         await pool.close()
 
 
-def _is_read_only(bookie: BookieProcess) -> str:
+def _check_disk(bookie: BookieProcess) -> None:
+    """Raise `ServerStartFailed` if the bookie's disk is so full that it takes no writes."""
     disk = shutil.disk_usage(bookie.directory)
-    used = 100 * (1 - disk.free / disk.total)
-    return (
-        f"{bookie.bookie_id} takes no writes: it started as read-only; {used:.0f} % of the disk of {bookie.directory}"
-        " is used: free some space, or take another disk (--data, for a trial TMPDIR)"
-    )
+    used = 1 - disk.free / disk.total
+    if used >= DisksConfig().usage_threshold:
+        raise ServerStartFailed(
+            f"{bookie.bookie_id} takes no writes: it started as read-only; {100 * used:.0f} % of the disk of"
+            f" {bookie.directory} is used: free some space, or take another disk (--data, for a trial TMPDIR)"
+        )
 
 
 async def _registered(metadata: MetadataService, bookie: BookieProcess, group: BookieGroup) -> None:
