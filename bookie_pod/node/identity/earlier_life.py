@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import google_crc32c
@@ -111,11 +112,12 @@ def metadata_questions(
 ) -> MetadataQuestions:
     """Return the questions of the server. `newest` as above; `check` raises `MetadataError` unless the word of the
     service is enough to delete a ledger."""
+    return MetadataQuestions(ledgers, newest, partial(look, store), bookie_id, check)
 
-    async def look(ledger_id: int) -> LedgerMetadata | None:
-        try:
-            return (await store.read(ledger_id, fresh=True)).value
-        except MetadataNotFound:
-            return None
 
-    return MetadataQuestions(ledgers, newest, look, bookie_id, check)
+async def look(store: LedgerStore, ledger_id: int) -> LedgerMetadata | None:
+    """Return the metadata of a ledger, uncached; None: there is none of this id. Raises MetadataError."""
+    try:
+        return (await store.read(ledger_id, fresh=True)).value
+    except MetadataNotFound:
+        return None

@@ -15,6 +15,7 @@ Invariants
   what was there then may be lost by now.
 - A ledger that the metadata service no longer has is done: garbage collection removes it.
 - A ledger that failed stays in limbo and is tried again. What is in limbo, and not placed here, is the collection's.
+- Copies name the life of the ledger, which the metadata, read again, have confirmed before the first one is stored.
 - A copy goes through the write cache and the journal like any add, so it is durable when it has been stored. At most
   `BATCH_BYTES` are under way, and clients come first: where a cache is full or the journal is behind, copies wait.
 
@@ -34,15 +35,23 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bookie_pod.ledgers.operations import LedgerOperations, resolve
+from bookie_pod.ledgers.operations import LedgerOperations, WriteLane, resolve
 from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.node.identity.earlier_life import look
 from bookie_pod.node.integrity.preboot import key_of, ledgers_of
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_protocol.entry import read_prefix
-from bookie_protocol.errors import BookieReadOnly, CouldNotTell, LedgerDeleted, NoSuchLedger, PodkeeperError
-from bookie_protocol.keys import life_of_copies
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    CouldNotTell,
+    LedgerDeleted,
+    LedgerStateUnknown,
+    NoSuchLedger,
+    PodkeeperError,
+)
+from bookie_protocol.keys import is_same_life, life_of_copies
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState, holds_entry
 from bookie_protocol.metadata_service.interface import LedgerStore
 
 if TYPE_CHECKING:
@@ -67,8 +76,16 @@ class LocalCopies:
     """Stores copies of entries here, as the adds of a recovery would be. `busy()`: clients wait for the disks.
     `writable()`: the disks have room for adds of recovery."""
 
-    def __init__(self, operations: LedgerOperations, *, busy: Callable[[], bool], writable: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        operations: LedgerOperations,
+        metadata: LedgerStore,
+        *,
+        busy: Callable[[], bool],
+        writable: Callable[[], bool],
+    ) -> None:
         self._operations = operations
+        self._metadata = metadata
         self._busy = busy
         self._writable = writable
         self._lanes = operations.lanes()
@@ -78,10 +95,11 @@ class LocalCopies:
     async def store(self, metadata: LedgerMetadata, entry_id: int, entry: bytes) -> None:
         """Take one copy; it is durable after the next `settle`.
 
-        Raises BookieReadOnly, BadRequest, LedgerFenced (deleted meanwhile), LedgerStateUnknown (another ledger of the
-        id is stored here), Unauthorized, StorageFault.
+        Raises BookieReadOnly, BadRequest, LedgerFenced or LedgerDeleted (deleted meanwhile), LedgerStateUnknown
+        (another ledger of the id is stored here, or there is another one now), MetadataError, Unauthorized,
+        StorageFault.
         """
-        ledger_id, life = metadata.ledger_id, life_of_copies(metadata.creation_token)
+        ledger_id = metadata.ledger_id
         while True:
             if not self._writable():
                 raise BookieReadOnly("this bookie takes no copies: its disks are full")
@@ -91,13 +109,7 @@ class LocalCopies:
             elif not self._busy():
                 break
             await asyncio.sleep(WAIT_S)
-        try:
-            known = self._operations.ledgers.for_read(ledger_id).key
-        except NoSuchLedger:
-            known = b""
-        lac = read_prefix(entry)[2]
-        key = known or key_of(metadata)
-        lane = self._operations.add(self._lanes, ledger_id, entry_id, lac, key, entry, recovery=True, life=life)
+        lane = await self._admit(metadata, entry_id, entry)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def stored(error: BaseException | None) -> None:
@@ -109,6 +121,44 @@ class LocalCopies:
         self._nbytes += len(entry)
         if self._nbytes >= BATCH_BYTES:
             await self.settle()
+
+    async def _admit(self, metadata: LedgerMetadata, entry_id: int, entry: bytes) -> WriteLane:
+        ledgers, ledger_id = self._operations.ledgers, metadata.ledger_id
+        life = life_of_copies(metadata.creation_token)
+        is_open = False
+        if not ledgers.is_known(ledger_id) or (life and not is_same_life(ledgers.life_of(ledger_id), life)):
+            metadata = await self._look_again(metadata)
+            is_open = bool(life) and metadata.state is LedgerState.OPEN
+            if metadata.is_closed:  # its writer may not have heard of its end
+                ledgers.create_fenced(ledger_id, key_of(metadata))
+        known = ledgers.for_read(ledger_id).key if ledgers.is_known(ledger_id) else b""
+        key, lac = known or key_of(metadata), read_prefix(entry)[2]
+        ledgers.alive = ledger_id if is_open else None
+        try:
+            return self._operations.add(self._lanes, ledger_id, entry_id, lac, key, entry, recovery=True, life=life)
+        finally:
+            ledgers.alive = None
+
+    async def _look_again(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        """Return the metadata as they are now: those that were read long ago may be of a former ledger of the id.
+
+        Raises LedgerDeleted, LedgerStateUnknown, MetadataError.
+        """
+        ledger_id = metadata.ledger_id
+        while True:
+            before = self._what_is_here(ledger_id)
+            found = await look(self._metadata, ledger_id)
+            if before == self._what_is_here(ledger_id):
+                break  # otherwise what came to be may be a later ledger than that of the answer
+        if found is None:
+            raise LedgerDeleted(f"ledger {ledger_id} was deleted")
+        if found.creation_token != metadata.creation_token:
+            raise LedgerStateUnknown(f"ledger {ledger_id}: another ledger has this id now")
+        return found
+
+    def _what_is_here(self, ledger_id: int) -> tuple[object, ...]:
+        ledgers = self._operations.ledgers
+        return ledgers.states.get(ledger_id), ledgers.is_known(ledger_id), ledgers.life_of(ledger_id)
 
     async def settle(self) -> None:
         """Wait until everything that was stored is durable. Raises StorageFault."""
@@ -309,8 +359,6 @@ class DataIntegrityCheck:
 
     async def _copy(self, replicas: Replicas, metadata: LedgerMetadata, missing: list[int]) -> None:
         failed, last = 0, ""
-        if metadata.is_closed:  # one that came here after the start: its writer may not have heard of its end
-            self._ledgers.create_fenced(metadata.ledger_id, key_of(metadata))
         async for found in replicas.fetch(metadata.ledger_id, missing):
             if found.entry is None:
                 failed, last = failed + 1, f"entry {found.entry_id}: {found.error}"

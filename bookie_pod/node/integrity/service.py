@@ -138,7 +138,9 @@ class Integrity:
 
     def __init__(self, parts: IntegrityParts) -> None:
         self._parts = parts
-        self._copies = LocalCopies(parts.operations, busy=parts.under_pressure, writable=parts.writable)
+        self._copies = LocalCopies(
+            parts.operations, parts.metadata.ledgers, busy=parts.under_pressure, writable=parts.writable
+        )
         self._replicas: Replicas | None = None
         self._connecting = asyncio.Lock()
         self.data_check = DataIntegrityCheck(

@@ -34,7 +34,7 @@ from bookie_protocol.errors import (
     NoSuchLedger,
     RecoveryFailed,
 )
-from bookie_protocol.keys import master_key
+from bookie_protocol.keys import life_of, life_of_copies, master_key
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import Identity, LedgerRange, Versioned
 from tests.support.memory_files import MemoryFiles
@@ -132,7 +132,12 @@ class Rig:
     def make(self) -> None:
         self.ledgers = Ledgers(self.storage, 1)
         self.operations = LedgerOperations(self.ledgers, [InstantJournal()])
-        copies = LocalCopies(self.operations, busy=lambda: False, writable=lambda: self.writable)
+        self.copies = LocalCopies(
+            self.operations,
+            self.cluster,  # type: ignore[arg-type]
+            busy=lambda: False,
+            writable=lambda: self.writable,
+        )
 
         async def connect() -> Cluster:
             return self.cluster
@@ -143,7 +148,7 @@ class Rig:
             self.cluster,  # type: ignore[arg-type]
             ME,
             connect,  # type: ignore[arg-type]
-            copies,
+            self.copies,
             interval_s=0.001,
         )
 
@@ -594,3 +599,67 @@ def test_marks_of_journals_that_are_gone_are_forgotten() -> None:
         files.write_bytes(name, bytes(16))
     forget_marks(files, ["/j0", "/j1"], ["/l0", "/l1"])
     assert [files.listdir("/l0"), files.listdir("/l1")] == [["lastMark.1"], []]
+
+
+FORMER, NOW = (replace(EARLIER, creation_token=token) for token in (1, 2))
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("is_here", [False, True])
+async def test_copy_of_a_ledger_whose_id_has_another_one_now_is_not_stored(
+    engine: str, is_closed: bool, is_here: bool
+) -> None:
+    """A check goes on for hours after it read the metadata. The writer of the next one names no life."""
+    rig = Rig(NOW, engine=engine)
+    if is_here:
+        rig.add(3, 0)
+    with pytest.raises(LedgerStateUnknown):
+        await rig.copies.store(FORMER.closed(1, 1) if is_closed else FORMER, 1, signed(3, 1))
+    record = rig.storage.ledger(3)
+    assert (record is not None) == is_here
+    assert record is None or (record.life, record.fenced) == (b"", False)
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_remembered_fence_of_a_dead_ledger_is_not_that_of_the_open_one_that_is_filled(engine: str) -> None:
+    rig = Rig(NOW, engine=engine)
+    rig.ledgers.fenced_and_deleted.add(3)
+    await rig.copies.store(NOW, 0, signed(3, 0))
+    await rig.copies.settle()
+    record = rig.storage.ledger(3)
+    assert record is not None
+    assert (record.life, record.fenced) == (life_of_copies(2), False)
+    lanes, key = rig.operations.lanes(), master_key(b"pw")
+    rig.operations.add(lanes, 3, 1, -1, key, signed(3, 1), recovery=False, life=life_of(2))
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+async def test_fence_of_a_dead_ledger_gets_not_the_life_of_the_open_one(engine: str) -> None:
+    rig = Rig(NOW, engine=engine)
+    record = rig.storage.set_master_key(3, master_key(b"pw"))
+    rig.storage.set_ledger(3, replace(record, fenced=True))
+    with pytest.raises(LedgerStateUnknown):
+        await rig.copies.store(NOW, 0, signed(3, 0))
+    record = rig.storage.ledger(3)
+    assert record is not None
+    assert record.life == b""
+
+
+async def test_copy_is_not_stored_where_a_later_ledger_begins_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(FORMER)
+    read = rig.cluster.read
+
+    async def slow_read(ledger_id: int, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
+        found = await read(ledger_id, fresh=fresh)
+        if rig.cluster.ledgers[3] is FORMER:
+            rig.cluster.ledgers[3] = NOW
+            rig.add(3, 0)
+        return found
+
+    monkeypatch.setattr(rig.cluster, "read", slow_read)
+    with pytest.raises(LedgerStateUnknown):
+        await rig.copies.store(FORMER, 0, signed(3, 0))
+    record = rig.storage.ledger(3)
+    assert record is not None
+    assert record.life == b""
