@@ -359,7 +359,7 @@ class DataIntegrityCheck:
 
     async def _copy(self, replicas: Replicas, metadata: LedgerMetadata, missing: list[int]) -> None:
         failed, last = 0, ""
-        async for found in replicas.fetch(metadata.ledger_id, missing):
+        async for found in replicas.fetch(metadata, missing):
             if found.entry is None:
                 failed, last = failed + 1, f"entry {found.entry_id}: {found.error}"
                 continue

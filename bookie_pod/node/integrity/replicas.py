@@ -23,7 +23,7 @@ from bookie_client import Client, ClientOptions
 from bookie_client.reading.maintenance import ReplicaReader, replicas
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.closing import close_checked
-from bookie_protocol.errors import BookieUnavailable, PodkeeperError
+from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -77,14 +77,16 @@ class Replicas:
         """
         return await close_checked(self._client, LedgerChecker(self._client), ledger_id)
 
-    async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+    async def fetch(self, of: LedgerMetadata, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
         """Yield each of these entries from whichever bookie has it, in order.
 
-        Raises LedgerDeleted, or the errors of opening the ledger.
+        Raises LedgerDeleted, LedgerStateUnknown (another ledger has the id now), or the errors of opening the ledger.
         """
         wanted = iter(entry_ids)
-        async with self._client.open(ledger_id, password=None) as ledger:
+        async with self._client.open(of.ledger_id, password=None) as ledger:
             reader, metadata = replicas(ledger), ledger.metadata
+            if metadata.creation_token != of.creation_token:
+                raise LedgerStateUnknown(f"ledger {of.ledger_id}: another ledger has this id now")
             while some := list(islice(wanted, AT_ONCE)):
                 for found in await asyncio.gather(*(self._fetch_one(reader, metadata, each) for each in some)):
                     yield found

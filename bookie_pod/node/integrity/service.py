@@ -95,7 +95,7 @@ class ScrubRepair:
         by_entry = {damage.entry_id: (part, damage) for part, damage in damages}
         metadata = await replicas.metadata(ledger_id)
         stored: list[tuple[ScrubPart, Damage]] = []
-        async for found in replicas.fetch(ledger_id, sorted(by_entry)):
+        async for found in replicas.fetch(metadata, sorted(by_entry)):
             if found.entry is None:
                 _log.warning(
                     "a damaged entry stays damaged", ledger=ledger_id, entry=found.entry_id, reason=str(found.error)

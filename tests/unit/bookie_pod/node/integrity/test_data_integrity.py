@@ -101,7 +101,8 @@ class Cluster:
         self.ledgers[ledger_id] = self.ledgers[ledger_id].closed(self.end, 1)
         return self.ledgers[ledger_id]
 
-    async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+    async def fetch(self, of: LedgerMetadata, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+        ledger_id = of.ledger_id
         if ledger_id in self.denied:
             raise NoSuchLedger(str(ledger_id))
         for entry_id in entry_ids:
@@ -367,8 +368,8 @@ async def test_a_ledger_that_is_deleted_in_the_middle_of_its_check_is_done(monke
         yield from listed(ledger_id)
         rig.storage.delete_ledger(ledger_id)
 
-    async def fetch(ledger_id: int, _: object) -> AsyncIterator[object]:
-        raise LedgerDeleted(f"ledger {ledger_id}")
+    async def fetch(of: LedgerMetadata, _: object) -> AsyncIterator[object]:
+        raise LedgerDeleted(f"ledger {of.ledger_id}")
         yield
 
     monkeypatch.setattr(locations, "rows", and_then_deleted)
@@ -480,12 +481,12 @@ async def test_what_may_be_lost_since_a_comparison_began_is_compared_again(engin
     storage = rig.storage.directories[0] if isinstance(rig.storage, DbLedgerStorage) else rig.storage
     fetch, turns = rig.cluster.fetch, 0
 
-    async def fetch_and_lose(ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+    async def fetch_and_lose(of: LedgerMetadata, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
         nonlocal turns
         turns += 1
         if turns == 1:
-            storage.put_in_limbo([ledger_id])
-        async for found in fetch(ledger_id, entry_ids):
+            storage.put_in_limbo([of.ledger_id])
+        async for found in fetch(of, entry_ids):
             yield found
 
     rig.cluster.fetch = fetch_and_lose  # type: ignore[method-assign]

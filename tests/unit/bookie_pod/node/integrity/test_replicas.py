@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bookie_pod.node.integrity import replicas as replicas_of_others
 from bookie_pod.node.integrity.replicas import AVOID_S, FetchedEntry, Replicas
-from bookie_protocol.errors import BookieUnavailable, NoSuchEntry
+from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NoSuchEntry
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.virtual_loop import on_a_virtual_clock
 
@@ -99,3 +102,21 @@ def test_an_entry_that_only_this_bookie_should_have() -> None:
         assert "no other bookie holds entry 0" in str(found.error)
 
     on_a_virtual_clock(scenario())
+
+
+async def test_nothing_is_fetched_of_another_ledger_that_has_the_id_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be stored as an entry of the one whose metadata the caller has."""
+    bookies = Bookies(HERE)
+    bookies.down.clear()
+    former, now = (replace(bookies.metadata, creation_token=token) for token in (1, 2))
+
+    @asynccontextmanager
+    async def opened(ledger_id: int, *, password: bytes | None) -> Any:
+        yield SimpleNamespace(metadata=now, ledger_id=ledger_id)
+
+    monkeypatch.setattr(bookies.replicas._client, "open", opened)
+    monkeypatch.setattr(replicas_of_others, "replicas", lambda ledger: bookies)
+    with pytest.raises(LedgerStateUnknown):
+        async for _ in bookies.replicas.fetch(former, [0]):
+            pass
+    assert [each.entry async for each in bookies.replicas.fetch(now, [0])] == [HERE.encode()]
