@@ -193,7 +193,7 @@ class LedgerOperations:
         """
         if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
-        self.ledgers.on_unnamed(ledger_id)  # also if it is refused, which tells a recovery that nothing is here
+        self.ledgers.on_unnamed(ledger_id, key)  # also if it is refused, which tells a recovery that nothing is here
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
         if state.fence_durable is not None:
             return state.fence_durable
@@ -260,14 +260,14 @@ class LedgerOperations:
         if life:
             self._name(state, life)
         elif is_named_by_copies(state.life):
-            self.ledgers.on_unnamed(state.ledger_id)
+            self.ledgers.on_unnamed(state.ledger_id, state.key)
         else:
             raise gone(f"ledger {state.ledger_id}: its writer is another client")
 
     def _let_copy_in(self, state: LedgerState, life: bytes) -> None:
         """Check a copy. One that names no life may be of any ledger of this id."""
         if not life:
-            self.ledgers.on_unnamed(state.ledger_id)
+            self.ledgers.on_unnamed(state.ledger_id, state.key)
         elif not is_same_life(state.life, life) or (is_named_by_copies(state.life) and not is_named_by_copies(life)):
             self._name(state, life)
 

@@ -53,8 +53,8 @@ class Ledgers:
         self._states_max = states_max
         self._hot: set[LedgerState] = set()
         self.fenced_and_deleted = fenced_and_deleted or FencedAndDeleted()
-        self.on_unnamed: Callable[[int], None] = _nobody
-        """Called when a fence of a ledger comes, or a copy that names no life."""
+        self.on_unnamed: Callable[[int, bytes], None] = _nobody
+        """Called with ledger and key when a fence of a ledger comes, or a copy that names no life."""
         self.alive: int | None = None
         """The ledger that is open, as the metadata service has just said, for this turn of the event loop: the fence of
         a deleted ledger of its id is not its own."""
@@ -222,5 +222,5 @@ class Ledgers:
         self._hot.clear()
 
 
-def _nobody(ledger_id: int) -> None:
+def _nobody(ledger_id: int, key: bytes) -> None:
     """Do nothing: no question about the ledger is under way."""

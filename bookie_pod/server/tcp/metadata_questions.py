@@ -86,6 +86,8 @@ MOST_AT_ONCE: Final = 32
 MOST_OF_ONE: Final = 256
 BYTES_OF_ONE: Final = 1024 * 1024
 MOST_OF_ALL: Final = 4096
+MOST_KEYS: Final = 16
+"""Keys that are noted while the bookie asks; if more came, one of them may be the right one."""
 _REQUEST_BYTES: Final = 256
 """Bytes that a request counts besides its entry."""
 
@@ -131,8 +133,8 @@ class _Question:
     """True when it has had its turn."""
     is_stale: bool = False
     """True if something of the ledger was deleted here since the metadata were asked for."""
-    is_touched: bool = False
-    """True if a fence of the ledger, or a copy that names no life, has come since."""
+    touched_by: set[bytes] = field(default_factory=set)
+    """The keys of fences of the ledger, refused ones too, and of copies that name no life, that have come since."""
     key: bytes | None = None
     """The master key of the ledger that is named by its life, as the metadata tell its password; None: they do not."""
     reason: str = "no answer"
@@ -208,7 +210,8 @@ class MetadataQuestions:
     async def _ask(self, question: _Question) -> _Answer:
         ledger_id, life = question.ledger_id, question.life
         while True:
-            question.is_stale = question.is_touched = False
+            question.is_stale = False
+            question.touched_by.clear()
             self._ledgers.cool_down(ledger_id)  # else copies that name no life come in without a call of `_touched`
             stored, was_known = self._ledgers.life_of(ledger_id), self._ledgers.is_known(ledger_id)
             question.key = None
@@ -225,7 +228,7 @@ class MetadataQuestions:
                 continue
             if self._ledgers.is_known(ledger_id) != was_known:
                 continue  # what came to be may be a later ledger than that of the answer
-            if not (alive is not None and question.is_touched and self._has_another(ledger_id, stored, life)):
+            if alive is None or not self._is_touched(question) or not self._has_another(ledger_id, stored, life):
                 break
         if metadata is None or is_another:
             return _Answer.GONE
@@ -251,6 +254,12 @@ class MetadataQuestions:
         entries = range(metadata.ensemble_size)
         mine = [each for each in entries if self._bookie_id in metadata.bookies_for(each)]
         return first is not None and [first.entry_id] == mine[:1]
+
+    def _is_touched(self, question: _Question) -> bool:
+        """Return whether what came may be the living ledger's. Only a stranger presents a third key."""
+        if question.key is None or len(question.touched_by) > MOST_KEYS:
+            return bool(question.touched_by)
+        return any(key == question.key or self._ledgers.has_key(question.ledger_id, key) for key in question.touched_by)
 
     def _has_right_key(self, asker: Asker, question: _Question) -> bool:
         if question.key is None:
@@ -315,11 +324,12 @@ class MetadataQuestions:
         for question in self._asking.get(ledger_id, {}).values():
             question.is_stale = True
 
-    def _touched(self, ledger_id: int) -> None:
+    def _touched(self, ledger_id: int, key: bytes) -> None:
         """A fence or a copy came: it may be of a later time than what the service says of the ledger."""
         if self._asking:
             for question in self._asking.get(ledger_id, {}).values():
-                question.is_touched = True
+                if len(question.touched_by) <= MOST_KEYS:
+                    question.touched_by.add(key)
 
     # --- what waits -----------------------------------------------------------------------------------------
 

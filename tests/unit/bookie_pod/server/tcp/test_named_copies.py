@@ -362,3 +362,22 @@ async def test_ledger_that_begins_without_a_life_while_the_bookie_asks_is_not_th
     assert v3_status(refused) == V3Status.ENOLEDGER
     assert rig.storage.cached(YOUNGER, 0) == entry(YOUNGER, 0, b"acknowledged")
     assert (life_here(rig), metadata.asked) == (b"", [YOUNGER] * 2)
+
+
+@pytest.mark.parametrize("mine", [False, True], ids=["stranger", "recovery"])
+async def test_refused_fence_counts_for_a_question_only_with_the_key_of_the_living_ledger(
+    rig: ServerRig, metadata: Metadata, mine: bool
+) -> None:
+    """Else a stranger could let the bookie ask until the writer gives up."""
+    await keep_copies(rig, metadata)
+    metadata.password = b"another"
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(written(0, NOW, b"now", OTHER_KEY))
+    await until(lambda: metadata.asked)
+    key = OTHER_KEY if mine else master_key(b"a stranger's")
+    assert await statuses(rig, v3_fence(YOUNGER, key=key)) == [V3Status.EUA]
+    metadata.answers.set()
+    (taken,) = await answers(rig, transport, 1)
+    assert v3_status(taken) == V3Status.EOK
+    assert len(metadata.asked) == (2 if mine else 1)
