@@ -47,7 +47,16 @@ from weakref import WeakValueDictionary
 
 from bookie_pod.storage.log_ids import is_before, later_of, two_behind
 from bookie_protocol.errors import BadRequest, StorageFault, Unauthorized
-from bookie_protocol.keys import NO_LIFE, is_unknown_key, life_of, life_of_copies, takes_the_place_of
+from bookie_protocol.keys import (
+    COPIES_TAG,
+    LIFE_SIZE,
+    LIFE_TAG,
+    NO_LIFE,
+    is_unknown_key,
+    life_of,
+    life_of_copies,
+    takes_the_place_of,
+)
 
 MAX_KEY_BYTES: Final = 512
 """Bytes of the longest master key that a bookie takes; that of every client is a hash of 20 bytes."""
@@ -64,6 +73,8 @@ _FIRST_LOG_TAG: Final = b"\x85\x7d"
 """Number and wire type of the field, as a varint."""
 _LIFE_FIELD: Final = 2001
 _COPIES_FIELD: Final = 2002
+_LIFE_TAGS: Final = (LIFE_TAG, COPIES_TAG)
+_NO_TOKEN: Final = bytes(8)
 _WIRE_TYPES: Final = {
     1: _VARINT,
     2: _VARINT,
@@ -132,13 +143,20 @@ def encode(record: LedgerRecord) -> bytes:
 def decode(value: bytes) -> LedgerRecord:
     """The record in a `LedgerData`; `StorageFault` if it does not parse or lacks a required field."""
     if len(value) > 5 and value[5] < 0x80 and (fenced := _HEADS.get(value[:5])) is not None:
-        end = 6 + value[5]
-        if len(value) == end:
-            return LedgerRecord(value[6:], fenced, first_log=0)
-        if len(value) == end + _FIRST_LOG.size:
-            tag, first_log = _FIRST_LOG.unpack_from(value, end)
-            if tag == _FIRST_LOG_TAG:
-                return LedgerRecord(value[6:end], fenced, first_log=first_log)
+        end = at = 6 + value[5]
+        first_log = 0
+        if value.startswith(_FIRST_LOG_TAG, at) and len(value) >= at + _FIRST_LOG.size:
+            first_log = _FIRST_LOG.unpack_from(value, at)[1]
+            at += _FIRST_LOG.size
+        life = value[at:]
+        is_life = len(life) == LIFE_SIZE and life.startswith(_LIFE_TAGS) and not life.endswith(_NO_TOKEN)
+        if len(value) == at or is_life:
+            return LedgerRecord(value[6:end], fenced, first_log=first_log, life=life)
+    return _decode_fields(value)
+
+
+def _decode_fields(value: bytes) -> LedgerRecord:
+    """Decode as `decode` does, at a tenth of its speed, whatever fields there are."""
     try:
         fields = _fields(value)
         missing = [number for number in (1, 2, 3) if number not in fields]
