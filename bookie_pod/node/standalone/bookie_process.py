@@ -56,6 +56,8 @@ LOOPBACK: Final = "127.0.0.1"
 _RETRY_SECONDS: Final = 0.02
 _SEEN_WITHIN_S: Final = 5.0
 """Others mostly see what a bookie wrote to the metadata service within this time."""
+_LOOKS: Final = 3
+"""The number of such times after which a bookie counts as read-only, whatever its disk is like."""
 
 
 async def start_child(configuration: Path, output: Path) -> asyncio.subprocess.Process:
@@ -172,7 +174,7 @@ async def wait_ready(metadata: MetadataService, bookie: BookieProcess, timeout: 
 
 async def _serves(metadata: MetadataService, bookie: BookieProcess) -> None:
     """Return once the bookie is registered at its new address and answers a request. Raises `ServerStartFailed` if it
-    does so as a read-only one because its disk is full."""
+    does so as a read-only one, and stays one."""
     may_be_read_only = bookie.bookie_id in await metadata.records(DECOMMISSION).names()
     registered = [
         asyncio.ensure_future(_registered(metadata, bookie, group))
@@ -183,13 +185,17 @@ async def _serves(metadata: MetadataService, bookie: BookieProcess) -> None:
         await asyncio.wait(registered, return_when=asyncio.FIRST_COMPLETED)
         await _answers(bookie)
         # Each bookie is read-only for a moment, until it is let in; one that answers is in its place.
+        looks = 0
         while True:
             for task in registered:
                 if task.done():
                     task.result()
             if writable.done() or may_be_read_only:
                 break
+            if looks == _LOOKS:
+                raise ServerStartFailed(f"{bookie.bookie_id} takes no writes: it stays read-only: {bookie.output()}")
             await asyncio.wait({writable}, timeout=_SEEN_WITHIN_S)
+            looks += 1
             if not writable.done():
                 _check_disk(bookie)
     finally:
