@@ -293,7 +293,7 @@ BUGS = (
         ("S3", "S4", "S5", "S14", "S10", "S7"),
         200,
         bookies_fail_as_recovery_begins,
-        first=800,
+        first=1035,
     ),
     Bug(
         "force in spite of a restart",
