@@ -133,7 +133,7 @@ def test_bad_options(raw, told):
         ("tls.keyFile", "/key", "needs certificate_file"),
         ("authTokenFile", "/nowhere", "authTokenFile=/nowhere: No such file or directory"),
         ("saslJaasConfigFile", "/nowhere", "saslJaasConfigFile=/nowhere: No such file or directory"),
-        ("saslJaasConfigFile", "/dev/null", "saslJaasConfigFile=/dev/null: there is no section BookKeeper"),
+        ("saslJaasConfigFile", "/dev/null", "saslJaasConfigFile=/dev/null: it is not a file"),
     ],
 )
 def test_bad_options_of_the_client(name, value, told):

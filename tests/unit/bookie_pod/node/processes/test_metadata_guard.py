@@ -284,7 +284,7 @@ async def test_a_start_is_refused(guard: Guarded, given: dict[str, str], told: s
         ("embedded://metadata:1/ledgers", {}, "could read the token; set metadataServiceTlsEnable=true"),
         ("zk://127.0.0.1:1/ledgers", {}, "ZooKeeper takes no token"),
         ("embedded://127.0.0.1:1/ledgers", {"token_file": "/nowhere"}, "metadataServiceTokenFile=/nowhere: No such"),
-        ("embedded://127.0.0.1:1/ledgers", {"token_file": "/dev/null"}, "it holds no token"),
+        ("embedded://127.0.0.1:1/ledgers", {"token_file": "/dev/null"}, "it is not a file"),
         ("embedded://127.0.0.1:1/ledgers", {"tls": MetadataTls(ca_file="/nowhere")}, "of /nowhere: No such file"),
         ("zk://127.0.0.1:1/ledgers", {"token_file": None, "tls": MetadataTls(ca_file="/dev/null")}, "no PEM files"),
     ],
