@@ -53,7 +53,7 @@ def is_named_by_copies(life: bytes) -> bool:
 
 
 def is_same_life(one: bytes, other: bytes) -> bool:
-    """Return whether both are the life of one ledger, named by its writer or by copies; or both are none."""
+    """Return whether both name the same ledger, whether its writer or copies named it, or both name none."""
     return one[len(LIFE_TAG) :] == other[len(LIFE_TAG) :]
 
 

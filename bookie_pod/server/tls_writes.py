@@ -39,7 +39,7 @@ class _Writer(Protocol):
 
 
 def hand_on_all(transport: object) -> None:
-    """Called when the client says that it sends nothing more. Does nothing where there is no TLS."""
+    """Hand on what is left, because the client has said that it sends nothing more. Plain transports are left alone."""
     if isinstance(transport, InParts):
         transport.hand_on_all()
 

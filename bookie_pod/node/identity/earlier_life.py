@@ -116,7 +116,7 @@ def metadata_questions(
 
 
 async def look(store: LedgerStore, ledger_id: int) -> LedgerMetadata | None:
-    """Return the metadata of a ledger, uncached; None: there is none of this id. Raises MetadataError."""
+    """Return the metadata of a ledger, uncached, or None if no ledger has this id. Raises MetadataError."""
     try:
         return (await store.read(ledger_id, fresh=True)).value
     except MetadataNotFound:

@@ -1,8 +1,8 @@
 """One bookie of a standalone cluster, in a process of its own, and the check that it is ready.
 
 It is ready when it is registered as writable at its address and answers requests, as clients see it. A bookie that is
-being decommissioned is ready as a read-only one. Of another one that stays read-only it is checked whether its disk is
-full.
+being decommissioned is ready as a read-only one. Any other bookie has to become writable within 15 seconds, or 5 if its
+disk is full.
 
 Invariants
 - A child inherits no pipe and no terminal: input is /dev/null, output a file in the bookie's directory. It has a
@@ -55,9 +55,9 @@ main(sys.argv[2:])
 LOOPBACK: Final = "127.0.0.1"
 _RETRY_SECONDS: Final = 0.02
 _SEEN_WITHIN_S: Final = 5.0
-"""Others mostly see what a bookie wrote to the metadata service within this time."""
+"""Seconds within which other processes mostly see what a bookie wrote to the metadata service."""
 _LOOKS: Final = 3
-"""The number of such times after which a bookie counts as read-only, whatever its disk is like."""
+"""The number of these periods after which a bookie counts as read-only, however much room its disk has."""
 
 
 async def start_child(configuration: Path, output: Path) -> asyncio.subprocess.Process:

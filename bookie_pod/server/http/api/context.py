@@ -64,7 +64,7 @@ class Workers:
 
 
 class Context:
-    """One per server. `find_admin` gives the rooms of the admin API by their types; None while there are none."""
+    """One per server. `find_admin` returns the rooms of the admin API by type, or None while there are none."""
 
     def __init__(self, status: NodeStatus, registry: Registry, find_admin: FindAdmin, workers: Workers) -> None:
         self.status = status

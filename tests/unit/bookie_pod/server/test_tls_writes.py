@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -56,18 +56,36 @@ class Server(asyncio.Protocol):
         self.is_lost.set()
 
 
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 Scenario = Callable[[asyncio.Transport, Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def over_tls(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+def new_loop(request: pytest.FixtureRequest) -> NewLoop:
+    return cast("NewLoop", request.param)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> ssl.SSLContext:
+    """The server's."""
+    certificates = Certificates(tmp_path).make_all()
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(certificates.folder / "bookie.pem", certificates.folder / "bookie.key")
+    return made
+
+
+@pytest.fixture
+def anybody() -> ssl.SSLContext:
+    """A client's, which trusts every server."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    return made
+
+
+@pytest.fixture
+def over_tls(new_loop: NewLoop, context: ssl.SSLContext, anybody: ssl.SSLContext) -> Callable[..., None]:
     """Play a scenario over a connection with TLS. `before`: what was written in plain text, of which nothing is taken
     until TLS begins."""
-    certificates = Certificates(tmp_path).make_all()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.folder / "bookie.pem", certificates.folder / "bookie.key")
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
 
     async def main(scenario: Scenario, before: bytes) -> list[dict[str, Any]]:
         loop, complaints = asyncio.get_running_loop(), list[dict[str, Any]]()
@@ -93,7 +111,7 @@ def over_tls(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., No
         return complaints
 
     def play(scenario: Scenario, before: bytes = b"") -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             assert runner.run(asyncio.wait_for(main(scenario, before), 20)) == []
 
     return play
@@ -199,21 +217,15 @@ def test_a_transport_that_closes_hands_on_the_rest(over_tls: Play) -> None:
     over_tls(scenario)
 
 
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("says_so_by", ["FIN", "close_notify"])
 def test_a_client_that_sends_nothing_more_gets_all_of_its_answer(
-    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], says_so_by: str
+    new_loop: NewLoop, context: ssl.SSLContext, anybody: ssl.SSLContext, says_so_by: str
 ) -> None:
-    certificates = Certificates(tmp_path).make_all()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.folder / "bookie.pem", certificates.folder / "bookie.key")
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     is_written = threading.Event()
 
     def client() -> int:
-        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
         came, goes = ssl.MemoryBIO(), ssl.MemoryBIO()
         secured, taken = anybody.wrap_bio(came, goes), 0
 

@@ -189,13 +189,17 @@ async def test_many_polls_of_a_lost_connection_go_a_few_at_a_time(
     assert roomy.ledgers.states[LEDGER].waiters is None
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-async def test_polls_that_end_together_are_answered_a_few_at_a_time(
-    roomy: ServerRig, monkeypatch: pytest.MonkeyPatch, is_lost: bool
-) -> None:
+@pytest.fixture
+async def ten_a_turn(roomy: ServerRig, monkeypatch: pytest.MonkeyPatch) -> ServerRig:
     monkeypatch.setattr(long_poll, "ENDED_PER_TURN", 10)
     roomy.polls._left = 10
     await written(roomy, 3)
+    return roomy
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_polls_that_end_together_are_answered_a_few_at_a_time(ten_a_turn: ServerRig, is_lost: bool) -> None:
+    roomy = ten_a_turn
     conn, transport = roomy.connect()
     for txn in range(35):
         conn.data_received(v3_poll(LEDGER, 1, txn=txn))
@@ -212,12 +216,8 @@ async def test_polls_that_end_together_are_answered_a_few_at_a_time(
     assert (roomy.context.reads_in_progress.count, roomy.context.requests.count) == (0, 0)
 
 
-async def test_polls_of_one_connection_do_not_keep_others_waiting(
-    roomy: ServerRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(long_poll, "ENDED_PER_TURN", 10)
-    roomy.polls._left = 10
-    await written(roomy, 3)
+async def test_polls_of_one_connection_do_not_keep_others_waiting(ten_a_turn: ServerRig) -> None:
+    roomy = ten_a_turn
     greedy, _ = roomy.connect()
     for txn in range(40):
         greedy.data_received(v3_poll(LEDGER, 1, txn=txn))
