@@ -265,12 +265,8 @@ class LedgerOperations:
             raise gone(f"ledger {state.ledger_id}: its writer is another client")
 
     def _let_copy_in(self, state: LedgerState, life: bytes) -> None:
-        """Check a copy. One that names no life may be of any ledger of this id.
-
-        In limbo the fence is mostly the bookie's own, so copies are taken and name nothing: with a life the fence would
-        be that of the living ledger, and end it.
-        """
-        if not life or (state.limbo and self._is_fence_of_former(state)):
+        """Check a copy. One that names no life may be of any ledger of this id."""
+        if not life:
             self.ledgers.on_unnamed(state.ledger_id, state.key)
         elif not is_same_life(state.life, life) or (is_named_by_copies(state.life) and not is_named_by_copies(life)):
             self._name(state, life)

@@ -15,7 +15,7 @@ from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import RecoveryFailed
+from bookie_protocol.errors import LedgerStateUnknown, RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.simulation.bookie import VirtualBookie
 from tests.support.simulation.clock import VirtualLoop
@@ -38,9 +38,15 @@ class Cluster:
     async def start(self) -> None:
         await self.world._set_up()
         self._writer, healer = self.world.add_client("writer"), self.world.add_client("healer")
-        for client in (self._writer, healer):
+        self.world.scenario = replace(
+            self.world.scenario, client=replace(self.world.scenario.client, protocol_version=2)
+        )
+        older = self.world.add_client("older")
+        for client in (self._writer, healer, older):
             await client.start()
         self.healer: Client = healer.client
+        self.older: Client = older.client
+        """One whose copies name no life, as those of Apache's and of earlier releases."""
         self.ledger: LedgerWriter = await self._writer.client.create(
             ensemble=3, write_quorum=3, ack_quorum=2, password=b"", digest=DigestType.CRC32C
         )
@@ -67,14 +73,21 @@ class Cluster:
         await asyncio.sleep(10.0)
 
     async def lose_and_refill(self) -> None:
-        """The second bookie comes back with an empty disk, and gets what there is."""
+        await self.lose_disk()
+        await self.refill(self.older)
+
+    async def lose_disk(self) -> None:
+        """The second bookie comes back with an empty disk."""
         self.second.replace_disk()
         self.second.start()
         await asyncio.sleep(10.0)
+
+    async def refill(self, healer: Client) -> None:
+        """It gets what there is."""
         last = (await LedgerChecker(self.healer).check(self.ledger_id)).fragments[-1].fragment
         position = last.ensemble.index(self.second.bookie_id)
         lost = {position: self.second.bookie_id}
-        await FragmentReplicator(self.healer).replicate(replace(last, last_entry=LATE - 1), lost, in_place=lost.keys())
+        await FragmentReplicator(healer).replicate(replace(last, last_entry=LATE - 1), lost, in_place=lost.keys())
 
     async def _holds(self, bookie: VirtualBookie, entry_id: int) -> None:
         while bookie.holds(self.ledger_id, entry_id) is None:  # noqa: ASYNC110 - the clock is virtual
@@ -110,6 +123,17 @@ async def _heal(client: Client, ledger_id: int) -> LedgerMetadata:
 async def _read(client: Client, ledger_id: int) -> LedgerMetadata:
     """As a reader, who knows nothing of marks, recovers a ledger."""
     return await client.recover(ledger_id, password=b"")
+
+
+def test_copies_that_name_the_ledger_are_refused_where_the_fence_may_be_another_ones(run: Run) -> None:
+    """In limbo nothing tells whose the fence is. The bookie fills itself, and workers take another one."""
+
+    async def work(cluster: Cluster) -> None:
+        await cluster.lose_disk()
+        with pytest.raises(LedgerStateUnknown):
+            await cluster.refill(cluster.healer)
+
+    run(work)
 
 
 CLOSE = pytest.mark.parametrize("close", [_heal, _read])

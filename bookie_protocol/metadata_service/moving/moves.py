@@ -45,39 +45,9 @@ async def copy_cluster(source: TreeMetadataService, target: TreeMetadataService,
     to another place, or another process changes one of the two. `InvalidConfiguration`: one of the two cannot be used
     so. `MetadataVersionConflict`: the source was changed meanwhile. Whatever it raises, it may be repeated.
     """
-    instance_id, history = await _identity(source)
-    await source.cluster.check_no_bookies("copied")
-    word, before, _ = await source.cluster.mark()
-    if word != MOVED:
-        await source.cluster.instance_id()
-    else:
-        there = await _copy_at(target)
-        if before and there == ("", before):
-            return None
-        if not before or there != (COPYING, before):
-            raise MetadataExists(
-                f"the cluster at {source.root} was copied to another place than {target.root}, or that has begun:"
-                " repeat it to that place, or let this one count again with `bookie cluster metadata reopen`"
-            )
-    origin, layout = _digest(history), await source.cluster.settled_layout()
+    await source.cluster.require()
     async with source.cluster.held():
-        copy, session_id = await target.cluster.begin_copy(instance_id, origin, layout)
-        await _check_apart(source, target)
-        await source.cluster.begin_move(instance_id, copy)
-
-        async def go_on() -> None:  # behind the reading: none of its ledgers has an id from there on
-            await go_on_behind(target, await numbers_of(source), restored=False)
-
-        record = _history(copy, split_history(history)[1])
-        nodes = ClusterNodes(source.tree, source.root)
-        tally = await _fill(target, instance_id, session_id, nodes.read, record, go_on, told)
-        await source.tree.sync(source.root)
-        if await source.cluster.mark() != (MOVED, copy, instance_id):
-            raise MetadataVersionConflict(
-                f"the cluster at {source.root} was opened again meanwhile: stop what runs there"
-            )
-        await target.cluster.finish_copy(instance_id, copy, session_id)
-        return tally
+        return await _copy_held(source, target, told)
 
 
 async def back_up(
@@ -138,6 +108,40 @@ async def reopen(service: TreeMetadataService) -> str:
     if (await service.cluster.mark())[0] == MOVED:
         await go_on_behind(service, await numbers_of(service), restored=True)
     return await service.cluster.reopen()
+
+
+async def _copy_held(source: TreeMetadataService, target: TreeMetadataService, told: Told) -> Tally | None:
+    """See `copy_cluster`. A process whose session ended holds the source no more, and fails if it was changed."""
+    instance_id, history = await _identity(source)
+    await source.cluster.check_no_bookies("copied")
+    word, before, _ = await source.cluster.mark()
+    if word != MOVED:
+        await source.cluster.instance_id()
+    else:
+        there = await _copy_at(target)
+        if before and there == ("", before):
+            return None
+        if not before or there != (COPYING, before):
+            raise MetadataExists(
+                f"the cluster at {source.root} was copied to another place than {target.root}, or that has begun:"
+                " repeat it to that place, or let this one count again with `bookie cluster metadata reopen`"
+            )
+    origin, layout = _digest(history), await source.cluster.settled_layout()
+    copy, session_id = await target.cluster.begin_copy(instance_id, origin, layout)
+    await _check_apart(source, target)
+    await source.cluster.begin_move(instance_id, copy)
+
+    async def go_on() -> None:  # behind the reading: none of its ledgers has an id from there on
+        await go_on_behind(target, await numbers_of(source), restored=False)
+
+    record = _history(copy, split_history(history)[1])
+    nodes = ClusterNodes(source.tree, source.root)
+    tally = await _fill(target, instance_id, session_id, nodes.read, record, go_on, told)
+    await source.tree.sync(source.root)
+    if await source.cluster.mark() != (MOVED, copy, instance_id):
+        raise MetadataVersionConflict(f"the cluster at {source.root} was opened again meanwhile: stop what runs there")
+    await target.cluster.finish_copy(instance_id, copy, session_id)
+    return tally
 
 
 async def _identity(service: TreeMetadataService) -> tuple[str, str]:

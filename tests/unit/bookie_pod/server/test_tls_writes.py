@@ -257,7 +257,8 @@ def test_a_client_that_sends_nothing_more_gets_all_of_its_answer(
         loop = asyncio.get_running_loop()
         plain, server = await loop.connect_accepted_socket(Server, ours)
         told = Told(lambda: 0, lambda: False, print)
-        shaking = asyncio.ensure_future(shake_hands(plain, server, context, told, Turns(STEPS)))
+        begin = lambda: server.received  # noqa: E731 - the client begins at once
+        shaking = asyncio.ensure_future(shake_hands(plain, server, context, told, Turns(STEPS), begin=begin))
         await asyncio.sleep(0)
         reading = loop.run_in_executor(None, client)
         server.transport = await shaking
