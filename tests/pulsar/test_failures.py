@@ -1,4 +1,5 @@
-"""Bookies and the broker end, hang and leave while a producer goes on: what it was told is there, once and in order."""
+"""Bookies, the broker and the metadata service end, hang and leave while a producer goes on: what it was told is there,
+once and in order."""
 
 from __future__ import annotations
 
@@ -49,6 +50,29 @@ def test_the_broker_and_a_bookie_are_killed(pulsar):
             progress()
             pulsar.up()
             progress()
+
+
+def test_the_metadata_service_is_killed(pulsar):
+    """The broker goes on with the ledger that it has, and makes the next one when the service is back."""
+    topic = "metadata-killed"
+    with pulsar.producing(topic) as progress:
+        pulsar.store.server.stop()
+        pulsar.store.server.start()
+        progress()
+        before = pulsar.ledgers(topic)
+        pulsar.broker.admin("PUT", f"persistent/public/default/{topic}/unload")
+        progress()
+        assert pulsar.ledgers(topic)[-1] not in before
+
+
+def test_everything_is_killed(pulsar):
+    with pulsar.producing("everything-killed") as progress:
+        pulsar.broker.kill()
+        pulsar.bookies.kill(*pulsar.bookies.bookies)
+        pulsar.store.server.stop()
+        pulsar.store.server.start()
+        pulsar.up()
+        progress()
 
 
 def test_a_bookie_is_killed(pulsar):

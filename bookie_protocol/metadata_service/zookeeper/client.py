@@ -7,12 +7,14 @@ from the loop to a thread, and its answer back, which costs more than the read i
 Invariants
 - The loop never waits for kazoo: requests are queued by kazoo and answered through `call_soon_threadsafe`.
 - A loop that is gone swallows what still arrives: kazoo's threads never see an error of ours.
+- The loop hears of a change that a watch tells before it hears an answer that came later on the same connection. kazoo
+  itself hands events and answers to two threads, of which either may be ahead.
 - Of reads that go together each has its own outcome: one node that is missing fails no other read. A read alone in its
   turn is an ordinary request, as all reads are on a server before 3.6, which has no `multiRead`. No request asks for
   more than `NODES_AT_ONCE` nodes, and reads whose callers have given up are not sent.
 
 Threads: `make_client` anywhere; `await_result` and `hop` are called on the loop; the rest, and what these two hand to
-kazoo, runs on kazoo's threads.
+kazoo, runs on kazoo's threads: watches on the connection thread, so they may neither block nor raise.
 
 Sources: docs/internals/metadata-layout.md, sections 12 and 13; ZooKeeper 3.6, `MultiOperationRecord` and
 `MultiResponse` (operation 22): each record is a header (type, done, error) and a body, and a header of type -1 with
@@ -50,7 +52,7 @@ from kazoo.protocol.serialization import (
     read_buffer,
     stat_struct,
 )
-from kazoo.protocol.states import ZnodeStat
+from kazoo.protocol.states import Callback, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -133,6 +135,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self.failure = f": {error}"
             connection.close()
             raise
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        """Call a watch at once, on the connection thread, which reads no later answer before."""
+        callback.func(*callback.args)
 
     def select(self, readable: list[Any], *others: Any, **kwargs: Any) -> Any:
         """Return the sockets that can be read, those included whose data TLS has decrypted already.

@@ -1,4 +1,4 @@
-"""`NodeTree` over kazoo, and a metadata service on it.
+"""`NodeTree` over kazoo.
 
 Invariants
 - A request is handed to kazoo only while there is a connection, so that nothing piles up in kazoo's queue and nothing
@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kazoo.client import KazooState
@@ -36,6 +37,7 @@ from kazoo.exceptions import (
     ConnectionLoss,
     KazooException,
     NoAuthError,
+    NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -47,7 +49,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.protocol.states import KeeperState
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions
 
 from bookie_protocol.errors import (
     InvalidConfiguration,
@@ -61,7 +63,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
     SessionEnded,
 )
-from bookie_protocol.metadata_service.interface import Identity, MetadataService, Session, SessionState
+from bookie_protocol.metadata_service.interface import Identity, Session, SessionState
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri, MetadataTls, SaslLogin
 from bookie_protocol.metadata_service.tree.nodes import (
     NO_SESSION,
@@ -75,7 +77,6 @@ from bookie_protocol.metadata_service.tree.nodes import (
     number_by_node,
     version_of_children,
 )
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.zookeeper.client import (
     LONGEST_RECONNECT_PAUSE,
     Found,
@@ -99,6 +100,7 @@ _DEFINITE: Final = {
     NodeExistsError: (MetadataExists, "exists already"),
     BadVersionError: (MetadataVersionConflict, "was changed by somebody else"),
     NotEmptyError: (MetadataNotEmpty, "has children"),
+    NoChildrenForEphemeralsError: (MetadataUnavailable, "cannot be made: the node above it is ephemeral"),
 }
 
 _log = logging.getLogger(__name__)
@@ -181,7 +183,9 @@ class ZooKeeperTree:
     ) -> Created:
         def request() -> Any:
             self._check_session(path, session_id)
-            acl = OPEN_ACL_UNSAFE if open_to_all else None
+            acl = None
+            if open_to_all:  # who may change an access list may also hide the node from us, whose it is
+                acl = READ_ACL_UNSAFE if ephemeral else OPEN_ACL_UNSAFE
             return self._client.create_async(
                 path, data, acl=acl, ephemeral=ephemeral, sequence=sequential, include_data=True
             )
@@ -216,7 +220,9 @@ class ZooKeeperTree:
         data, stat = await self._answer(path, request, timeout)
         return Node(data, _stat(stat))
 
-    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+    async def get_each(
+        self, paths: Sequence[str], *, childless: bool = False, timeout: float
+    ) -> list[Node | MetadataError]:
         outcomes = await self._answer(paths[0], lambda: self._reads.get_each(paths), timeout) if paths else []
         return [self._node_or_error(path, outcome) for path, outcome in zip(paths, outcomes, strict=True)]
 
@@ -303,6 +309,11 @@ class ZooKeeperTree:
             raise MetadataVersionConflict(f"{path} has version {stat.version}, not {this.version}")
         return session
 
+    async def changers(self, path: str, *, timeout: float) -> frozenset[tuple[str, str]]:
+        """Return the users, as scheme and id, who may do more to a node than read it. `MetadataNotFound`."""
+        found, _ = await self._call(path, lambda: self._client.get_acls_async(path), timeout)
+        return frozenset((each.id.scheme, each.id.id) for each in found if each.perms & ~Permissions.READ)
+
     async def sync(self, path: str, *, timeout: float) -> None:
         await self._call(path, lambda: self._client.sync_async(path), timeout)
 
@@ -370,8 +381,7 @@ class ZooKeeperTree:
     def _watcher(self, watch: Watch | None) -> Callable[..., None] | None:
         if watch is None:
             return None
-        from_any_thread = hop(self._loop, watch)
-        return lambda _event: from_any_thread()
+        return _Watcher(watch, hop(self._loop, watch))
 
     # --- session ------------------------------------------------------------------------------------------
 
@@ -414,6 +424,17 @@ class ZooKeeperTree:
         self._restart = None
 
 
+@dataclass(frozen=True)
+class _Watcher:
+    """A callback for kazoo, which keeps only one of several equal ones on a node."""
+
+    watch: Watch
+    from_any_thread: Callable[..., None] = field(compare=False)
+
+    def __call__(self, _event: object) -> None:
+        self.from_any_thread()
+
+
 def _stat(stat: Any) -> NodeStat:
     return NodeStat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.numChildren)
 
@@ -422,11 +443,8 @@ def _replaced(path: str) -> MetadataReplaced:
     return MetadataReplaced(f"{path} was deleted, and another node has its name")
 
 
-async def open_zookeeper(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:
-    """Connect and settle the layout.
-
-    Raises `MetadataUnavailable`, `InvalidConfiguration`, `MetadataDamaged`; then nothing stays open.
-    """
+async def connect_zookeeper(uri: MetadataServiceUri, options: MetadataServiceOptions) -> ZooKeeperTree:
+    """Connect. Raises `MetadataUnavailable`, `InvalidConfiguration`; then nothing stays open."""
     if options.token_file is not None:
         raise InvalidConfiguration(
             f"metadataServiceTokenFile={options.token_file}: ZooKeeper takes no token; set zkAuthCredentialsPath"
@@ -440,10 +458,4 @@ async def open_zookeeper(uri: MetadataServiceUri, options: MetadataServiceOption
         tls=options.tls,
     )
     await tree.connect()
-    service = TreeMetadataService(tree, uri.root, uri.layout, options)
-    try:
-        await service.prepare()
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    return tree

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooState
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionLoss, NoChildrenForEphemeralsError, NoNodeError
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
+from kazoo.security import ACL, ANYONE_ID_UNSAFE
 
+from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.zookeeper import driver
@@ -33,6 +35,7 @@ class Client:
         self._connection = SimpleNamespace(_connection_routine=None)
         self.handler = SimpleNamespace(failure="")
         self.last_zxid = 0
+        self.create_async = self._asked("create_async")
         self.sync_async = self._asked("sync_async")
         self.exists_async = self._asked("exists_async")
 
@@ -108,6 +111,40 @@ async def test_nothing_is_written_after_a_look_whose_sync_was_lost(
     with pytest.raises(ConnectionLost):
         await write(tree)
     assert client.asked == []
+
+
+async def test_node_below_an_ephemeral_one_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials are not at fault, so nobody may give up for good, or take it for a service that refuses."""
+    client = Client()
+    client.create_async = lambda *_, **__: Result(NoChildrenForEphemeralsError())
+    monkeypatch.setattr(driver, "make_client", lambda *_, **__: client)
+    tree = ZooKeeperTree("zk:1", 5)
+    client.listener(KazooState.CONNECTED)
+    await asyncio.sleep(0)
+    with pytest.raises(MetadataUnavailable) as caught:
+        await tree.create("/ephemeral/a", b"", timeout=1)
+    assert type(caught.value) is MetadataUnavailable
+
+
+@pytest.mark.parametrize(("ephemeral", "permissions"), [(True, ["READ"]), (False, ["ALL"])])
+async def test_node_for_all_is_hidden_by_nobody_if_it_is_of_a_session(
+    monkeypatch: pytest.MonkeyPatch, ephemeral: bool, permissions: list[str]
+) -> None:
+    """Whoever may change the access list may take the right to read it from its owner, too."""
+    client, lists = Client(), []
+
+    def create_async(*_: object, acl: list[ACL], **__: object) -> Result:
+        lists.extend(acl)
+        return Result(NoNodeError())
+
+    client.create_async = create_async
+    monkeypatch.setattr(driver, "make_client", lambda *_, **__: client)
+    tree = ZooKeeperTree("zk:1", 5)
+    client.listener(KazooState.CONNECTED)
+    await asyncio.sleep(0)
+    with pytest.raises(MetadataNotFound):
+        await tree.create("/a", b"", ephemeral=ephemeral, open_to_all=True, timeout=1)
+    assert [(each.acl_list, each.id) for each in lists] == [(permissions, ANYONE_ID_UNSAFE)]
 
 
 async def test_a_connection_that_ends_at_each_start_is_begun_again_until_it_stands(

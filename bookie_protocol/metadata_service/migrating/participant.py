@@ -1,0 +1,529 @@
+"""Takes part in a migration as Pulsar's coordinator expects of each process with metadata in ZooKeeper.
+
+    NOT_STARTED, FAILED     an ephemeral node of ours says that we take part; writes are let through
+    PREPARATION             writes pause; those under way end; locks and votes end; our registrations are made in Oxia;
+                            then our node is deleted, for which the coordinator waits
+    COPYING                 the same for a process that has not prepared yet; else wait
+    COMPLETED               everything goes on in Oxia
+
+Invariants
+- In each session with ZooKeeper the node that says that we take part is made before the first write is let through, and
+  the migration is read behind it. So a migration that this read does not show finds our node, and waits. A node is ours
+  only if our session owns it: others may delete ours, and make one of its name. Then we make another one. Where the
+  coordinator's parent of such nodes is missing, no broker of Pulsar knows migrations: we wait for it.
+- A look comes with each change that ZooKeeper tells, and at least once a minute: what others hide has no watch.
+- In a pause two things prove that the metadata are in ZooKeeper, each until its watch fires. One is a flag that was
+  read, is believed, and does not say COMPLETED. The other is our node, if such a flag that says no pause was read
+  behind it: a migration waits for it, whatever the flag says later. Nothing else proves it.
+- A session that begins in a pause has nothing to prepare, and makes no node: the coordinator does not wait for it.
+- Our node is deleted in the session in which the writes before were sent: none of them is carried out later. From the
+  first try on it counts as gone, until another one is made.
+- What cannot be understood pauses writes, and what others than the cluster's own users could have written says nothing.
+- Before writes are let through behind a pause, what goes with a session is gone, as far as it is not a registration.
+  Behind that step our node or the flag must still be as the look found it, or else a migration may go on without us. A
+  flag that is not believed is no reason to wait, nor is a node that others delete: they could end no pause for ever.
+- If Oxia has the metadata although we were not ready, what we wrote may be missing there: `Session.doubt` says so.
+- ZooKeeper numbers ledgers by a counter that the copy leaves behind, and Oxia would give the same ids again. So before
+  our node goes, and before our first write to Oxia, the generator of 63-bit ids has high-order bits in Oxia under which
+  ZooKeeper gives no id.
+- What an earlier copy left in Oxia is not gone on with: it has things that were deleted since. Neither is another
+  cluster.
+
+Threads: event loop only.
+
+Source: Apache Pulsar, PIP-454: `DualMetadataStore`, `MigrationCoordinator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from bookie_protocol.errors import (
+    InvalidConfiguration,
+    MetadataDamaged,
+    MetadataError,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataRefused,
+    MetadataUnavailable,
+)
+from bookie_protocol.lasting import heard, lasting_task
+from bookie_protocol.logs import get_logger
+from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.metadata_service.migrating import flag
+from bookie_protocol.metadata_service.migrating.flag import Migration, Phase
+from bookie_protocol.metadata_service.migrating.gate import MigratingTree
+from bookie_protocol.metadata_service.migrating.lines import Lines
+from bookie_protocol.metadata_service.migrating.numbers import begin_new_numbers, ensure
+from bookie_protocol.metadata_service.migrating.own_nodes import below, delete_own, nodes
+from bookie_protocol.metadata_service.migrating.proofs import Proof, ProvingWatch
+from bookie_protocol.metadata_service.options import MetadataServiceUri
+from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.metadata_service.tree.cluster import decode_instance_id, split_instance_id
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Node, NodeTree, parent_of
+
+PAUSE_S: Final = 0.5
+"""Seconds before the first retry of a step. The pause doubles with each retry."""
+LONGEST_PAUSE_S: Final = 8.0
+GRACE_SESSIONS: Final = 3.0
+"""Session time-outs for which the session with ZooKeeper goes on after the switch. Slower processes still see our
+registration then."""
+LOOK_S: Final = 60.0
+"""Seconds after which a look comes without news."""
+LONG_REMINDER_S: Final = 3600.0
+"""Seconds between two log lines of what may remain so without harm."""
+DOUBT: Final = (
+    "Pulsar moved the metadata to Oxia without waiting for this process, so what it wrote last may be missing there"
+)
+
+_log = get_logger(__name__)
+
+
+class Participant:
+    """Takes part for one tree. `begin` starts it; closing the tree ends it.
+
+    `connect` opens the tree of a URI of Oxia. `believes` tells, within so many seconds, whether only the cluster's own
+    users could have written what the coordinator says.
+    """
+
+    def __init__(
+        self,
+        tree: MigratingTree,
+        root: str,
+        connect: Callable[[MetadataServiceUri], Awaitable[NodeTree]],
+        believes: Callable[[float], Awaitable[bool]],
+    ) -> None:
+        self._tree = tree
+        self._source = tree.source
+        self._root = root
+        self._scope = flag.scope_of(root)
+        self._connect = connect
+        self._believes = believes
+        self._timeout = tree.source.session.default_timeout
+        self._target: NodeTree | None = None
+        self._target_url = ""
+        self._node = ""
+        """Path of our node; empty: it was not made yet, or is to go."""
+        self._joined, self._flagged = ProvingWatch(tree, self._hear), ProvingWatch(tree, self._hear_flag)
+        """The watches of our node, as long as it is there, and of the flag."""
+        self._is_waited_for = False
+        """True if our node proves, as long as it is there, that the metadata have not moved."""
+        self._unready_in: int | None = None
+        """The session of ZooKeeper in which the coordinator may have to wait for us: a node of ours may be there."""
+        self._wrote_in: int | None = None
+        """The session of ZooKeeper in which writes were let through that no preparation has ended."""
+        self._leaving: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._flag_news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lines = Lines()
+        self._failing_since: float | None = None
+        """Time of the loop of the first failure since the last step that succeeded."""
+        self._phase = Phase.NOT_STARTED
+        """The phase that the last look found."""
+        tree.on_session = self._hear
+        tree.check, tree.end, tree.outlives = self._check, self._close, self._is_registration
+
+    async def begin(self) -> None:
+        """Learn where the metadata are.
+
+        Raises `MetadataUnavailable`, `InvalidConfiguration`. `MetadataDamaged`: the migration is complete, but this
+        cluster cannot go on in Oxia.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        self._tasks.append(lasting_task(self._ask(), "question whether the metadata have moved"))
+        while True:
+            try:
+                await self._round()
+                break
+            except MetadataDamaged as error:  # a pause, and it may be mended
+                if self._phase is Phase.COMPLETED:
+                    raise
+                self._tell(error)
+                self._hear()
+                break
+            except MetadataUnavailable as error:
+                if isinstance(error, MetadataRefused) or loop.time() + PAUSE_S >= deadline:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+        self._tasks.append(lasting_task(self._follow(), "migration of the metadata"))
+
+    async def _close(self) -> None:
+        for each in self._tasks:
+            each.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._leave_target()
+        await self._source.close()
+
+    # --- following ------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        self._news.set()
+
+    def _hear_flag(self) -> None:
+        self._hear()
+        self._flag_news.set()
+
+    async def _ask(self) -> None:
+        """Ask behind each change of the flag. A step may be under way before the look, and not every coordinator waits
+        for us."""
+        while True:
+            await self._flag_news.wait()
+            self._flag_news.clear()
+            if not self._tree.is_open:
+                with suppress(Exception):  # the look says it
+                    await self._check(self._timeout)
+
+    def _tell(self, error: Exception) -> None:
+        is_foreseen = isinstance(error, MetadataError | InvalidConfiguration)
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        self._lines.write(
+            _log.warning,
+            "a step of the metadata's migration to Oxia is tried again",
+            type(error).__name__,
+            reason=str(error) if is_foreseen else repr(error),
+            seconds=round(now - self._failing_since),
+            exc_info=None if is_foreseen else error,
+        )
+
+    async def _follow(self) -> None:
+        pause, waited = PAUSE_S, 0.0
+        while not self._tree.has_switched:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._news.wait()
+                waited = 0.0
+            except TimeoutError:
+                waited += LOOK_S
+                if self._phase.pauses:
+                    self._lines.write(
+                        _log.warning,
+                        "writes wait for Pulsar's migration of the metadata to Oxia",
+                        phase=self._phase.value,
+                        seconds=round(waited),
+                    )
+            self._news.clear()
+            if self._source.session.state is not SessionState.CONNECTED:
+                continue
+            try:
+                await self._round()
+                pause, self._failing_since = PAUSE_S, None
+            except Exception as error:  # of what others wrote, and a later migration may be a good one
+                self._tell(error)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._news.wait()
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+                self._hear()
+        await asyncio.sleep(GRACE_SESSIONS * self._timeout)
+        try:
+            await self._source.close()
+        except Exception as error:  # the metadata are in Oxia
+            self._tell(error)
+        await asyncio.Event().wait()
+
+    async def _round(self) -> None:
+        session_id, forgotten = self._source.session_id, self._tree.forgotten
+        proofs: list[Proof] = []
+        try:
+            migration = await self._look(session_id, proofs)
+        except MetadataDamaged:  # it says nothing of a move
+            self._tree.hold()
+            raise
+        finally:
+            self._tree.proofs = proofs
+        if migration.phase is Phase.COMPLETED:
+            await self._complete(migration, session_id)
+            return
+        if forgotten != self._tree.forgotten:
+            raise ConnectionLost("the connection was lost during a look at the migration, or the metadata moved")
+        self._phase = migration.phase
+        if migration.phase.pauses:
+            self._tree.hold()
+            if self._unready_in == session_id:
+                await self._prepare(migration, session_id)
+        elif not self._tree.is_open:
+            await self._resume(migration, session_id, forgotten)
+
+    async def _resume(self, migration: Migration, session_id: int, forgotten: int) -> None:
+        if migration.phase is Phase.FAILED and self._target is not None and self._leaving is None:
+            self._lines.write(_log.warning, "the migration of the metadata to Oxia has failed: they stay in ZooKeeper")
+        self._begin_to_leave()  # Oxia may not answer
+        await self._tree.drained()
+        await self._end_what_goes_with_a_session(session_id)
+        if not await self._is_still_so(migration):
+            return
+        self._unready_in = session_id
+        self._tree.open(forgotten)
+        if self._tree.is_open:
+            self._wrote_in = session_id
+
+    async def _is_still_so(self, migration: Migration) -> bool:
+        """Return False if a migration may go on without us since the look. The next round looks again."""
+        if self._joined.proof.holds and self._flagged.proof.holds:
+            return True
+        goes_on = await self._goes_on(migration)
+        return goes_on and (self._joined.proof.holds or self._flagged.proof.holds or not migration.is_believed)
+
+    async def _look(self, session_id: int, proofs: list[Proof]) -> Migration:
+        """Return the migration's state, and add what proves that the metadata are in ZooKeeper, also if this fails.
+
+        Unless it is in a pause or completed, our node was made before it was read.
+        """
+        await self._source.sync(self._scope + flag.FLAG, timeout=self._timeout)
+        has_joined = await self._has_joined(session_id)
+        if not has_joined:
+            self._leave_node()
+            said = await self._watched_flag()
+            if said.phase.pauses or said.phase is Phase.COMPLETED:
+                proofs.append(self._flagged.proof)
+                return said
+            has_joined = await self._join(session_id)
+        if self._is_waited_for:
+            proofs.append(self._joined.proof)
+        said = await self._watched_flag()
+        if said.is_believed:
+            if said.phase is not Phase.PREPARATION:  # a coordinator that has gone on does not wait
+                self._is_waited_for = has_joined and said.phase in (Phase.NOT_STARTED, Phase.FAILED)
+            proofs[:] = [self._flagged.proof, *([self._joined.proof] if self._is_waited_for else [])]
+        return said
+
+    async def _watched_flag(self) -> Migration:
+        return await self._said(self._flagged.renewed(), self._timeout)
+
+    async def _said(self, watch: ProvingWatch | None, timeout: float) -> Migration:
+        """Return what the flag says, as `_read_flag`. From COMPLETED on, no earlier proof holds.
+
+        Raises `MetadataUnavailable` too if it says that the metadata are back without a failure.
+        """
+        said = await self._read_flag(watch, timeout)
+        if said.phase is Phase.COMPLETED:
+            self._phase, self._is_waited_for = Phase.COMPLETED, False
+            self._tree.forget()
+        elif self._phase is Phase.COMPLETED and said.phase is not Phase.FAILED:
+            raise MetadataUnavailable(
+                f"the metadata had moved to Oxia, and {flag.FLAG} says {said.phase.value} now: bring its newest"
+                " state back, or write FAILED if the metadata are to stay in ZooKeeper"
+            )
+        return said
+
+    async def _read_flag(self, watch: ProvingWatch | None, timeout: float) -> Migration:
+        """Return what the flag says, or `NONE` if it is missing. Set the watch in both cases, but not if it is hidden.
+
+        Raises `MetadataDamaged` if it is not valid, `MetadataRefused` if it may not be read although it is believed.
+        """
+        path = self._scope + flag.FLAG
+        node: Node | None = None
+        try:
+            if await self._source.exists(path, watch=watch, timeout=timeout) is None:
+                return flag.NONE
+            node = await self._source.get(path, timeout=timeout)
+        except MetadataNotFound:
+            return flag.NONE
+        except MetadataRefused:
+            if await self._believes(timeout):
+                raise
+        if node is None or not await self._believes(timeout):
+            event = "Pulsar's migration is not followed: others than the cluster's owners may say it"
+            self._lines.write(_log.error, event, every=LONG_REMINDER_S, path=path)
+            return flag.NOT_BELIEVED
+        stat = await self._source.exists(path, timeout=timeout)
+        if stat is None or stat.creation != node.stat.creation:  # whose rights these are has not written it
+            raise ConnectionLost(f"{path} was deleted, or made again, while it was read")
+        return flag.decode(node.data, (node.stat.creation, node.stat.version))
+
+    async def _has_joined(self, session_id: int) -> bool:
+        """Return whether our node exists, and watch it, because other clients may delete it."""
+        if not self._node:
+            return False
+        try:
+            stat = await self._source.exists(self._node, watch=self._joined.renewed(), timeout=self._timeout)
+        except MetadataRefused:  # ours may be read by all
+            return False
+        return stat is not None and stat.owner == session_id
+
+    def _leave_node(self) -> None:
+        """Rely on our node no more."""
+        self._node, self._is_waited_for = "", False
+        self._joined.proof.end()
+
+    async def _join(self, session_id: int) -> bool:
+        """Make our node, where that can be done, and return whether it exists. Otherwise each look tries it again."""
+        parent = self._scope + flag.PARTICIPANTS
+        try:
+            stat = await self._source.exists(parent, watch=self._hear, timeout=self._timeout)
+            if stat is None or stat.owner:  # an ephemeral one, which others may make, takes no children
+                return False
+            self._unready_in = session_id
+            made = await self._source.create(
+                self._scope + flag.PARTICIPANT,
+                b"",
+                ephemeral=True,
+                sequential=True,
+                open_to_all=True,
+                session_id=session_id,
+                timeout=self._timeout,
+            )
+        except MetadataNotFound:
+            return False
+        except MetadataRefused as error:
+            event = "a migration of the metadata to Oxia would not wait for this process"
+            self._lines.write(_log.warning, event, every=LONG_REMINDER_S, reason=str(error))
+            return False
+        self._node = made.path
+        if await self._has_joined(session_id):
+            return True
+        self._leave_node()
+        asyncio.get_running_loop().call_later(PAUSE_S, self._hear)  # it is gone already
+        return False
+
+    async def _check(self, timeout: float) -> None:
+        was_known = self._phase is Phase.COMPLETED
+        try:
+            async with asyncio.timeout(timeout):
+                said = await self._said(None, timeout)
+        except MetadataDamaged as error:
+            raise MetadataUnavailable(str(error)) from error
+        except TimeoutError:
+            raise MetadataUnavailable(f"{flag.FLAG} cannot be read within {timeout:g} s") from None
+        if said.phase is Phase.COMPLETED:
+            if not was_known:
+                self._hear()
+            raise ConnectionLost("the metadata have just moved to Oxia")
+
+    # --- preparing ------------------------------------------------------------------------------------------
+
+    async def _prepare(self, migration: Migration, session_id: int) -> None:
+        event = "the metadata move to Oxia: nothing is written until they have"
+        self._lines.write(_log.info, event, target=migration.target)
+        await self._tree.drained()
+        await self._end_what_goes_with_a_session(session_id)
+        target = await self._opened(migration)
+        if not await self._goes_on(migration):
+            return
+        if migration.phase is Phase.PREPARATION:
+            await self._check_empty(target)
+        await self._begin_new_numbers(target)
+        await self._carry_registrations(target)
+        if await self._acknowledge(migration, session_id):
+            self._lines.write(_log.info, "ready for the move of the metadata to Oxia", target=migration.target)
+
+    async def _goes_on(self, migration: Migration) -> bool:
+        """Return False if the flag has changed. The next round handles the change."""
+        await self._source.sync(self._scope + flag.FLAG, timeout=self._timeout)
+        if await self._said(None, self._timeout) == migration:
+            return True
+        self._hear()
+        return False
+
+    async def _check_empty(self, target: NodeTree) -> None:
+        """Raise if Oxia has a cluster already, because the copy deletes nothing."""
+        if await target.exists(f"{self._target_root}/{paths.INSTANCE_ID}", timeout=self._timeout) is not None:
+            raise MetadataExists(
+                f"{self._target_url} has records of an earlier migration, or of another cluster: start the migration"
+                " again with an empty namespace"
+            )
+
+    async def _check_cluster(self, target: NodeTree) -> None:
+        """Raise if Oxia has another cluster than ZooKeeper. A word before an instance id does not count."""
+        ours = await self._instance_id(self._source, self._root)
+        if ours is not None and await self._instance_id(target, self._target_root) != ours:
+            raise MetadataDamaged(
+                f"{self._target_url} does not have the cluster of {self._root}, though Pulsar's migration says so: set"
+                " metadataServiceUri to Oxia's if the cluster was formatted there since, or else correct"
+                f" {self._scope}{flag.FLAG} in ZooKeeper"
+            )
+
+    async def _instance_id(self, tree: NodeTree, root: str) -> str | None:
+        path = f"{root}/{paths.INSTANCE_ID}"
+        try:
+            stored = decode_instance_id((await tree.get(path, timeout=self._timeout)).data, path)
+        except MetadataNotFound:
+            return None
+        return split_instance_id(stored)[2]
+
+    @property
+    def _target_root(self) -> str:
+        return self._root.removeprefix(self._scope)
+
+    async def _begin_new_numbers(self, target: NodeTree) -> None:
+        await begin_new_numbers(self._source, self._root, target, self._target_root, self._timeout)
+
+    def _is_registration(self, path: str) -> bool:
+        return path.startswith(f"{self._root}/{paths.AVAILABLE}/")
+
+    async def _end_what_goes_with_a_session(self, session_id: int) -> None:
+        await self._source.sync(self._root, timeout=self._timeout)
+        parents = list(self._tree.numbered)
+        ending = {each for each in self._tree.ephemeral if not self._is_registration(each)}
+        for parent in parents:
+            ending.update(await below(self._source, parent, self._timeout))
+        await delete_own(self._source, ending, session_id, self._timeout)
+        self._tree.ephemeral -= ending
+        self._tree.numbered.difference_update(parents)
+
+    async def _carry_registrations(self, target: NodeTree) -> None:
+        mine = [each for each in self._tree.ephemeral if self._is_registration(each)]
+        for path, node in (await nodes(self._source, mine, self._timeout)).items():
+            if node.stat.owner == self._source.session_id:
+                there = path.removeprefix(self._scope)
+                await ensure(target, parent_of(there), self._timeout)
+                with suppress(MetadataExists):
+                    await target.create(there, node.data, ephemeral=True, timeout=self._timeout)
+
+    async def _acknowledge(self, migration: Migration, session_id: int) -> bool:
+        """Delete our nodes, of which a lost answer may have left two. Return False if the phase has changed."""
+        parent = self._scope + flag.PARTICIPANTS
+        await self._source.sync(parent, timeout=self._timeout)
+        there = await nodes(self._source, await below(self._source, parent, self._timeout), self._timeout)
+        mine = [path for path, node in there.items() if node.stat.owner == session_id]
+        if not await self._goes_on(migration):
+            return False
+        if mine and migration.phase is Phase.PREPARATION:
+            self._wrote_in = None  # the coordinator waits for us: all that we wrote will be copied
+        self._leave_node()  # it may be gone although the answer is lost
+        await delete_own(self._source, mine, session_id, self._timeout)
+        self._unready_in = None
+        return True
+
+    # --- Oxia -----------------------------------------------------------------------------------------------
+
+    async def _opened(self, migration: Migration) -> NodeTree:
+        if migration.target != self._target_url or self._leaving is not None:
+            await self._leave_target()
+        if self._target is None:
+            self._target = await self._connect(flag.target_uri(migration, self._root))
+            self._target_url = migration.target
+        return self._target
+
+    def _begin_to_leave(self) -> None:
+        if self._target is not None and self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._target.close())
+            self._leaving.add_done_callback(heard)
+
+    async def _leave_target(self) -> None:
+        self._begin_to_leave()
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])  # which goes on if this is cancelled
+            self._target, self._target_url, self._leaving = None, "", None
+
+    async def _complete(self, migration: Migration, session_id: int) -> None:
+        self._tree.hold()
+        await self._tree.drained()
+        target = await self._opened(migration)
+        await self._check_cluster(target)
+        await self._begin_new_numbers(target)
+        if not await self._goes_on(migration):  # it has failed meanwhile
+            return
+        self._tree.switch(target, self._scope)
+        self._lines.write(_log.info, "the metadata are in Oxia", target=migration.target)
+        if self._wrote_in == session_id and not self._tree.session.doubt:
+            self._tree.session.doubt = DOUBT
+            _log.error("the metadata are in Oxia, and may be incomplete", reason=DOUBT)
