@@ -1,9 +1,10 @@
-"""What ledgers cost in etcd and in ZooKeeper: their creation, a listing of all, reads, closes and deletions.
+"""What ledgers cost in each metadata service: their creation, a listing of all, reads, closes and deletions.
 
-One server of each on this machine, which waits for no disk; 64 requests of one client are under way. Printed for each
-step: requests, CPU seconds of the client and of the server, and the server's memory.
+One server of each on this machine; that of etcd, ZooKeeper and Oxia waits for no disk. 64 requests of one client are
+under way. Printed for each step: requests, CPU seconds of the client and of the server, seconds by the clock, and the
+server's memory. Oxia is the program that OXIA_SERVER names.
 
-    .venv/bin/python -m benchmarks.metadata [--ledgers 10000] [--services etcd zookeeper] [--copied]
+    .venv/bin/python -m benchmarks.metadata [--ledgers 10000] [--services etcd zookeeper embedded oxia] [--copied]
 
 With `--copied` the ledgers come as those of a copy do (`bookie cluster metadata copy`), many in one request, and
 all of it is read again as its verification does.
@@ -24,14 +25,26 @@ import psutil
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
+from bookie_protocol.metadata_service.migrating.gate import MigratingTree
 from bookie_protocol.metadata_service.moving.nodes import ClusterNodes, Entries, order
+from bookie_protocol.metadata_service.oxia.tree import OxiaTree
 from bookie_protocol.metadata_service.tree.paths import ledger_id_of, short_path
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
 from tests.support.etcd import EtcdServer
+from tests.support.metadata_process import MetadataProcess
+from tests.support.oxia import OxiaServer
 from tests.support.zookeeper import ZooKeeperServer
 
 AT_ONCE = 64
+SERVERS: dict[str, Callable[[Path], EtcdServer | ZooKeeperServer | MetadataProcess | OxiaServer]] = {
+    "etcd": EtcdServer,
+    "zookeeper": lambda folder: ZooKeeperServer(str(folder), heap_mb=4096),
+    "embedded": MetadataProcess,
+    "oxia": OxiaServer,
+}
 CHANGED = 10_000
 """Ledgers that are closed and deleted, at most."""
 
@@ -54,13 +67,22 @@ async def _all(work: Callable[[int], Awaitable[object]], numbers: Iterable[int])
 class _Requests:
     """Counts what a driver sends."""
 
-    def __init__(self, service: TreeMetadataService) -> None:
+    def __init__(self, service: MetadataService) -> None:
         self.count = 0
         tree: Any = service.tree._tree
-        if (connection := getattr(tree, "_connection", None)) is not None:
-            connection._ask = self._counting(connection._ask)
-        else:
-            tree._client._call = self._counting(tree._client._call)
+        if isinstance(tree, MigratingTree):
+            tree = tree._side.tree
+        match tree:
+            case EmbeddedTree():
+                sender, methods = tree._transport, ["execute"]
+            case ZooKeeperTree():
+                sender, methods = tree._client, ["_call"]
+            case OxiaTree():
+                sender, methods = tree._connection, ["_ask", "_stream"]
+            case _:
+                sender, methods = tree._connection, ["_ask"]
+        for method in methods:
+            setattr(sender, method, self._counting(getattr(sender, method)))
 
     def _counting(self, send: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any, **named: Any) -> Any:
@@ -85,7 +107,6 @@ async def _entries(ledgers: int, before: Entries) -> Entries:
 
 async def _measure(name: str, uri: str, pid: int, ledgers: int, copied: bool) -> None:
     service = await open_metadata_service(uri, timeout=30)
-    assert isinstance(service, TreeMetadataService)
     await service.cluster.initialize()
     requests, server = _Requests(service), psutil.Process(pid)
 
@@ -124,13 +145,14 @@ async def _measure(name: str, uri: str, pid: int, ledgers: int, copied: bool) ->
         (f"read and close {len(changed):,}", lambda: _all(close, changed)),
         (f"delete {len(changed):,}", lambda: _all(service.ledgers.delete, changed)),
     ):
-        requests.count, own, times = 0, time.process_time(), server.cpu_times()
+        requests.count, own, times, began = 0, time.process_time(), server.cpu_times(), time.monotonic()
         await work()
         own, now = time.process_time() - own, server.cpu_times()
         theirs = now.user + now.system - times.user - times.system
         size = server.memory_info().rss >> 20
         print(
-            f"| {name} | {ledgers:,} | {step} | {requests.count:,} | {own:.2f} s | {theirs:.2f} s | {size} MB |",
+            f"| {name} | {ledgers:,} | {step} | {requests.count:,} | {own:.2f} s | {theirs:.2f} s |"
+            f" {time.monotonic() - began:.1f} s | {size} MB |",
             flush=True,
         )
     await service.close()
@@ -139,12 +161,12 @@ async def _measure(name: str, uri: str, pid: int, ledgers: int, copied: bool) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ledgers", type=int, default=10_000)
-    parser.add_argument("--services", nargs="+", default=["etcd", "zookeeper"])
+    parser.add_argument("--services", nargs="+", choices=SERVERS, default=["etcd", "zookeeper"])
     parser.add_argument("--copied", action="store_true")
     arguments = parser.parse_args()
     for name in arguments.services:
         with tempfile.TemporaryDirectory() as folder:
-            server = EtcdServer(Path(folder)) if name == "etcd" else ZooKeeperServer(folder)
+            server = SERVERS[name](Path(folder))
             server.start()
             try:
                 asyncio.run(_measure(name, server.uri(), server.pid, arguments.ledgers, arguments.copied))

@@ -243,7 +243,7 @@ class BookieReadOnly(Refused):
 
 
 class TooManyRequests(Refused):
-    """A bounded queue is full; try again later."""
+    """A bounded queue is full, or what the request has to wait for does not answer; try again later."""
 
     v2, v3, client = V2Code.ETOOMANYREQUESTS, V3Status.ETOOMANYREQUESTS, ClientCode.TOO_MANY_REQUESTS
 
@@ -357,6 +357,12 @@ class QuorumLost(CouldNotTell):
     """Too few bookies can still store an entry that was sent: whether it survives is unknown."""
 
     client = ClientCode.WRITE
+
+
+class LedgerIdInUse(QuorumLost):
+    """An error: bookies refuse a ledger because they may hold a deleted one of its id, and no other bookie is left.
+
+    They take it once they have collected the deleted one."""
 
 
 class RecoveryFailed(CouldNotTell):

@@ -11,6 +11,8 @@
 
 Writers and copies have a field of their own, because a copy does not tell whether the ledger's writer names its life.
 Those of Apache's clients do not, nor those of ledgers whose id the cluster gave: they may go on where a copy was first.
+Two more fields, which are stored and never sent, say the same of a life under which something came that names none:
+that may be the next ledger's, so the one that is stored is never taken for dead.
 
 Pure functions; any thread.
 """
@@ -30,6 +32,10 @@ LIFE_TAG: Final = b"\x89\x7d"
 """Tag of the field `life`: number 2001, 64 bits."""
 COPIES_TAG: Final = b"\x91\x7d"
 """Tag of the field `lifeOfCopies`: number 2002, 64 bits."""
+_LIFE_AND_UNNAMED: Final = b"\x99\x7d"
+_COPIES_AND_UNNAMED: Final = b"\xa1\x7d"
+STORED_LIFE_TAGS: Final = {2001: LIFE_TAG, 2002: COPIES_TAG, 2003: _LIFE_AND_UNNAMED, 2004: _COPIES_AND_UNNAMED}
+"""The tags that a stored life may have, by their numbers."""
 _LIFE: Final = struct.Struct("<2sQ")
 _UNSIGNED: Final = (1 << 64) - 1
 LIFE_SIZE: Final = _LIFE.size
@@ -49,7 +55,28 @@ def life_of_copies(creation_token: int) -> bytes:
 
 def is_named_by_copies(life: bytes) -> bool:
     """Return whether copies named this life, and no writer has."""
-    return life.startswith(COPIES_TAG)
+    return life.startswith((COPIES_TAG, _COPIES_AND_UNNAMED))
+
+
+def has_unnamed(life: bytes) -> bool:
+    """Return whether something that names no life came under this stored life."""
+    return life.startswith((_LIFE_AND_UNNAMED, _COPIES_AND_UNNAMED))
+
+
+def with_unnamed(life: bytes) -> bytes:
+    """Return a stored life as it is when something that names none has come under it."""
+    return life and (_COPIES_AND_UNNAMED if is_named_by_copies(life) else _LIFE_AND_UNNAMED) + life[len(LIFE_TAG) :]
+
+
+def as_named(life: bytes) -> bytes:
+    """Return a stored life as those who named it present it."""
+    return life and (COPIES_TAG if is_named_by_copies(life) else LIFE_TAG) + life[len(LIFE_TAG) :]
+
+
+def named_again(stored: bytes, life: bytes) -> bytes:
+    """Return the life to store when `life` is named where `stored`, the same one or none, is. A writer's name wins."""
+    named = as_named(stored) if stored and not is_named_by_copies(stored) else life
+    return with_unnamed(named) if has_unnamed(stored) else named
 
 
 def is_same_life(one: bytes, other: bytes) -> bool:

@@ -39,6 +39,26 @@ UNSTORED: Final = Identity(0, -1)
 """Names nothing that is stored."""
 
 
+def moved(creation: int) -> int:
+    """Convert a creation to that of the same thing behind a live move to another metadata service, and back.
+
+    The other service gives creations of its own kind. So they are negative, and no creation of the service before.
+    """
+    return UNSTORED.creation - 1 - creation
+
+
+def is_moved(creation: int) -> bool:
+    return creation < UNSTORED.creation
+
+
+def may_be_one_life(one: int, other: int) -> bool:
+    """Return False if these creations belong to two things.
+
+    A creation from before a move cannot be compared with one from after it, so such two may be one thing.
+    """
+    return one == other or is_moved(one) != is_moved(other)
+
+
 @dataclass(frozen=True, slots=True)
 class Versioned(Generic[T_co]):
     """A stored value and its identity, which a compare-and-set needs."""
@@ -58,7 +78,9 @@ class LedgerLife:
 
     Plans, offsets and handles keep it in the place of the id. Two of them are equal if they name the same ledger. The
     token decides, where both have one: it stays with a ledger that is moved to another metadata service. Formats before
-    3 have none, and clients of the reference lose it with their first update: then `creation` decides.
+    3 have none, and clients of the reference lose it with their first update: then `creation` decides, as far as it can
+    (`may_be_one_life`). So without tokens equality is not transitive: a life from before a move of the metadata equals
+    each of its id from behind it. Compare two of them, and build no classes of equal ones.
     """
 
     ledger_id: int
@@ -83,7 +105,7 @@ class LedgerLife:
             return False
         if self.token and other.token:
             return self.token == other.token
-        return self.creation == other.creation
+        return may_be_one_life(self.creation, other.creation)
 
     def __hash__(self) -> int:
         return hash(self.ledger_id)

@@ -14,11 +14,13 @@ Phase = Literal["requested", "draining", "proving", "removing", "done", "undoing
 Form = Literal["live", "stopped"]
 Risk = Literal["no copy", "below ack quorum", "no slack", "unknown"]
 BOOKIE_PATTERN: Final = rf"^(?!\.{{1,2}}$){READABLE_BOOKIE_ID}$"
+_ONE_BOOKIE: Final = rf"(?!\.{{1,2}}(,|$)){READABLE_BOOKIE_ID}"
+BOOKIES_PATTERN: Final = f"^{_ONE_BOOKIE}(,{_ONE_BOOKIE})*$"
 LOSSES_PATTERN: Final = "^ *([0-9]{1,19} *(, *[0-9]{1,19} *)*)?$"
 """Pattern of a list of ids. No id is above 2^63 - 1: not every number of 19 digits is one, and none is described."""
 # Described, not enforced: the parser reports the fault in words, not by a regular expression.
 BookieId = Annotated[str, Meta(extra_json_schema={"pattern": BOOKIE_PATTERN})]
-Bookies = Annotated[str, Meta(extra_json_schema={"pattern": f"^{READABLE_BOOKIE_ID}(,{READABLE_BOOKIE_ID})*$"})]
+Bookies = Annotated[str, Meta(extra_json_schema={"pattern": BOOKIES_PATTERN})]
 Losses = Annotated[str, Meta(extra_json_schema={"pattern": LOSSES_PATTERN.replace("19", "18")})]
 RECOVER: Final = Route("PUT", f"{API}/autorecovery/bookie", NOTHING, body=dict[str, list[str] | bool])
 

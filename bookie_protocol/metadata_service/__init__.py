@@ -8,5 +8,6 @@ one watch.
 
 Apache's layout is written once (`tree/`), over a small tree of versioned nodes (`tree.nodes.NodeTree`). Drivers offer
 that tree: `zookeeper/` (kazoo), `etcd/`, `oxia/`, and `embedded/` (RocksDB, owned by one process and served to others
-over gRPC). The pod opens the service with `bookie_pod.node.metadata.open_metadata`, which knows time-outs and logins.
+over gRPC). What is opened with a URI of ZooKeeper goes on in Oxia when Pulsar migrates the metadata (`migrating/`). The
+pod opens the service with `bookie_pod.node.metadata.open_metadata`, which knows time-outs and logins.
 """

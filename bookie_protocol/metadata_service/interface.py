@@ -1,4 +1,6 @@
-"""The metadata service as bookies, clients and tools see it: one interface, several drivers.
+"""The values, stores and session of the metadata service, which are the same for every driver.
+
+`tree.service.MetadataService` holds all of it together.
 
 Invariants
 - "It is not there" (`MetadataNotFound`) and "could not tell" (`MetadataUnavailable`) never share a type. A
@@ -21,22 +23,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bookie_protocol.errors import BadRequest, MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
-from bookie_protocol.metadata_service.records import RecordStore
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.versioned import Identity as Identity
 from bookie_protocol.versioned import LedgerLife as LedgerLife
 from bookie_protocol.versioned import Versioned as Versioned
-
-if TYPE_CHECKING:
-    from bookie_protocol.metadata_service.tree.bookies import BookieRegistry
-    from bookie_protocol.metadata_service.tree.life_cycle import ClusterMetadata
-    from bookie_protocol.metadata_service.tree.under_replication.election import AuditorElection
-    from bookie_protocol.metadata_service.tree.under_replication.manager import UnderReplication
 
 # --- cluster ----------------------------------------------------------------------------------------------
 
@@ -213,6 +207,10 @@ class Session:
         self.went_back_to: int | None = None
         """Position of an answer that was older than an earlier one: the service was put back to an older state.
         None: it was not, as far as is known."""
+        self.counts = ""
+        """Name of the unit of `position`. Positions in different units cannot be compared."""
+        self.doubt = ""
+        """Reason why the service may lack writes of this session. Empty if it has no such reason."""
         self._histories = 0
         self._state = SessionState.SUSPENDED
         self._listeners: list[Callable[[SessionState], None]] = []
@@ -234,7 +232,7 @@ class Session:
     def begin_history(self) -> None:
         """Accept the current state of the service, whatever it was before."""
         self._histories += 1
-        self.position, self.went_back_to = 0, None
+        self.position, self.went_back_to, self.doubt = 0, None, ""
 
     @property
     def state(self) -> SessionState:
@@ -275,35 +273,3 @@ class Session:
     async def wait_connected(self) -> None:
         """Wait until the state is CONNECTED; the caller bounds the wait."""
         await self._connected.wait()
-
-
-class MetadataService(Protocol):
-    """An open metadata service; see `bookie_protocol.metadata_service.uri.open_metadata_service`."""
-
-    @property
-    def cluster(self) -> ClusterMetadata: ...
-    @property
-    def bookies(self) -> BookieRegistry: ...
-    @property
-    def cookies(self) -> CookieStore: ...
-    @property
-    def ledgers(self) -> LedgerStore: ...
-    @property
-    def under_replication(self) -> UnderReplication: ...
-    @property
-    def auditor_election(self) -> AuditorElection: ...
-    @property
-    def session(self) -> Session: ...
-
-    def records(self, kind: str) -> RecordStore:
-        """Podkeeper's own documents of a kind. `BadRequest` for a text that is no kind."""
-        ...
-
-    def managed_ledgers(self, root: str = ROOT) -> ManagedLedgerNodes:
-        """Apache Pulsar's managed ledgers, where Pulsar uses this metadata service too. `BadRequest` for a root that
-        is no path."""
-        ...
-
-    async def close(self) -> None:
-        """End the session; registrations go with it. Calling it again is fine."""
-        ...

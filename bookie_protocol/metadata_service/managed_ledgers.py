@@ -13,26 +13,12 @@ Source: docs/internals/metadata-layout.md, section 15.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from bookie_protocol.errors import BadRequest
-from bookie_protocol.versioned import Versioned
 
 ROOT: Final = "/managed-ledgers"
 """Path of Pulsar's managed ledgers, unless its metadata store has a path of its own."""
-
-
-class ManagedLedgerNodes(Protocol):
-    """Names are as Pulsar stores them, each component URL-encoded: "tenant/namespace/persistent/topic", and below a
-    topic its subscriptions."""
-
-    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
-        """The bytes of a node; `timeout` in seconds for each request, None for the default."""
-        ...
-
-    async def children(self, name: str, *, timeout: float | None = None) -> tuple[str, ...]:
-        """The names one level below, sorted; of "" those of the tenants. None, if there is no such node."""
-        ...
 
 
 def check_root(root: str) -> str:

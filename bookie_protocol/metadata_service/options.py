@@ -139,6 +139,8 @@ class MetadataServiceOptions:
     """Maximum bytes of one write, as `jute.maxbuffer` of the ZooKeeper servers, which hang up on larger ones."""
     ledger_metadata_version: int = CURRENT_FORMAT_VERSION
     """Newest format that new ledgers are written in: 1, 2, 3, or -1 for the newest (`ledgerMetadataVersion`)."""
+    follow_migration: bool = True
+    """Take part in Pulsar's migration of ZooKeeper's metadata to Oxia (`metadataServiceFollowMigration`)."""
     make_store: bool = True
     """If True, make an embedded store in a folder that holds none; else raise `MetadataNotFound`."""
 

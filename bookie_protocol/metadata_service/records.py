@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from bookie_protocol.archive import KIND, ArchivedLedger, OffloadRecord
 from bookie_protocol.errors import UNREADABLE, BadRequest, MetadataDamaged, MetadataNotFound
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.versioned import Identity, Versioned
-
-if TYPE_CHECKING:
-    from bookie_protocol.metadata_service.interface import MetadataService
 
 DECOMMISSION: Final = "decommission"
 """The kind of records that tell which bookies are being taken out of the cluster; names are bookie ids."""
@@ -106,10 +104,10 @@ def check_name(name: str) -> str:
     return name
 
 
-async def history_of(service: MetadataService) -> str:
+async def history_of(records: Callable[[str], RecordStore]) -> str:
     """The record `history` as it is stored; empty: the cluster was never moved. Raises `MetadataUnavailable`."""
     try:
-        return (await service.records(HISTORY).read(HISTORY_NAME)).value.decode("utf-8", "replace")
+        return (await records(HISTORY).read(HISTORY_NAME)).value.decode("utf-8", "replace")
     except MetadataNotFound:
         return ""
 
@@ -123,11 +121,11 @@ def split_history(stored: str) -> tuple[str, str]:
         return stored, stored
 
 
-async def archived_ledger(service: MetadataService, ledger_id: int) -> ArchivedLedger | None:
+async def archived_ledger(records: Callable[[str], RecordStore], ledger_id: int) -> ArchivedLedger | None:
     """Return the archived copy of a ledger; None if there is no complete one. Raises `MetadataUnavailable`,
     `MetadataDamaged`."""
     try:
-        stored = await service.records(KIND).read(str(ledger_id))
+        stored = await records(KIND).read(str(ledger_id))
     except MetadataNotFound:
         return None
     try:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bookie_protocol.metadata_service.findings import Failure, Finding, all_of
-from bookie_protocol.versioned import Identity
+from bookie_protocol.versioned import Identity, is_moved
 
 ReplicaPredicate = Callable[[Collection[str]], bool]
 """Chooses marks by their missing replicas."""
@@ -56,6 +56,10 @@ class UnderreplicatedLedger:
         return (*self.findings, *all_of(bookie for bookie in self.replicas if bookie not in explained))
 
 
+Rest = Callable[[UnderreplicatedLedger], float]
+"""Returns the seconds for which a ledger with this mark is skipped; 0 if it may be locked now."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerLock:
     """A lock of ours. `mark`: as it was when the lock was taken; None: locked without a mark."""
@@ -73,6 +77,13 @@ class LockHolder:
     session_id: int
     creation: int
     """Creation of the lock's node: another one each time that the lock is taken."""
+
+    def may_be(self, other: LockHolder | None) -> bool:
+        """Return False if `other` is another lock. A lock that moves to another metadata service with its ledger gets
+        another owner and creation."""
+        if other is None or self == other:
+            return other is not None
+        return self.host == other.host and is_moved(self.creation) != is_moved(other.creation)
 
 
 class AuditorCheck(Enum):

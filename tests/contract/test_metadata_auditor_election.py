@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bookie_protocol.metadata_service.tree.nodes import NodeStat, Watch
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 from tests.support.metadata_fixtures import driver
 
@@ -15,7 +15,7 @@ __all__ = ["driver"]
 
 
 async def votes(
-    service: TreeMetadataService, driver: MetadataDriverUnderTest, *, count: int, other_than: list[str] | None = None
+    service: MetadataService, driver: MetadataDriverUnderTest, *, count: int, other_than: list[str] | None = None
 ) -> list[str]:
     """The votes as soon as there are so many (and others than these)."""
     path = f"{driver.root}/underreplication/auditorelection"

@@ -25,7 +25,7 @@ from bookie_protocol.metadata_service.etcd.tree import EtcdTree
 from bookie_protocol.metadata_service.etcd.watches import Watched
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import free_port
 from tests.support.etcd import EtcdServer
@@ -52,13 +52,11 @@ def own_server(tmp_path: Path) -> Iterator[EtcdServer]:
     server.stop()
 
 
-async def opened(uri: str, timeout: float = 10.0) -> TreeMetadataService:
-    service = await open_metadata_service(uri, timeout=timeout)
-    assert isinstance(service, TreeMetadataService)
-    return service
+async def opened(uri: str, timeout: float = 10.0) -> MetadataService:
+    return await open_metadata_service(uri, timeout=timeout)
 
 
-def tree_of(service: TreeMetadataService) -> EtcdTree:
+def tree_of(service: MetadataService) -> EtcdTree:
     tree = service.tree._tree
     assert isinstance(tree, EtcdTree)
     return tree
@@ -135,7 +133,7 @@ async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
         sessions = [service.tree.session_id for service in services]
         ids: set[int] = set()
 
-        async def work(service: TreeMetadataService, first: int) -> None:
+        async def work(service: MetadataService, first: int) -> None:
             for number in range(first, first + 40):
                 made = await service.ledgers.create(ledger(number))
                 await service.ledgers.write(made.value.in_recovery(), made.identity)
@@ -338,7 +336,7 @@ async def test_a_watch_that_is_cancelled_for_another_reason_stands_in_the_next_s
 # --- listings ---------------------------------------------------------------------------------------------------
 
 
-async def many_children(service: TreeMetadataService, path: str, number: int) -> None:
+async def many_children(service: MetadataService, path: str, number: int) -> None:
     keys, connection = Keys(service.root), tree_of(service)._connection
     await service.tree.ensure(path)
     for first in range(0, number, 100):

@@ -13,7 +13,7 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, Metada
 from bookie_protocol.metadata_service.etcd.connection import EtcdConnection
 from bookie_protocol.metadata_service.etcd.tree import EtcdTree
 from bookie_protocol.metadata_service.options import MetadataTls
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer
@@ -39,11 +39,9 @@ class Guarded:
 
     async def open(
         self, root: str = "/podkeeper", *, user: str = "podkeeper", password: str = PASSWORD, timeout: float = 10.0
-    ) -> TreeMetadataService:
+    ) -> MetadataService:
         auth = (("digest", f"{user}:{password}"),) if user else ()
-        service = await open_metadata_service(self.server.uri(root), tls=self.tls(), auth=auth, timeout=timeout)
-        assert isinstance(service, TreeMetadataService)
-        return service
+        return await open_metadata_service(self.server.uri(root), tls=self.tls(), auth=auth, timeout=timeout)
 
     def as_root(self, *words: str) -> str:
         return self.server.control("--user", "root:root", *words)

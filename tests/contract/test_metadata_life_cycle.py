@@ -20,7 +20,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout
 from bookie_protocol.metadata_service.tree import life_cycle
 from bookie_protocol.metadata_service.tree.life_cycle import erase
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 from tests.support.metadata_examples import INFO, R, W, filled, ledger, listed
@@ -165,14 +165,14 @@ class TestNuke:
 class TestHeldUp:
     """Behind its checks, while others go on."""
 
-    async def run(self, service: TreeMetadataService, step: str, instance: str) -> None:
+    async def run(self, service: MetadataService, step: str, instance: str) -> None:
         if step == "format":
             await service.cluster.format(instance_id=instance)
         else:
             await service.cluster.nuke(instance_id=instance, with_ledgers=True)
 
     def hold(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch, times: int, others: Callable[[], Any]
+        self, service: MetadataService, monkeypatch: pytest.MonkeyPatch, times: int, others: Callable[[], Any]
     ) -> None:
         """`others` act when it has looked for bookies so often: once before the mark, and once behind it."""
         check, left = service.cluster.check_no_bookies, times
@@ -290,7 +290,7 @@ class _Ended(BaseException):
 
 
 def _before_write(
-    service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], Awaitable[None]]
+    service: MetadataService, monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], Awaitable[None]]
 ) -> None:
     left = number
 
@@ -327,7 +327,7 @@ async def test_wherever_it_was_ended_it_can_be_repeated(
             await admin.ledgers.create(ledger(7))
             await admin.cookies.create("b:1", b"cookie")
 
-        async def run(service: TreeMetadataService, instance: str = instance) -> None:
+        async def run(service: MetadataService, instance: str = instance) -> None:
             match step:
                 case "init":
                     await service.cluster.initialize(instance_id=instance)

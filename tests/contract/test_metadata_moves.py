@@ -34,7 +34,7 @@ from bookie_protocol.metadata_service.moving.nodes import ClusterNodes
 from bookie_protocol.metadata_service.records import HISTORY, HISTORY_NAME
 from bookie_protocol.metadata_service.tree import life_cycle, paths
 from bookie_protocol.metadata_service.tree.cluster import COPYING, MOVED
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from bookie_protocol.versioned import LedgerLife
 from tests.support.metadata_drivers import MetadataDriverUnderTest
@@ -77,13 +77,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("backups") / "backup"
 
 
-async def everything(service: TreeMetadataService) -> dict[str, bytes]:
+async def everything(service: MetadataService) -> dict[str, bytes]:
     """The times of ledgers among it, and not the name of the place."""
     found = {path: data async for path, data in ClusterNodes(service.tree, service.root).read()}
     return {path: data for path, data in found.items() if not path.startswith("/podkeeper/history")}
 
 
-async def made(driver: MetadataDriverUnderTest, **options: object) -> TreeMetadataService:
+async def made(driver: MetadataDriverUnderTest, **options: object) -> MetadataService:
     """A cluster with a bit of everything, and nobody connected."""
     other = await filled(driver, timeout=PATIENT, **options)
     await other.close()
@@ -246,7 +246,7 @@ class TestCopy:
         instance_id = await source.cluster.initialize()
         check = moves._check_apart
 
-        async def while_the_other_is_copied(*args: TreeMetadataService) -> None:
+        async def while_the_other_is_copied(*args: MetadataService) -> None:
             monkeypatch.setattr(moves, "_check_apart", check)
             await copy_cluster(source, second, heard)
 
@@ -654,7 +654,7 @@ class TestBackup:
             assert backup_file._lines(file) == [line] * 3
 
 
-async def beside(driver: MetadataDriverUnderTest) -> TreeMetadataService:
+async def beside(driver: MetadataDriverUnderTest) -> MetadataService:
     """Another place of the same store."""
     root, driver.root = driver.root, f"{driver.root}-beside"
     try:
@@ -676,7 +676,7 @@ def _dying(call: Callable[..., object], left: itertools.count[int]) -> Callable[
     return until_none_is_left
 
 
-async def _refused_within(source: TreeMetadataService, target: TreeMetadataService) -> None:
+async def _refused_within(source: MetadataService, target: MetadataService) -> None:
     with pytest.raises(InvalidConfiguration, match="within"):
         await copy_cluster(source, target, heard)
     assert not await target.cluster.exists()

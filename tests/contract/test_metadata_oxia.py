@@ -27,7 +27,7 @@ from bookie_protocol.metadata_service.oxia.connection import OxiaConnection
 from bookie_protocol.metadata_service.oxia.keys import CANARIES
 from bookie_protocol.metadata_service.oxia.tree import OxiaTree
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import connect_metadata_service, open_metadata_service
 from tests.support.bookie_process import free_port
 from tests.support.metadata_drivers import OxiaUnderTest, oxia_tree
@@ -81,7 +81,7 @@ def namespace(cluster: OxiaCluster) -> str:
     return name
 
 
-async def opened(uri: str, timeout: float = 10.0) -> TreeMetadataService:
+async def opened(uri: str, timeout: float = 10.0) -> MetadataService:
     """Also where the namespace was made a moment ago, of which a server may not have heard."""
     async with asyncio.timeout(60):
         while True:
@@ -94,11 +94,10 @@ async def opened(uri: str, timeout: float = 10.0) -> TreeMetadataService:
             except MetadataUnavailable:
                 pass  # its shards have no leaders yet
             else:
-                assert isinstance(service, TreeMetadataService)
                 return service
 
 
-async def until_renewed(service: TreeMetadataService) -> None:
+async def until_renewed(service: MetadataService) -> None:
     """Until there is another session than now."""
     before = service.tree.session_id
     await until(
@@ -398,20 +397,25 @@ async def test_a_cluster_whose_making_was_interrupted_is_made_by_another_call(
 ) -> None:
     """Wherever it was: without its instance id it is none, and nothing of it is taken for one."""
     service, other = await driver.open(), await driver.open()
-    create = OxiaTree._create
+    write = OxiaConnection.write
     for done in range(5):
         left = done
 
-        async def interrupted(self: OxiaTree, path: str, *arguments: object) -> object:
+        async def interrupted(
+            self: OxiaConnection, shard: int, request: messages.WriteRequest, timeout: float
+        ) -> object:
             nonlocal left
-            if path.startswith(driver.root):
-                if not left:
-                    raise MetadataUnavailable("interrupted")
-                left -= 1
-            return await create(self, path, *arguments)  # type: ignore[arg-type]
+            ours = [put for put in request.puts if put.key.startswith(driver.root)]
+            if len(ours) <= left:
+                left -= len(ours)
+                return await write(self, shard, request, timeout)
+            taken, left = ours[:left], 0
+            if taken:
+                await write(self, shard, messages.WriteRequest(puts=taken), timeout)
+            raise MetadataUnavailable("interrupted")
 
         with monkeypatch.context() as patch:
-            patch.setattr(OxiaTree, "_create", interrupted)
+            patch.setattr(OxiaConnection, "write", interrupted)
             with pytest.raises(MetadataUnavailable):
                 await service.cluster.initialize()
         if done:

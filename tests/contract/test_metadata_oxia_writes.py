@@ -3,13 +3,16 @@ which speaks Oxia's protocol."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
 import pytest
 
-from bookie_protocol.errors import MetadataUnavailable, SessionEnded
+from bookie_protocol.errors import MetadataError, MetadataNotFound, MetadataUnavailable, SessionEnded
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
-from bookie_protocol.metadata_service.oxia.tree import OxiaTree
-from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from bookie_protocol.metadata_service.oxia.tree import OxiaTree, Record
+from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, ConnectionLost, Node
 from tests.support.metadata_drivers import OxiaUnderTest, oxia_tree
 from tests.support.metadata_fixtures import OVER_OXIA, driver
 from tests.support.until import until
@@ -84,3 +87,92 @@ async def test_a_number_is_taken_without_undoing_a_write_of_the_parent(
     monkeypatch.setattr(OxiaTree, "_present", overtaken)
     assert (await oxia_tree(service).take_number(f"{parent}/n-", timeout=10)) == (2, None)
     assert (await other.tree.get(parent)).data == b"two"
+
+
+def behind_the_look_at(
+    path: str, tree: OxiaTree, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]
+) -> None:
+    """Do this, once, between the tree's look at a node and what it does then."""
+    read, done = tree._read, asyncio.Event()
+
+    async def overtaken(paths: Sequence[str], left: Callable[[], float]) -> list[Record | None]:
+        found = await read(paths, left)
+        if list(paths) == [path] and not done.is_set():
+            done.set()
+            await act()
+        return found
+
+    monkeypatch.setattr(tree, "_read", overtaken)
+
+
+@pytest.mark.parametrize("is_lossy", [False, True])
+async def test_nodes_that_are_made_together_go_with_their_parent(
+    driver: OxiaUnderTest, monkeypatch: pytest.MonkeyPatch, is_lossy: bool
+) -> None:
+    """Also if a shard does not answer, and those that did are not asked again."""
+    service, other = await driver.open(), await driver.open()
+    await service.cluster.initialize()
+    tree, parent = oxia_tree(service), f"{driver.root}/parent"
+    await service.tree.create(parent, b"")
+    behind_the_look_at(parent, tree, monkeypatch, lambda: other.tree.delete(parent))
+    write, first = tree._connection.write, tree._connection.known.shard_of(f"{parent}/0")
+
+    async def lossy(shard: int, request: messages.WriteRequest, timeout: float) -> messages.WriteResponse:
+        if shard == first and any(put.key.startswith(f"{parent}/") for put in request.puts):
+            raise ConnectionLost("another one leads the shard")
+        return await write(shard, request, timeout)
+
+    if is_lossy:
+        monkeypatch.setattr(tree._connection, "write", lossy)
+    nodes = [(f"{parent}/{number}", b"") for number in range(9)]
+    with pytest.raises(ConnectionLost if is_lossy else MetadataNotFound):
+        await tree.create_all([*nodes, (f"{parent}/last", b"")], timeout=10)
+    assert all(isinstance(each, MetadataError) for each in await other.tree.get_each([path for path, _ in nodes]))
+
+
+@pytest.mark.parametrize("write", ["create", "create_all", "set", "delete"])
+async def test_nothing_is_written_once_the_session_that_it_depends_on_is_known_to_have_ended(
+    driver: OxiaUnderTest, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    service, other = await driver.open(), await driver.open()
+    await service.cluster.initialize()
+    tree, parent = oxia_tree(service), f"{driver.root}/parent"
+    await service.tree.create(parent, b"")
+    session = tree.session_id
+
+    async def end() -> None:
+        await driver.expire(service)
+        await until(lambda: tree.session_id not in (session, NO_SESSION), seconds=20)
+
+    behind_the_look_at(parent, tree, monkeypatch, end)
+    arguments = {
+        "create": (f"{parent}/0", b""),
+        "create_all": ([(f"{parent}/{number}", b"") for number in range(9)],),
+        "set": (parent, b"new", None),
+        "delete": (parent, None),
+    }
+    with pytest.raises(SessionEnded):
+        await getattr(tree, write)(*arguments[write], session_id=session, timeout=30)
+    assert (await other.tree.get(parent)).data == b""
+    assert (await other.tree.children(parent)).names == ()
+
+
+@pytest.mark.parametrize("below", ["2/x", "0/x", "4/x", "22/x", None])
+async def test_siblings_are_known_to_be_leaves_if_nothing_is_below_them(
+    driver: OxiaUnderTest, below: str | None
+) -> None:
+    service = await driver.open()
+    await service.cluster.initialize()
+    tree, parent = service.tree, f"{driver.root}/parent"
+    names = ["0", "1", "2", "3", "4", "22"]
+    for path in (parent, *(f"{parent}/{name}" for name in names), *([f"{parent}/{below}"] if below else [])):
+        await tree.create(path, b"")
+
+    async def children(*paths: str) -> set[int]:
+        found = await tree.get_each(paths, childless=True)
+        return {each.stat.children for each in found if isinstance(each, Node)}
+
+    paths = [f"{parent}/{name}" for name in names]
+    assert await children(*paths[:5]) == ({1} if below else {0})
+    assert await children(*paths[1:2], *paths[3:4]) == ({0} if below is None or below[0] in "04" else {1})
+    assert await children(*paths) == await children(parent) == {1}

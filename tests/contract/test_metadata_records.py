@@ -16,14 +16,14 @@ from bookie_protocol.errors import (
     SessionEnded,
 )
 from bookie_protocol.metadata_service.interface import Versioned
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 from tests.support.metadata_examples import ledger, listed
 from tests.support.metadata_fixtures import driver
 
 __all__ = ["driver"]
 
-Pair = tuple[TreeMetadataService, TreeMetadataService]
+Pair = tuple[MetadataService, MetadataService]
 KIND = "decommission"
 
 
@@ -122,7 +122,7 @@ async def test_watching(pair: Pair) -> None:
 async def test_of_many_who_change_it_at_once_none_is_lost(pair: Pair) -> None:
     await pair[0].records(KIND).create("counter", b"0")
 
-    async def add(service: TreeMetadataService) -> None:
+    async def add(service: MetadataService) -> None:
         records = service.records(KIND)
         while True:
             found = await records.read("counter")

@@ -17,7 +17,7 @@ from bookie_protocol.errors import (
     StartupError,
 )
 from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.hanging import hanging
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 from tests.support.metadata_examples import INFO, R, Recorded, W, ledger
@@ -84,7 +84,7 @@ async def admitted() -> bool:
     return False
 
 
-async def until_registered(service: TreeMetadataService, bookie_id: str, group: BookieGroup) -> None:
+async def until_registered(service: MetadataService, bookie_id: str, group: BookieGroup) -> None:
     async with asyncio.timeout(10), service.bookies.watch(group) as changes:
         async for found in changes:
             if bookie_id in found.bookies:

@@ -24,7 +24,7 @@ from bookie_protocol.ledger_metadata.metadata_formats_pb2 import Underreplicated
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.findings import Failure, Finding, Reason, Trouble, absences, all_of, binding
 from bookie_protocol.metadata_service.tree.nodes import Node
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from bookie_protocol.metadata_service.tree.under_replication.locks import Rest, Resting, _Directory
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
@@ -36,14 +36,14 @@ __all__ = ["driver"]
 
 
 @pytest.fixture
-async def pair(driver: MetadataDriverUnderTest) -> tuple[TreeMetadataService, TreeMetadataService]:
+async def pair(driver: MetadataDriverUnderTest) -> tuple[MetadataService, MetadataService]:
     """Two sessions with one new cluster."""
     one, two = await driver.open(), await driver.open()
     await one.cluster.initialize()
     return one, two
 
 
-Pair = tuple[TreeMetadataService, TreeMetadataService]
+Pair = tuple[MetadataService, MetadataService]
 
 
 def ledger(ledger_id: int) -> LedgerMetadata:
@@ -54,7 +54,7 @@ async def everything(found: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in found]
 
 
-async def marked(service: TreeMetadataService) -> list[int]:
+async def marked(service: MetadataService) -> list[int]:
     return [found.ledger_id async for found in service.under_replication.list()]
 
 

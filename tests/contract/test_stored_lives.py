@@ -15,12 +15,18 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.format import RecordKind, kind_of, life_behind_key, tail_of_special_record
 from bookie_protocol.errors import LedgerFenced, LedgerStateUnknown
-from bookie_protocol.keys import NO_LIFE, life_of, life_of_copies
+from bookie_protocol.keys import NO_LIFE, life_of, life_of_copies, with_unnamed
 from tests.support.memtable_engine import Checkpoints, MemTableBookie
 from tests.support.server_rig import HeldJournal
 from tests.support.storage_engine import KEY, MemoryBookie, entry
 
 LIFE, COPIES = life_of(-7), life_of_copies(-7)
+LIVES = {
+    "writer": LIFE,
+    "copies": COPIES,
+    "writer and unnamed": with_unnamed(LIFE),
+    "copies and unnamed": with_unnamed(COPIES),
+}
 Bookie = MemoryBookie | MemTableBookie
 
 
@@ -41,7 +47,7 @@ def _life(storage: LedgerStorage) -> bytes:
     return NO_LIFE if record is None else record.life
 
 
-@pytest.mark.parametrize("life", [LIFE, COPIES], ids=["writer", "copies"])
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
 def test_life_outlives_a_restart_and_other_changes(bookie: Bookie, life: bytes) -> None:
     storage = _open(bookie)
     storage.set_ledger(7, LedgerRecord(KEY, life=life))
@@ -62,8 +68,11 @@ def test_life_outlives_a_restart_and_other_changes(bookie: Bookie, life: bytes) 
     storage.close()
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("unnamed", [False, True])
 @pytest.mark.parametrize("began", ["writer", "recovery", "copies", "copies alone"])
-def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str) -> None:
+def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str, unnamed: bool, flushed: bool) -> None:
+    """So is the note that something which names no life came under it."""
     storage, journal = _open(bookie), HeldJournal()
     operations = LedgerOperations(Ledgers(storage, 1), [journal])
     lanes = operations.lanes()
@@ -76,6 +85,11 @@ def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str) ->
         add(0, NO_LIFE if began == "recovery" else COPIES, recovery=True)
     if began != "copies alone":
         add(1, LIFE)
+    if flushed:
+        storage.flush()
+    if unnamed:
+        add(4, NO_LIFE, recovery=True)
+        add(5, LIFE if began == "writer" else COPIES, recovery=True)
     storage.close()
 
     def replay(again: LedgerStorage) -> None:
@@ -90,7 +104,8 @@ def test_life_is_journaled_before_the_first_entry(bookie: Bookie, began: str) ->
 
     storage = _open(bookie, replay)
     again = LedgerOperations(Ledgers(storage, 1), [journal])
-    assert _life(storage) == (COPIES if began == "copies alone" else LIFE)
+    expected = COPIES if began == "copies alone" else LIFE
+    assert _life(storage) == (with_unnamed(expected) if unnamed else expected)
     if began == "copies alone":
         again.add(operations.lanes(), 7, 2, -1, KEY, entry(7, 2), recovery=False)
     else:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -16,7 +16,7 @@ def golden(name: str) -> list[dict[str, Any]]:
     return sorted(nodes, key=lambda node: str(node["path"]).split("/"))
 
 
-async def load(service: TreeMetadataService, root: str, nodes: list[dict[str, Any]]) -> None:
+async def load(service: MetadataService, root: str, nodes: list[dict[str, Any]]) -> None:
     """Make the golden nodes below our root, missing parents included."""
     await service.tree.ensure(root.rpartition("/")[0])
     await service.tree.ensure(root)

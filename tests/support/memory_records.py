@@ -137,7 +137,7 @@ class _Kind:
 
 
 class MemoryManagedLedgers:
-    """Implements `ManagedLedgerNodes`; `nodes`: bytes by name."""
+    """`TreeManagedLedgers` in memory; `nodes`: bytes by name."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""`ToolStores` in memory: databases of a `MemoryStores` beside the files of a `MemoryFiles`.
+"""`DiskStores` in memory: databases of a `MemoryStores` beside the files of a `MemoryFiles`.
 
 Moving or removing a database is one atomic, durable operation of the shared faults.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import random
 
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
-from bookie_pod.storage.index_rebuild.swap import remove_tree
+from bookie_pod.storage.index_rebuild.swap import DiskStores, remove_tree
 from tests.support.memory_faults import Operation
 from tests.support.memory_files import MemoryFiles
 from tests.support.memory_store import MemoryStores
 
 
-class MemoryToolStores:
+class MemoryToolStores(DiskStores):
     """The databases and folders of one bookie."""
 
     def __init__(self, files: MemoryFiles, stores: MemoryStores) -> None:

@@ -19,13 +19,18 @@ from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataSer
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.etcd.connection import EtcdConnection
 from bookie_protocol.metadata_service.etcd.tree import EtcdTree
-from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
+from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.migrating.gate import MigratingTree
+from bookie_protocol.metadata_service.migrating.participant import Participant
+from bookie_protocol.metadata_service.options import MetadataServiceUri
 from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
 from bookie_protocol.metadata_service.oxia.tree import OxiaTree
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+from bookie_protocol.metadata_service.tree.nodes import NodeTree
+from bookie_protocol.metadata_service.tree.service import MetadataService
+from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
 from tests.support.etcd import EtcdServer
+from tests.support.migration_world import always
 from tests.support.oxia import OxiaServer
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -44,7 +49,7 @@ class MetadataDriverUnderTest(ABC):
         self.root = f"/contract-{next(_numbers)}/ledgers"
         self._opened: list[MetadataService] = []
 
-    async def open(self, *, timeout: float = 4.0, layout: LedgerLayout | None = None) -> TreeMetadataService:
+    async def open(self, *, timeout: float = 4.0, layout: LedgerLayout | None = None) -> MetadataService:
         service = await self._open(timeout, layout)
         self._opened.append(service)
         await service.prepare()
@@ -55,9 +60,9 @@ class MetadataDriverUnderTest(ABC):
             await service.close()
 
     @abstractmethod
-    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService: ...
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> MetadataService: ...
     @abstractmethod
-    async def expire(self, service: TreeMetadataService) -> None:
+    async def expire(self, service: MetadataService) -> None:
         """End this session at the server."""
 
     @abstractmethod
@@ -82,14 +87,16 @@ class ZooKeeperUnderTest(MetadataDriverUnderTest):
     def uri(self) -> str:
         return self._server.uri(self.root)
 
-    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> MetadataService:
         tree = ZooKeeperTree(self._server.hosts, timeout)
         await tree.connect()
-        service = TreeMetadataService(tree, self.root, layout)
+        gate = MigratingTree(tree)
+        await Participant(gate, self.root, _no_target, always).begin()
+        service = MetadataService(gate, self.root, layout)
         self._trees[id(service)] = tree
         return service
 
-    async def expire(self, service: TreeMetadataService) -> None:
+    async def expire(self, service: MetadataService) -> None:
         identity = self._trees[id(service)].client_id
         assert identity is not None
         await asyncio.to_thread(self._server.expire, *identity)  # everybody else goes on meanwhile
@@ -101,6 +108,10 @@ class ZooKeeperUnderTest(MetadataDriverUnderTest):
         self._server.resume()
 
 
+async def _no_target(_: MetadataServiceUri) -> NodeTree:
+    raise AssertionError("nothing migrates")
+
+
 class EtcdUnderTest(MetadataDriverUnderTest):
     def __init__(self, server: EtcdServer) -> None:
         super().__init__()
@@ -110,13 +121,13 @@ class EtcdUnderTest(MetadataDriverUnderTest):
     def uri(self) -> str:
         return self._server.uri(self.root)
 
-    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> MetadataService:
         targets = self._server.endpoints.split(",")
         tree = EtcdTree(EtcdConnection(targets, None, None, self.root), self.root, timeout)
         await tree.connect()
-        return TreeMetadataService(tree, self.root, layout)
+        return MetadataService(tree, self.root, layout)
 
-    async def expire(self, service: TreeMetadataService) -> None:
+    async def expire(self, service: MetadataService) -> None:
         lease = {"ID": str(service.tree.session_id)}
         await asyncio.to_thread(self._server.ask, self._server.members[0], "lease/revoke", lease)
 
@@ -140,14 +151,14 @@ class OxiaUnderTest(MetadataDriverUnderTest):
     def uri(self) -> str:
         return self._server.uri(self.root)
 
-    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> MetadataService:
         tree = OxiaTree(OxiaConnection([self._server.target], "default"), timeout)
         await tree.connect()
-        service = TreeMetadataService(tree, self.root, layout)
+        service = MetadataService(tree, self.root, layout)
         self._trees[id(service)] = tree
         return service
 
-    async def expire(self, service: TreeMetadataService) -> None:
+    async def expire(self, service: MetadataService) -> None:
         """In every shard, as a server that was away for too long does it."""
         sessions = self._trees[id(service)]._open_sessions
         other = OxiaConnection([self._server.target], "default")
@@ -164,7 +175,7 @@ class OxiaUnderTest(MetadataDriverUnderTest):
         self._server.resume()
 
 
-def oxia_tree(service: TreeMetadataService) -> OxiaTree:
+def oxia_tree(service: MetadataService) -> OxiaTree:
     """The driver itself, below what tries again."""
     tree = service.tree._tree
     assert isinstance(tree, OxiaTree)
@@ -190,7 +201,7 @@ class EmbeddedOxiaUnderTest(OxiaUnderTest):
         self._owner: EmbeddedOwner | None = None
         self._embedded: EmbeddedMetadataServer | None = None
 
-    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> MetadataService:
         if self._owner is None:
             self._owner = await EmbeddedOwner.open(self._folder, keep_notices=True)
             self._embedded = EmbeddedMetadataServer(self._owner)
@@ -214,6 +225,20 @@ class EmbeddedOxiaUnderTest(OxiaUnderTest):
             await self._owner.close()
 
 
+class MovedUnderTest(EmbeddedOxiaUnderTest):
+    """The service of a process whose metadata moved from ZooKeeper to Oxia while it ran."""
+
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> MetadataService:
+        service = await super()._open(timeout, layout)
+        tree = self._trees[id(service)]
+        gate = MigratingTree(tree)
+        gate.end = tree.close
+        gate.switch(tree, "")
+        moved = MetadataService(gate, self.root, layout)
+        self._trees[id(moved)] = tree
+        return moved
+
+
 class EmbeddedUnderTest(MetadataDriverUnderTest):
     """The owner in this process, sessions without a wire."""
 
@@ -226,17 +251,15 @@ class EmbeddedUnderTest(MetadataDriverUnderTest):
     def uri(self) -> str:
         raise AssertionError("another process cannot reach a store that is not served")
 
-    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> MetadataService:
         if self.owner is None:
             self.owner = await EmbeddedOwner.open(self._folder)
         return await self._connect(self.owner, timeout, layout)
 
-    async def _connect(self, owner: EmbeddedOwner, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
-        service = await connect_local(owner, timeout, root=self.root, layout=layout)
-        assert isinstance(service, TreeMetadataService)
-        return service
+    async def _connect(self, owner: EmbeddedOwner, timeout: float, layout: LedgerLayout | None) -> MetadataService:
+        return await connect_local(owner, timeout, root=self.root, layout=layout)
 
-    async def expire(self, service: TreeMetadataService) -> None:
+    async def expire(self, service: MetadataService) -> None:
         assert self.owner is not None
         await self.owner.expire(service.tree.session_id)
 
@@ -264,13 +287,13 @@ class ServedUnderTest(EmbeddedUnderTest):
         assert self._server is not None
         return self._server.uri(self.root)
 
-    async def _connect(self, owner: EmbeddedOwner, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+    async def _connect(self, owner: EmbeddedOwner, timeout: float, layout: LedgerLayout | None) -> MetadataService:
         if self._server is None:
             self._server = EmbeddedMetadataServer(owner)
             await self._server.start()
         tree = EmbeddedTree(GrpcTransport(parse_metadata_service_uri(self.uri).connect_string), timeout)
         await tree.connect()
-        return TreeMetadataService(tree, self.root, layout)
+        return MetadataService(tree, self.root, layout)
 
     async def interrupt(self) -> None:
         assert self._server is not None

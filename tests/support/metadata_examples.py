@@ -8,9 +8,9 @@ from typing import Any
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, Session, SessionState
+from bookie_protocol.metadata_service.interface import BookieGroup, Session, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 
@@ -57,7 +57,7 @@ class Recorded:
                 await self._changed.wait()
 
 
-async def filled(driver: MetadataDriverUnderTest, **options: Any) -> TreeMetadataService:
+async def filled(driver: MetadataDriverUnderTest, **options: Any) -> MetadataService:
     """A cluster with a bit of everything."""
     service = await driver.open(**options)
     await service.cluster.initialize()

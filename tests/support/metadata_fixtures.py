@@ -12,6 +12,7 @@ from tests.support.metadata_drivers import (
     EmbeddedUnderTest,
     EtcdUnderTest,
     MetadataDriverUnderTest,
+    MovedUnderTest,
     OxiaUnderTest,
     ServedUnderTest,
     ZooKeeperUnderTest,
@@ -20,7 +21,7 @@ from tests.support.metadata_drivers import (
 ETCD = pytest.param("etcd", marks=pytest.mark.etcd)
 OVER_OXIA = [pytest.param("oxia", marks=pytest.mark.oxia), "embedded-oxia"]
 WIRED = [pytest.param("zookeeper", marks=pytest.mark.zookeeper), ETCD, *OVER_OXIA, "served"]
-ALL = [*WIRED, "embedded"]
+ALL = [*WIRED, "moved", "embedded"]
 BESIDE = [each for each in ALL if each is not ETCD]
 """Where there can be nodes beside the root."""
 
@@ -43,4 +44,6 @@ def driver_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Meta
         return OxiaUnderTest(request.getfixturevalue("oxia"))
     if kind == "embedded-oxia":
         return EmbeddedOxiaUnderTest(str(tmp_path))
+    if kind == "moved":
+        return MovedUnderTest(str(tmp_path))
     return ServedUnderTest(str(tmp_path)) if kind == "served" else EmbeddedUnderTest(str(tmp_path))

@@ -71,6 +71,11 @@ class OxiaServer:
         for name in ("db", "wal"):
             shutil.rmtree(self._folder / name)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def pause(self) -> None:
         assert self._process is not None
         hang(self._process.pid)

@@ -64,8 +64,10 @@ class ZooKeeperServer:
         host: str = "127.0.0.1",
         tls: str | None = None,
         kerberos: tuple[str, str] | None = None,
+        heap_mb: int = 128,
     ) -> None:
         self._directory = directory
+        self._heap_mb = heap_mb
         self._host = host
         self._sasl_users = sasl_users
         self._kerberos = kerberos
@@ -125,7 +127,7 @@ class ZooKeeperServer:
                     "sessionRequireClientSASLAuth=true\n"
                 )
         command = [
-            *(java, "-Xmx128m", *SHORT_LIVED),
+            *(java, f"-Xmx{self._heap_mb}m", *SHORT_LIVED),
             *self._sasl_options(),
             *("-Dzookeeper.forceSync=no", "-Dlog4j2.level=ERROR", "-Dlog4j.rootLogger=ERROR"),
             *("-cp", _class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config),

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\nAbookie_protocol/metadata_service/embedded/embedded_metadata.proto\x12\x1bpodkeeper.embedded_metadata\"]\n\x07Outcome\x12/\n\x04\x63ode\x18\x01 \x01(\x0e\x32!.podkeeper.embedded_metadata.Code\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\"9\n\x12OpenSessionRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\x12\x0f\n\x07process\x18\x02 \x01(\t\"\x87\x01\n\x10OpenSessionReply\x12\x35\n\x07outcome\x18\x01 \x01(\x0b\x32$.podkeeper.embedded_metadata.Outcome\x12<\n\x07session\x18\x02 \x01(\x0b\x32+.podkeeper.embedded_metadata.SessionRequest\"6\n\x0eSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x03\x12\x10\n\x08password\x18\x02 \x01(\x0c\"%\n\x07NewNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"c\n\x06\x43reate\x12\x32\n\x04node\x18\x01 \x01(\x0b\x32$.podkeeper.embedded_metadata.NewNode\x12\x11\n\tephemeral\x18\x02 \x01(\x08\x12\x12\n\nsequential\x18\x03 \x01(\x08\"@\n\tCreateAll\x12\x33\n\x05nodes\x18\x01 \x03(\x0b\x32$.podkeeper.embedded_metadata.NewNode\"#\n\x04Read\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05watch\x18\x02 \x01(\x04\"X\n\x05Write\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x15\n\x08\x63reation\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_creation\"K\n\x06\x44\x65lete\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x15\n\x08\x63reation\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_creation\"\x06\n\x04Sync\"\x8b\x04\n\x0e\x45xecuteRequest\x12<\n\x07session\x18\x01 \x01(\x0b\x32+.podkeeper.embedded_metadata.SessionRequest\x12\x35\n\x06\x63reate\x18\x02 \x01(\x0b\x32#.podkeeper.embedded_metadata.CreateH\x00\x12<\n\ncreate_all\x18\x03 \x01(\x0b\x32&.podkeeper.embedded_metadata.CreateAllH\x00\x12\x30\n\x03get\x18\x04 \x01(\x0b\x32!.podkeeper.embedded_metadata.ReadH\x00\x12\x33\n\x06\x65xists\x18\x05 \x01(\x0b\x32!.podkeeper.embedded_metadata.ReadH\x00\x12\x35\n\x08\x63hildren\x18\x06 \x01(\x0b\x32!.podkeeper.embedded_metadata.ReadH\x00\x12\x31\n\x03set\x18\x07 \x01(\x0b\x32\".podkeeper.embedded_metadata.WriteH\x00\x12\x35\n\x06\x64\x65lete\x18\x08 \x01(\x0b\x32#.podkeeper.embedded_metadata.DeleteH\x00\x12\x31\n\x04sync\x18\t \x01(\x0b\x32!.podkeeper.embedded_metadata.SyncH\x00\x42\x0b\n\toperation\"s\n\x04Stat\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x15\n\rchild_version\x18\x02 \x01(\x03\x12\x10\n\x08\x63time_ms\x18\x03 \x01(\x03\x12\r\n\x05owner\x18\x04 \x01(\x03\x12\x10\n\x08\x63hildren\x18\x05 \x01(\x03\x12\x10\n\x08\x63reation\x18\x06 \x01(\x03\"\xa1\x01\n\x0c\x45xecuteReply\x12\x35\n\x07outcome\x18\x01 \x01(\x0b\x32$.podkeeper.embedded_metadata.Outcome\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12/\n\x04stat\x18\x04 \x01(\x0b\x32!.podkeeper.embedded_metadata.Stat\x12\r\n\x05names\x18\x05 \x03(\t\"-\n\x05\x45vent\x12\x0f\n\x07watches\x18\x01 \x03(\x04\x12\x13\n\x0b\x61ll_watches\x18\x02 \x01(\x08*\x8a\x01\n\x04\x43ode\x12\x06\n\x02OK\x10\x00\x12\r\n\tNOT_FOUND\x10\x01\x12\n\n\x06\x45XISTS\x10\x02\x12\x14\n\x10VERSION_CONFLICT\x10\x03\x12\r\n\tNOT_EMPTY\x10\x04\x12\x13\n\x0fSESSION_EXPIRED\x10\x05\x12\x0b\n\x07INVALID\x10\x06\x12\n\n\x06\x46\x41ILED\x10\x07\x12\x0c\n\x08REPLACED\x10\x08\x32\x84\x04\n\x10\x45mbeddedMetadata\x12m\n\x0bOpenSession\x12/.podkeeper.embedded_metadata.OpenSessionRequest\x1a-.podkeeper.embedded_metadata.OpenSessionReply\x12^\n\tHeartbeat\x12+.podkeeper.embedded_metadata.SessionRequest\x1a$.podkeeper.embedded_metadata.Outcome\x12\x61\n\x0c\x43loseSession\x12+.podkeeper.embedded_metadata.SessionRequest\x1a$.podkeeper.embedded_metadata.Outcome\x12\x61\n\x07\x45xecute\x12+.podkeeper.embedded_metadata.ExecuteRequest\x1a).podkeeper.embedded_metadata.ExecuteReply\x12[\n\x06\x45vents\x12+.podkeeper.embedded_metadata.SessionRequest\x1a\".podkeeper.embedded_metadata.Event0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\nAbookie_protocol/metadata_service/embedded/embedded_metadata.proto\x12\x1bpodkeeper.embedded_metadata\"]\n\x07Outcome\x12/\n\x04\x63ode\x18\x01 \x01(\x0e\x32!.podkeeper.embedded_metadata.Code\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\"9\n\x12OpenSessionRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\x12\x0f\n\x07process\x18\x02 \x01(\t\"\x87\x01\n\x10OpenSessionReply\x12\x35\n\x07outcome\x18\x01 \x01(\x0b\x32$.podkeeper.embedded_metadata.Outcome\x12<\n\x07session\x18\x02 \x01(\x0b\x32+.podkeeper.embedded_metadata.SessionRequest\"6\n\x0eSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x03\x12\x10\n\x08password\x18\x02 \x01(\x0c\"%\n\x07NewNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"c\n\x06\x43reate\x12\x32\n\x04node\x18\x01 \x01(\x0b\x32$.podkeeper.embedded_metadata.NewNode\x12\x11\n\tephemeral\x18\x02 \x01(\x08\x12\x12\n\nsequential\x18\x03 \x01(\x08\"@\n\tCreateAll\x12\x33\n\x05nodes\x18\x01 \x03(\x0b\x32$.podkeeper.embedded_metadata.NewNode\"#\n\x04Read\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05watch\x18\x02 \x01(\x04\"\x19\n\x08ReadEach\x12\r\n\x05paths\x18\x01 \x03(\t\"X\n\x05Write\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x15\n\x08\x63reation\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_creation\"K\n\x06\x44\x65lete\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x15\n\x08\x63reation\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_creation\"\x06\n\x04Sync\"\xc6\x04\n\x0e\x45xecuteRequest\x12<\n\x07session\x18\x01 \x01(\x0b\x32+.podkeeper.embedded_metadata.SessionRequest\x12\x35\n\x06\x63reate\x18\x02 \x01(\x0b\x32#.podkeeper.embedded_metadata.CreateH\x00\x12<\n\ncreate_all\x18\x03 \x01(\x0b\x32&.podkeeper.embedded_metadata.CreateAllH\x00\x12\x30\n\x03get\x18\x04 \x01(\x0b\x32!.podkeeper.embedded_metadata.ReadH\x00\x12\x33\n\x06\x65xists\x18\x05 \x01(\x0b\x32!.podkeeper.embedded_metadata.ReadH\x00\x12\x35\n\x08\x63hildren\x18\x06 \x01(\x0b\x32!.podkeeper.embedded_metadata.ReadH\x00\x12\x31\n\x03set\x18\x07 \x01(\x0b\x32\".podkeeper.embedded_metadata.WriteH\x00\x12\x35\n\x06\x64\x65lete\x18\x08 \x01(\x0b\x32#.podkeeper.embedded_metadata.DeleteH\x00\x12\x31\n\x04sync\x18\t \x01(\x0b\x32!.podkeeper.embedded_metadata.SyncH\x00\x12\x39\n\x08get_each\x18\n \x01(\x0b\x32%.podkeeper.embedded_metadata.ReadEachH\x00\x42\x0b\n\toperation\"s\n\x04Stat\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x15\n\rchild_version\x18\x02 \x01(\x03\x12\x10\n\x08\x63time_ms\x18\x03 \x01(\x03\x12\r\n\x05owner\x18\x04 \x01(\x03\x12\x10\n\x08\x63hildren\x18\x05 \x01(\x03\x12\x10\n\x08\x63reation\x18\x06 \x01(\x03\"F\n\x05\x46ound\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12/\n\x04stat\x18\x02 \x01(\x0b\x32!.podkeeper.embedded_metadata.Stat\"\xd4\x01\n\x0c\x45xecuteReply\x12\x35\n\x07outcome\x18\x01 \x01(\x0b\x32$.podkeeper.embedded_metadata.Outcome\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12/\n\x04stat\x18\x04 \x01(\x0b\x32!.podkeeper.embedded_metadata.Stat\x12\r\n\x05names\x18\x05 \x03(\t\x12\x31\n\x05\x66ound\x18\x06 \x03(\x0b\x32\".podkeeper.embedded_metadata.Found\"-\n\x05\x45vent\x12\x0f\n\x07watches\x18\x01 \x03(\x04\x12\x13\n\x0b\x61ll_watches\x18\x02 \x01(\x08*\x8a\x01\n\x04\x43ode\x12\x06\n\x02OK\x10\x00\x12\r\n\tNOT_FOUND\x10\x01\x12\n\n\x06\x45XISTS\x10\x02\x12\x14\n\x10VERSION_CONFLICT\x10\x03\x12\r\n\tNOT_EMPTY\x10\x04\x12\x13\n\x0fSESSION_EXPIRED\x10\x05\x12\x0b\n\x07INVALID\x10\x06\x12\n\n\x06\x46\x41ILED\x10\x07\x12\x0c\n\x08REPLACED\x10\x08\x32\x84\x04\n\x10\x45mbeddedMetadata\x12m\n\x0bOpenSession\x12/.podkeeper.embedded_metadata.OpenSessionRequest\x1a-.podkeeper.embedded_metadata.OpenSessionReply\x12^\n\tHeartbeat\x12+.podkeeper.embedded_metadata.SessionRequest\x1a$.podkeeper.embedded_metadata.Outcome\x12\x61\n\x0c\x43loseSession\x12+.podkeeper.embedded_metadata.SessionRequest\x1a$.podkeeper.embedded_metadata.Outcome\x12\x61\n\x07\x45xecute\x12+.podkeeper.embedded_metadata.ExecuteRequest\x1a).podkeeper.embedded_metadata.ExecuteReply\x12[\n\x06\x45vents\x12+.podkeeper.embedded_metadata.SessionRequest\x1a\".podkeeper.embedded_metadata.Event0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bookie_protocol.metadata_service.embedded.embedded_metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CODE']._serialized_start=1719
-  _globals['_CODE']._serialized_end=1857
+  _globals['_CODE']._serialized_start=1928
+  _globals['_CODE']._serialized_end=2066
   _globals['_OUTCOME']._serialized_start=98
   _globals['_OUTCOME']._serialized_end=191
   _globals['_OPENSESSIONREQUEST']._serialized_start=193
@@ -49,20 +49,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEALL']._serialized_end=650
   _globals['_READ']._serialized_start=652
   _globals['_READ']._serialized_end=687
-  _globals['_WRITE']._serialized_start=689
-  _globals['_WRITE']._serialized_end=777
-  _globals['_DELETE']._serialized_start=779
-  _globals['_DELETE']._serialized_end=854
-  _globals['_SYNC']._serialized_start=856
-  _globals['_SYNC']._serialized_end=862
-  _globals['_EXECUTEREQUEST']._serialized_start=865
-  _globals['_EXECUTEREQUEST']._serialized_end=1388
-  _globals['_STAT']._serialized_start=1390
-  _globals['_STAT']._serialized_end=1505
-  _globals['_EXECUTEREPLY']._serialized_start=1508
-  _globals['_EXECUTEREPLY']._serialized_end=1669
-  _globals['_EVENT']._serialized_start=1671
-  _globals['_EVENT']._serialized_end=1716
-  _globals['_EMBEDDEDMETADATA']._serialized_start=1860
-  _globals['_EMBEDDEDMETADATA']._serialized_end=2376
+  _globals['_READEACH']._serialized_start=689
+  _globals['_READEACH']._serialized_end=714
+  _globals['_WRITE']._serialized_start=716
+  _globals['_WRITE']._serialized_end=804
+  _globals['_DELETE']._serialized_start=806
+  _globals['_DELETE']._serialized_end=881
+  _globals['_SYNC']._serialized_start=883
+  _globals['_SYNC']._serialized_end=889
+  _globals['_EXECUTEREQUEST']._serialized_start=892
+  _globals['_EXECUTEREQUEST']._serialized_end=1474
+  _globals['_STAT']._serialized_start=1476
+  _globals['_STAT']._serialized_end=1591
+  _globals['_FOUND']._serialized_start=1593
+  _globals['_FOUND']._serialized_end=1663
+  _globals['_EXECUTEREPLY']._serialized_start=1666
+  _globals['_EXECUTEREPLY']._serialized_end=1878
+  _globals['_EVENT']._serialized_start=1880
+  _globals['_EVENT']._serialized_end=1925
+  _globals['_EMBEDDEDMETADATA']._serialized_start=2069
+  _globals['_EMBEDDEDMETADATA']._serialized_end=2585
 # @@protoc_insertion_point(module_scope)

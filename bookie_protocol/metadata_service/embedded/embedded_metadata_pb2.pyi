@@ -94,6 +94,12 @@ class Read(_message.Message):
     watch: int
     def __init__(self, path: _Optional[str] = ..., watch: _Optional[int] = ...) -> None: ...
 
+class ReadEach(_message.Message):
+    __slots__ = ("paths",)
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    paths: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, paths: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Write(_message.Message):
     __slots__ = ("path", "data", "version", "creation")
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -121,7 +127,7 @@ class Sync(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecuteRequest(_message.Message):
-    __slots__ = ("session", "create", "create_all", "get", "exists", "children", "set", "delete", "sync")
+    __slots__ = ("session", "create", "create_all", "get", "exists", "children", "set", "delete", "sync", "get_each")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     CREATE_ALL_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +137,7 @@ class ExecuteRequest(_message.Message):
     SET_FIELD_NUMBER: _ClassVar[int]
     DELETE_FIELD_NUMBER: _ClassVar[int]
     SYNC_FIELD_NUMBER: _ClassVar[int]
+    GET_EACH_FIELD_NUMBER: _ClassVar[int]
     session: SessionRequest
     create: Create
     create_all: CreateAll
@@ -140,7 +147,8 @@ class ExecuteRequest(_message.Message):
     set: Write
     delete: Delete
     sync: Sync
-    def __init__(self, session: _Optional[_Union[SessionRequest, _Mapping]] = ..., create: _Optional[_Union[Create, _Mapping]] = ..., create_all: _Optional[_Union[CreateAll, _Mapping]] = ..., get: _Optional[_Union[Read, _Mapping]] = ..., exists: _Optional[_Union[Read, _Mapping]] = ..., children: _Optional[_Union[Read, _Mapping]] = ..., set: _Optional[_Union[Write, _Mapping]] = ..., delete: _Optional[_Union[Delete, _Mapping]] = ..., sync: _Optional[_Union[Sync, _Mapping]] = ...) -> None: ...
+    get_each: ReadEach
+    def __init__(self, session: _Optional[_Union[SessionRequest, _Mapping]] = ..., create: _Optional[_Union[Create, _Mapping]] = ..., create_all: _Optional[_Union[CreateAll, _Mapping]] = ..., get: _Optional[_Union[Read, _Mapping]] = ..., exists: _Optional[_Union[Read, _Mapping]] = ..., children: _Optional[_Union[Read, _Mapping]] = ..., set: _Optional[_Union[Write, _Mapping]] = ..., delete: _Optional[_Union[Delete, _Mapping]] = ..., sync: _Optional[_Union[Sync, _Mapping]] = ..., get_each: _Optional[_Union[ReadEach, _Mapping]] = ...) -> None: ...
 
 class Stat(_message.Message):
     __slots__ = ("version", "child_version", "ctime_ms", "owner", "children", "creation")
@@ -158,19 +166,29 @@ class Stat(_message.Message):
     creation: int
     def __init__(self, version: _Optional[int] = ..., child_version: _Optional[int] = ..., ctime_ms: _Optional[int] = ..., owner: _Optional[int] = ..., children: _Optional[int] = ..., creation: _Optional[int] = ...) -> None: ...
 
+class Found(_message.Message):
+    __slots__ = ("data", "stat")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    STAT_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    stat: Stat
+    def __init__(self, data: _Optional[bytes] = ..., stat: _Optional[_Union[Stat, _Mapping]] = ...) -> None: ...
+
 class ExecuteReply(_message.Message):
-    __slots__ = ("outcome", "path", "data", "stat", "names")
+    __slots__ = ("outcome", "path", "data", "stat", "names", "found")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     STAT_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     path: str
     data: bytes
     stat: Stat
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., path: _Optional[str] = ..., data: _Optional[bytes] = ..., stat: _Optional[_Union[Stat, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+    found: _containers.RepeatedCompositeFieldContainer[Found]
+    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., path: _Optional[str] = ..., data: _Optional[bytes] = ..., stat: _Optional[_Union[Stat, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., found: _Optional[_Iterable[_Union[Found, _Mapping]]] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("watches", "all_watches")

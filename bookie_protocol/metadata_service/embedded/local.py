@@ -11,9 +11,9 @@ from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
-from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
+from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.options import DEFAULT_ROOT, MetadataServiceOptions, MetadataServiceUri
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 
 class LocalTransport:
@@ -62,13 +62,7 @@ async def connect_local(
     """A session with an owner in this process; `timeout` in seconds (that of `options` does not count)."""
     tree = EmbeddedTree(LocalTransport(owner, owned=owned), timeout)
     await tree.connect()
-    service = TreeMetadataService(tree, root, layout, options)
-    try:
-        await service.prepare()
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    return await MetadataService(tree, root, layout, options).open()
 
 
 async def open_owned(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:

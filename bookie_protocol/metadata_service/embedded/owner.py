@@ -48,7 +48,7 @@ from bookie_protocol.metadata_service.embedded.processes import is_gone
 from bookie_protocol.metadata_service.embedded.records import Change, SessionRecord
 from bookie_protocol.metadata_service.embedded.store import NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
-from bookie_protocol.metadata_service.tree.nodes import NodeStat
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE, NodeStat
 
 MAX_LISTINGS: Final = 16
 """Their answers are large, and are made one after the other anyway."""
@@ -56,7 +56,11 @@ MAX_PROCESS_CHARS: Final = 512
 SHORTEST_TIMEOUT_MS: Final = 100
 LONGEST_TIMEOUT_MS: Final = 600_000
 _REAP_SECONDS: Final = 0.05
-_READS: Final = ("get", "exists", "children")
+_WATCHING: Final = ("get", "exists", "children")
+_READS: Final = (*_WATCHING, "get_each")
+_LARGE: Final = ("children", "get_each")
+_FOUND_BYTES: Final = 1 << 20
+"""An answer ends with the node that reaches this size."""
 
 _CODES: Final = (
     (MetadataNotFound, messages.NOT_FOUND),
@@ -335,7 +339,7 @@ class EmbeddedOwner:
 
         reply: messages.ExecuteReply
         try:
-            async with self._listings if request.HasField("children") else nullcontext():
+            async with self._listings if request.WhichOneof("operation") in _LARGE else nullcontext():
                 if request.HasField("create_all"):
                     reply = await self._thread.post_steps(call, accept)
                 else:
@@ -371,7 +375,7 @@ def _open(folder: str, make_store: bool, keep_notices: bool) -> tuple[NodeStore,
 
 def _watched(request: messages.ExecuteRequest) -> tuple[int, tuple[Change, str]] | None:
     kind = request.WhichOneof("operation")
-    if kind not in _READS:
+    if kind not in _WATCHING:
         return None
     read: messages.Read = getattr(request, kind)
     change = Change.CHILDREN if kind == "children" else Change.NODE
@@ -403,6 +407,21 @@ def _create_all(
 def _get(store: NodeStore, operation: messages.Read, _: int) -> messages.ExecuteReply:
     node = store.get(operation.path)
     return messages.ExecuteReply(data=node.data, stat=_stat(node.stat))
+
+
+def _get_each(store: NodeStore, operation: messages.ReadEach, _: int) -> messages.ExecuteReply:
+    reply, size = messages.ExecuteReply(), 0
+    for path in operation.paths[:NODES_AT_ONCE]:
+        try:
+            node = store.get(path)
+        except MetadataNotFound:
+            reply.found.add()
+            continue
+        reply.found.add(data=node.data, stat=_stat(node.stat))
+        size += len(node.data)
+        if size >= _FOUND_BYTES:
+            break
+    return reply
 
 
 def _exists(store: NodeStore, operation: messages.Read, _: int) -> messages.ExecuteReply:
@@ -440,6 +459,7 @@ _HANDLERS: Final[dict[str, Callable[[NodeStore, Any, int], Any]]] = {
     "create": _create,
     "create_all": _create_all,
     "get": _get,
+    "get_each": _get_each,
     "exists": _exists,
     "children": _children,
     "set": _set,

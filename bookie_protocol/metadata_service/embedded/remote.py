@@ -23,10 +23,9 @@ from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as m
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.grpc_channel import ServiceChannel, grpc_target
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri, MetadataTls
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 TOKEN_KEY: Final = "metadataServiceTokenFile"
 _REFUSED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -122,10 +121,4 @@ async def open_served(uri: MetadataServiceUri, options: MetadataServiceOptions) 
         )
     tree = EmbeddedTree(GrpcTransport(grpc_target(host, port), options.tls, options.token_file), options.timeout)
     await tree.connect()
-    service = TreeMetadataService(tree, uri.root, None, options)
-    try:
-        await service.prepare()
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    return await MetadataService(tree, uri.root, None, options).open()

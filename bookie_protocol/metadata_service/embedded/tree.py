@@ -43,12 +43,18 @@ from bookie_protocol.metadata_service.tree.nodes import (
 
 _ANY_VERSION: Final = -1
 
+
+class _NotKnown(MetadataUnavailable):
+    """The owner knows no operation of this kind."""
+
+
 _ERRORS: Final[dict[int, type[MetadataError]]] = {
     messages.NOT_FOUND: MetadataNotFound,
     messages.EXISTS: MetadataExists,
     messages.VERSION_CONFLICT: MetadataVersionConflict,
     messages.NOT_EMPTY: MetadataNotEmpty,
     messages.REPLACED: MetadataReplaced,
+    messages.INVALID: _NotKnown,
 }
 
 
@@ -131,8 +137,26 @@ class EmbeddedTree(KeptSession):
         reply = await self._watching(messages.ExecuteRequest(get=read), read.watch, timeout)
         return Node(reply.data, _stat(reply.stat))
 
-    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
-        return await asyncio.gather(*(self._get_or_error(path, timeout) for path in paths))
+    async def get_each(
+        self, paths: Sequence[str], *, childless: bool = False, timeout: float
+    ) -> list[Node | MetadataError]:
+        found: list[Node | MetadataError] = []
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            while len(found) < len(paths):
+                left = paths[len(found) :]
+                request = messages.ExecuteRequest(get_each=messages.ReadEach(paths=left))
+                answers = (await self._execute(request, max(0.001, deadline - loop.time()))).found
+                if not 0 < len(answers) <= len(left):
+                    raise MetadataUnavailable(f"{self._transport.target} answered {len(answers)} of {len(left)} reads")
+                for path, each in zip(left, answers, strict=False):
+                    is_there = each.HasField("stat")
+                    missing = MetadataNotFound(f"{path} does not exist")
+                    found.append(Node(each.data, _stat(each.stat)) if is_there else missing)
+        except _NotKnown:  # an owner of an earlier release
+            return await asyncio.gather(*(self._get_or_error(path, timeout) for path in paths))
+        return found
 
     async def _get_or_error(self, path: str, timeout: float) -> Node | MetadataError:
         try:

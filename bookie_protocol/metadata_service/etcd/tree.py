@@ -51,7 +51,7 @@ from bookie_protocol.metadata_service.etcd.operations import (
 )
 from bookie_protocol.metadata_service.etcd.watches import Watched, Watches
 from bookie_protocol.metadata_service.grpc_channel import grpc_target
-from bookie_protocol.metadata_service.interface import Identity, MetadataService
+from bookie_protocol.metadata_service.interface import Identity
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri
 from bookie_protocol.metadata_service.tree.keeping import KeptSession
 from bookie_protocol.metadata_service.tree.nodes import (
@@ -65,7 +65,7 @@ from bookie_protocol.metadata_service.tree.nodes import (
     check_session,
     parent_of,
 )
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 PAGE: Final = 2000
 _NODES_IN_TRANSACTION: Final = 32
@@ -113,7 +113,9 @@ class EtcdTree(KeptSession):
         self._watch((Watched(self._keys.node(path)),), answer, watch)
         return node
 
-    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+    async def get_each(
+        self, paths: Sequence[str], *, childless: bool = False, timeout: float
+    ) -> list[Node | MetadataError]:
         parts = [paths[at : at + _NODES_IN_TRANSACTION] for at in range(0, len(paths), _NODES_IN_TRANSACTION)]
         answers = await asyncio.gather(*(self._read(part[0], part, timeout) for part in parts))
         found: list[Node | MetadataError] = []
@@ -497,10 +499,4 @@ async def open_etcd(uri: MetadataServiceUri, options: MetadataServiceOptions) ->
     random.SystemRandom().shuffle(targets)  # so that not all processes ask one member
     tree = EtcdTree(EtcdConnection(targets, options.tls, login, uri.root), uri.root, options.timeout)
     await tree.connect()
-    service = TreeMetadataService(tree, uri.root, uri.layout, options)
-    try:
-        await service.prepare()
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    return await MetadataService(tree, uri.root, uri.layout, options).open()

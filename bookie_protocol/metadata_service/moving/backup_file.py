@@ -58,6 +58,8 @@ class Header:
     """The record `history` of that place, as it was stored."""
     position: int
     """`Session.position` before any node was read: the file has everything up to there; 0: not known."""
+    counts: str
+    """`Session.counts` of that place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ class BackupFile:
                 int(item["taken_ms"]),
                 str(item.get("history", "")),  # earlier releases wrote neither
                 int(item.get("position", 0)),
+                str(item.get("counts", "oxia" if "oxia://" in item["source"] else "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise self._damaged(f"its first line is not that of a backup: {error!r}") from error

@@ -31,14 +31,14 @@ from bookie_protocol.metadata_service.records import HISTORY, HISTORY_NAME, hist
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import COPYING, MOVED
 from bookie_protocol.metadata_service.tree.life_cycle import erase
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 Told = Callable[[int], None]
 """Hears now and then how many nodes are done."""
 _RECORDS: Final = f"/{paths.PODKEEPER}"
 
 
-async def copy_cluster(source: TreeMetadataService, target: TreeMetadataService, told: Told) -> Tally | None:
+async def copy_cluster(source: MetadataService, target: MetadataService, told: Told) -> Tally | None:
     """Copy everything, and let no bookie start at the source any more. None: that was complete before.
 
     `MetadataNotEmpty`: processes are connected. `MetadataExists`: the target is another cluster, the source was copied
@@ -51,7 +51,7 @@ async def copy_cluster(source: TreeMetadataService, target: TreeMetadataService,
 
 
 async def back_up(
-    service: TreeMetadataService, source: str, file: BackupFile, told: Told, *, expected: str | None = None
+    service: MetadataService, source: str, file: BackupFile, told: Told, *, expected: str | None = None
 ) -> Trailer:
     """Write a backup of a cluster, which may be in use. `source`: its URI as people may see it. `expected`: the
     instance id that the file is named after; None: any.
@@ -62,8 +62,8 @@ async def back_up(
     identity = instance_id, history = await _identity(service)
     if expected not in (None, instance_id):
         raise MetadataVersionConflict(f"the cluster at {service.root} was replaced by {instance_id}: repeat it")
-    layout, position = await service.cluster.settled_layout(), service.session.position
-    header = Header(instance_id, layout, source, time.time_ns() // 1_000_000, history, position)
+    layout, session = await service.cluster.settled_layout(), service.session
+    header = Header(instance_id, layout, source, time.time_ns() // 1_000_000, history, session.position, session.counts)
 
     async def lines() -> AsyncGenerator[Entry | Trailer, None]:
         nodes, tally = ClusterNodes(service.tree, service.root), Tally()
@@ -83,7 +83,7 @@ async def back_up(
     return await file.write(header, lines())
 
 
-async def restore(file: BackupFile, target: TreeMetadataService, told: Told) -> tuple[Header, Tally]:
+async def restore(file: BackupFile, target: MetadataService, told: Told) -> tuple[Header, Tally]:
     """Write the cluster of a backup to another place. It may be repeated.
 
     `MetadataDamaged`: the file is not a complete backup, and nothing was written. `MetadataExists`: there is something
@@ -102,7 +102,7 @@ async def restore(file: BackupFile, target: TreeMetadataService, told: Told) -> 
     return header, tally
 
 
-async def reopen(service: TreeMetadataService) -> str:
+async def reopen(service: MetadataService) -> str:
     """Let bookies start again in a cluster that was moved, behind all ids that the other place may have given. Return
     its instance id. `InvalidConfiguration`: it was not moved."""
     if (await service.cluster.mark())[0] == MOVED:
@@ -110,8 +110,8 @@ async def reopen(service: TreeMetadataService) -> str:
     return await service.cluster.reopen()
 
 
-async def _copy_held(source: TreeMetadataService, target: TreeMetadataService, told: Told) -> Tally | None:
-    """See `copy_cluster`. A process whose session ended holds the source no more, and fails if it was changed."""
+async def _copy_held(source: MetadataService, target: MetadataService, told: Told) -> Tally | None:
+    """Copy as `copy_cluster` does. The hold ends with the session; then the copy fails if the source has changed."""
     instance_id, history = await _identity(source)
     await source.cluster.check_no_bookies("copied")
     word, before, _ = await source.cluster.mark()
@@ -144,13 +144,13 @@ async def _copy_held(source: TreeMetadataService, target: TreeMetadataService, t
     return tally
 
 
-async def _identity(service: TreeMetadataService) -> tuple[str, str]:
+async def _identity(service: MetadataService) -> tuple[str, str]:
     """The instance id and the record `history`: no two places have the same. `InvalidConfiguration`: it has no id."""
     await service.tree.sync(service.root)
     instance_id = await service.cluster.known_instance_id()
     if instance_id is None:
         raise InvalidConfiguration(f"the cluster at {service.root} has no instance id: bookies cannot tell it apart")
-    return instance_id, await history_of(service)
+    return instance_id, await history_of(service.records)
 
 
 def _digest(text: str) -> str:
@@ -162,17 +162,17 @@ def _history(copy: str, restored: str) -> bytes:
     return json.dumps({"format": 1, "history": copy, "restore": restored, "at_ms": at_ms}).encode()
 
 
-async def _copy_at(target: TreeMetadataService) -> tuple[str, str]:
+async def _copy_at(target: MetadataService) -> tuple[str, str]:
     """The word that keeps bookies from starting there, and the copy that is there, or being written."""
     try:
         word, copy, _ = await target.cluster.mark()
     except MetadataNotFound:
         return "", ""
-    return word, copy or split_history(await history_of(target))[0]
+    return word, copy or split_history(await history_of(target.records))[0]
 
 
 async def _fill(
-    target: TreeMetadataService,
+    target: MetadataService,
     instance_id: str,
     session_id: int,
     read: Callable[[], Entries],
@@ -199,7 +199,7 @@ async def _fill(
     return tally
 
 
-async def _check_apart(source: TreeMetadataService, target: TreeMetadataService) -> None:
+async def _check_apart(source: MetadataService, target: MetadataService) -> None:
     """`InvalidConfiguration`: the target lies within the source."""
     if not target.root.startswith(f"{source.root}/"):
         return

@@ -132,7 +132,7 @@ class ClusterNodes:
                         )
 
     async def _nodes(self, part: Sequence[str]) -> list[tuple[str, Node]]:
-        found = await self._tree.get_each([self._root + each for each in part])
+        found = await self._tree.get_each([self._root + each for each in part], childless=True)
         nodes: list[tuple[str, Node]] = []
         for path, node in zip(part, found, strict=True):
             if isinstance(node, Node):

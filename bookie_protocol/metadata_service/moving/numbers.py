@@ -17,7 +17,7 @@ from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.ledgers import HIGH_ORDER, LONG_LAYOUTS, high_orders
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.together import bounded
 
 FEW: Final = 10_000
@@ -34,7 +34,7 @@ class Numbers:
     high_order: int | None
 
 
-async def numbers_of(service: TreeMetadataService) -> Numbers:
+async def numbers_of(service: MetadataService) -> Numbers:
     """Take one number, and return how far the generator is."""
     tree, prefix = service.tree, await _prefix(service)
     try:
@@ -48,7 +48,7 @@ async def numbers_of(service: TreeMetadataService) -> Numbers:
     return Numbers(number, max(high_orders(names), default=0))
 
 
-async def go_on_behind(service: TreeMetadataService, given: Numbers, *, restored: bool) -> None:
+async def go_on_behind(service: MetadataService, given: Numbers, *, restored: bool) -> None:
     """Give no id that was given before. `restored`: unknown ids were given since. It may be repeated."""
     tree, prefix = service.tree, await _prefix(service)
     parent, first = prefix.rpartition("/")[0], given.next
@@ -72,12 +72,12 @@ async def go_on_behind(service: TreeMetadataService, given: Numbers, *, restored
     await bounded(range(missing), take)
 
 
-async def _prefix(service: TreeMetadataService) -> str:
+async def _prefix(service: MetadataService) -> str:
     is_flat = await service.cluster.settled_layout() is LedgerLayout.FLAT
     return f"{service.root}{'' if is_flat else '/' + paths.ID_GENERATION}/{paths.ID_PREFIX}"
 
 
-async def _take(service: TreeMetadataService, prefix: str) -> int:
+async def _take(service: MetadataService, prefix: str) -> int:
     number, node = await service.tree.take_number(prefix)
     if node is not None:
         await service.tree.delete(node)

@@ -137,6 +137,8 @@ class OxiaConnection:
     async def write(self, shard: int, request: messages.WriteRequest, timeout: float) -> messages.WriteResponse:
         request.shard = shard
         found: messages.WriteResponse = await self._ask(shard, "write", request, timeout)
+        if (len(found.puts), len(found.deletes)) != (len(request.puts), len(request.deletes)):
+            raise ConnectionLost(f"shard {shard} of Oxia did not answer every write of a request")
         return found
 
     async def read(self, shard: int, gets: Sequence[messages.GetRequest], timeout: float) -> list[messages.GetResponse]:
@@ -158,6 +160,15 @@ class OxiaConnection:
             async for answer in answers:
                 found.extend(answer.keys)
         return found
+
+    async def has_any(self, shard: int, first: str, end: str, timeout: float) -> bool:
+        """Return whether there is a key of the range in this shard, or raise."""
+        request = messages.ListRequest(shard=shard, start_inclusive=first, end_exclusive=end)
+        async with aclosing(self._stream(self._leader(shard), "list", request, timeout)) as answers:
+            async for answer in answers:
+                if answer.keys:
+                    return True
+        return False
 
     async def create_session(self, shard: int, timeout_ms: int, identity: str, timeout: float) -> int:
         """Return its id, which is also the place of this write in the history of the shard."""

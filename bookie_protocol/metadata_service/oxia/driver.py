@@ -13,12 +13,11 @@ from bookie_protocol.auth.watched_file import WatchedFile
 from bookie_protocol.bearer_tokens import shown_token
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.grpc_channel import grpc_target
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, MetadataServiceUri, MetadataTls
 from bookie_protocol.metadata_service.oxia.client_file import CLIENT_FILE_KEY, read_client_file
 from bookie_protocol.metadata_service.oxia.connection import TOKEN_KEY, OxiaConnection
 from bookie_protocol.metadata_service.oxia.tree import OxiaTree
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 
 async def open_oxia(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:
@@ -26,6 +25,12 @@ async def open_oxia(uri: MetadataServiceUri, options: MetadataServiceOptions) ->
 
     Raises `MetadataUnavailable`, `InvalidConfiguration`, `MetadataDamaged`; then nothing stays open.
     """
+    tree = await connect_oxia(uri, options)
+    return await MetadataService(tree, uri.root, uri.layout, options).open()
+
+
+async def connect_oxia(uri: MetadataServiceUri, options: MetadataServiceOptions) -> OxiaTree:
+    """Connect, and prove the order of the namespace. Raises `MetadataUnavailable`, `InvalidConfiguration`."""
     if options.login is not None:
         raise InvalidConfiguration(
             f"zkAuthCredentialsPath: Oxia knows no users and passwords; write a token into the file of {TOKEN_KEY}"
@@ -52,10 +57,4 @@ async def open_oxia(uri: MetadataServiceUri, options: MetadataServiceOptions) ->
     random.SystemRandom().shuffle(targets)  # so that not all processes ask one server
     tree = OxiaTree(OxiaConnection(targets, uri.namespace, tls, token), options.timeout)
     await tree.connect()
-    service = TreeMetadataService(tree, uri.root, uri.layout, options)
-    try:
-        await service.prepare()
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    return tree

@@ -178,7 +178,7 @@ def _number_of(identity: str) -> int:
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big") >> 1 | 1
 
 
-async def every(calls: Iterable[Awaitable[None]]) -> None:
+async def every(calls: Iterable[Awaitable[object]]) -> None:
     """Wait for all of them, and raise an error of one: that a session has ended before that it cannot be asked."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     errors = [each for each in results if isinstance(each, BaseException)]

@@ -27,10 +27,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from bookie_protocol.errors import (
     MetadataDamaged,
@@ -62,7 +62,9 @@ from bookie_protocol.metadata_service.tree.nodes import (
 )
 
 _DIGITS: Final = 10
-_ABOVE: Final = NodeStat(0, 0, 0, NO_SESSION, 1)
+_Answer = TypeVar("_Answer")
+_NOT_COUNTED: Final = 1
+_ABOVE: Final = NodeStat(0, 0, 0, NO_SESSION, _NOT_COUNTED)
 """The top of the tree, which is not a record."""
 
 
@@ -76,10 +78,11 @@ class Record:
 
     def stat(self) -> NodeStat:
         created = self.version.created_timestamp
-        return NodeStat(self.version.modifications_count, created, created, owner_of(self.shard, self.version), 1)
+        owner = owner_of(self.shard, self.version)
+        return NodeStat(self.version.modifications_count, created, created, owner, _NOT_COUNTED)
 
-    def node(self) -> Node:
-        return Node(self.value, self.stat())
+    def node(self, children: int = _NOT_COUNTED) -> Node:
+        return Node(self.value, replace(self.stat(), children=children))
 
 
 class OxiaTree(KeptSession):
@@ -90,6 +93,7 @@ class OxiaTree(KeptSession):
 
     def __init__(self, connection: OxiaConnection, timeout: float) -> None:
         super().__init__(min(timeout, LONGEST_SECONDS))
+        self._session.counts = "oxia"
         self._connection = connection
         self._history = History(connection, self._session, self._in_doubt.set)
         self._sessions: ShardSessions | None = None
@@ -113,11 +117,14 @@ class OxiaTree(KeptSession):
             self._history.watches.remove(standing)
             raise
 
-    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+    async def get_each(
+        self, paths: Sequence[str], *, childless: bool = False, timeout: float
+    ) -> list[Node | MetadataError]:
         async with self._connected(paths[0] if paths else "", timeout) as left:
             found = await self._read(paths, left)
+            children = 0 if childless and await self._are_childless(paths, left) else _NOT_COUNTED
             return [
-                MetadataNotFound(f"{path} does not exist") if each is None else each.node()
+                MetadataNotFound(f"{path} does not exist") if each is None else each.node(children)
                 for path, each in zip(paths, found, strict=True)
             ]
 
@@ -174,8 +181,8 @@ class OxiaTree(KeptSession):
             if holder is None:
                 await self._check_alive(path, session_id, left)
             if not sequential:
-                return await self._create(path, data, holder, left)
-            return await self._create_next(path, data, holder, left)
+                return await self._create(path, data, holder, session_id, left)
+            return await self._create_next(path, data, holder, session_id, left)
 
     async def create_all(
         self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
@@ -187,9 +194,10 @@ class OxiaTree(KeptSession):
             for (path, data), record in zip(nodes, found, strict=True):
                 if record is not None and (path == last or not _is_untouched(record, data)):
                     raise MetadataExists(f"{path} exists already")
-            for _, level in itertools.groupby(nodes, key=lambda node: (node[0] == last, node[0].count("/"))):
+            by_depth = sorted(nodes, key=lambda node: (node[0] == last, node[0].count("/")))
+            for _, level in itertools.groupby(by_depth, key=lambda node: (node[0] == last, node[0].count("/"))):
                 await self._check_alive(last, session_id, left)
-                await every(self._create_or_take_over(path, data, path == last, left) for path, data in level)
+                await self._create_level(list(level), last, session_id, left)
 
     async def take_number(self, prefix: str, *, timeout: float) -> tuple[int, str | None]:
         async with self._connected(prefix, timeout) as left:
@@ -206,7 +214,7 @@ class OxiaTree(KeptSession):
                 if record.version.HasField("session_id"):
                     put.session_id = record.version.session_id
                     put.client_identity = record.version.client_identity
-                answer = await self._put(record.shard, put, left)
+                answer = await self._put(record.shard, put, left, session_id)
                 if answer.status == messages.OK:
                     return Record(record.shard, data, answer.version).stat()
                 if answer.status == messages.SESSION_DOES_NOT_EXIST:
@@ -219,7 +227,7 @@ class OxiaTree(KeptSession):
                 record = await self._meant(path, this, left)
                 if await self._names(path, left):
                     raise MetadataNotEmpty(f"{path} has children")
-                if await self._delete(path, record, left):
+                if await self._delete(path, record, left, session_id):
                     break
             if await self._names(path, left):  # made meanwhile: they would be in no listing
                 await self._put(record.shard, _put(path, record.value, wire.NOT_EXISTING), left)
@@ -227,7 +235,9 @@ class OxiaTree(KeptSession):
 
     # --- creation --------------------------------------------------------------------------------------------
 
-    async def _create(self, path: str, data: bytes, holder: ShardSessions | None, left: Callable[[], float]) -> Created:
+    async def _create(
+        self, path: str, data: bytes, holder: ShardSessions | None, session_id: int | None, left: Callable[[], float]
+    ) -> Created:
         """`holder`: the node is ephemeral, and goes with these sessions."""
         parent = parent_of(path)
         if parent != "/":
@@ -238,7 +248,7 @@ class OxiaTree(KeptSession):
             if not holder.holds(shard):
                 raise ConnectionLost(f"{path}: shard {shard} of Oxia is new, and has no session of ours yet")
             put.session_id, put.client_identity = holder.ids[shard], holder.identity
-        answer = await self._put(shard, put, left)
+        answer = await self._put(shard, put, left, session_id)
         if answer.status == messages.SESSION_DOES_NOT_EXIST:
             self._in_doubt.set()
             raise ConnectionLost(f"{path}: the session with {self._where} has ended")
@@ -249,16 +259,45 @@ class OxiaTree(KeptSession):
             raise MetadataNotFound(f"{parent} does not exist")
         return Created(path, answer.version.created_timestamp)
 
-    async def _create_or_take_over(self, path: str, data: bytes, is_last: bool, left: Callable[[], float]) -> None:
-        try:
-            await self._create(path, data, None, left)
-        except MetadataExists:
-            record = await self._find(path, left)
-            if is_last or record is None or not _is_untouched(record, data):
-                raise
+    async def _create_level(
+        self, nodes: Sequence[tuple[str, bytes]], last: str, session_id: int | None, left: Callable[[], float]
+    ) -> None:
+        """Create nodes as `_create` does, by one write for each shard. Those that are there already, as an interrupted
+        call left them, are taken over."""
+        parents = sorted({parent_of(path) for path, _ in nodes} - {"/"})
+        _check_found(parents, await self._read(parents, left))
+        of_shard: dict[int, list[tuple[str, bytes]]] = {}
+        for path, data in nodes:
+            of_shard.setdefault(self._connection.known.shard_of(path), []).append((path, data))
+        made: list[tuple[str, Record]] = []
+        refused: list[tuple[str, bytes]] = []
+
+        async def write(shard: int, part: list[tuple[str, bytes]]) -> None:
+            puts = [_put(path, data, wire.NOT_EXISTING) for path, data in part]
+            answers = (await self._write(shard, messages.WriteRequest(puts=puts), session_id, left)).puts
+            for (path, data), answer in zip(part, answers, strict=True):
+                if answer.status == messages.OK:
+                    made.append((path, Record(shard, data, answer.version)))
+                else:
+                    refused.append((path, data))
+
+        written = await asyncio.gather(
+            every(write(shard, part) for shard, part in of_shard.items()), return_exceptions=True
+        )
+        found = await self._read(parents, left)
+        gone = {parent for parent, record in zip(parents, found, strict=True) if record is None}
+        await every(self._delete(path, record, left) for path, record in made if parent_of(path) in gone)
+        for error in written:
+            if error is not None:
+                raise error
+        _check_found(parents, found)
+        there = await self._read([path for path, _ in refused], left)
+        for (path, data), record in zip(refused, there, strict=True):
+            if path == last or record is None or not _is_untouched(record, data):
+                raise MetadataExists(f"{path} exists already")
 
     async def _create_next(
-        self, prefix: str, data: bytes, holder: ShardSessions | None, left: Callable[[], float]
+        self, prefix: str, data: bytes, holder: ShardSessions | None, session_id: int | None, left: Callable[[], float]
     ) -> Created:
         """Make a node of the next number. One that was overtaken by a later number is taken back: a node that is made
         later has a later name."""
@@ -267,7 +306,7 @@ class OxiaTree(KeptSession):
             number = await self._take_number(prefix, left)
             path = f"{prefix}{number:0{_DIGITS}d}"
             try:
-                made = await self._create(path, data, holder, left)
+                made = await self._create(path, data, holder, session_id, left)
             except MetadataExists:
                 continue  # a name given by hand
             if number >= max(_numbers(name, await self._names(parent, left)), default=0):
@@ -321,27 +360,54 @@ class OxiaTree(KeptSession):
         await asyncio.gather(*(read(shard, part) for shard, part in of_shard.items()))
         return [found[path] for path in paths]
 
-    async def _names(self, path: str, left: Callable[[], float]) -> tuple[str, ...]:
-        """Return the names of all children. `ConnectionLost`: a shard came or went meanwhile."""
-        first, end = keys.children(path)
+    async def _are_childless(self, paths: Sequence[str], left: Callable[[], float]) -> bool:
+        """Return whether it is certain that none of these nodes has a child.
+
+        Siblings whose names have the same length have the same order whether keys are compared by components or as a
+        whole. So all that is below them is between the first and the last of them, where a leaf has nothing.
+        """
+        if len({(parent_of(path), len(path.encode())) for path in paths}) != 1:
+            return False
+        (first, _), (_, end) = keys.children(min(paths, key=str.encode)), keys.children(max(paths, key=str.encode))
+        answers = await self._of_each_shard(paths[0], lambda each: self._connection.has_any(each, first, end, left()))
+        return not any(answers)
+
+    async def _of_each_shard(self, path: str, ask: Callable[[int], Awaitable[_Answer]]) -> list[_Answer]:
+        """`ConnectionLost`: a shard came or went meanwhile."""
         shards = self._connection.known
         shards.check_complete()
-        answers = await asyncio.gather(*(self._connection.list(each, first, end, left()) for each in shards.numbers))
+        answers = await asyncio.gather(*(ask(each) for each in shards.numbers))
         if self._connection.known.numbers != shards.numbers:
             raise ConnectionLost(f"{path}: a shard was split during the listing")
+        return answers
+
+    async def _names(self, path: str, left: Callable[[], float]) -> tuple[str, ...]:
+        """Return the names of all children."""
+        first, end = keys.children(path)
+        answers = await self._of_each_shard(path, lambda each: self._connection.list(each, first, end, left()))
         names = tuple({key.removeprefix(first): None for answer in answers for key in answer})
         if any("/" in name for name in names):
             raise MetadataDamaged(f"{path} is listed with what is below its children: the keys do not sort by levels")
         return names
 
-    async def _put(self, shard: int, put: messages.PutRequest, left: Callable[[], float]) -> messages.PutResponse:
-        answer = await self._connection.write(shard, messages.WriteRequest(puts=[put]), left())
-        return answer.puts[0]
+    async def _write(
+        self, shard: int, request: messages.WriteRequest, session_id: int | None, left: Callable[[], float]
+    ) -> messages.WriteResponse:
+        """Send it, unless the session that it depends on has ended behind the look at it."""
+        check_session((request.puts or request.deletes)[0].key, session_id, self.session_id)
+        return await self._connection.write(shard, request, left())
 
-    async def _delete(self, path: str, record: Record, left: Callable[[], float]) -> bool:
+    async def _put(
+        self, shard: int, put: messages.PutRequest, left: Callable[[], float], session_id: int | None = None
+    ) -> messages.PutResponse:
+        return (await self._write(shard, messages.WriteRequest(puts=[put]), session_id, left)).puts[0]
+
+    async def _delete(
+        self, path: str, record: Record, left: Callable[[], float], session_id: int | None = None
+    ) -> bool:
         """Delete this very state; False: there is another one, or none."""
         delete = messages.DeleteRequest(key=path, expected_version_id=record.version.version_id)
-        answer = await self._connection.write(record.shard, messages.WriteRequest(deletes=[delete]), left())
+        answer = await self._write(record.shard, messages.WriteRequest(deletes=[delete]), session_id, left)
         return answer.deletes[0].status == messages.OK
 
     # --- requests --------------------------------------------------------------------------------------------
@@ -455,9 +521,16 @@ def _put(path: str, data: bytes, expected: int | None = None) -> messages.PutReq
     return messages.PutRequest(key=path, value=data, expected_version_id=expected)
 
 
+def _check_found(paths: Sequence[str], found: Sequence[Record | None]) -> None:
+    for path, record in zip(paths, found, strict=True):
+        if record is None:
+            raise MetadataNotFound(f"{path} does not exist")
+
+
 def _is_untouched(record: Record, data: bytes) -> bool:
     """Return True if an interrupted call of ours may have made it."""
-    return record.value == data and record.version.modifications_count == 0
+    version = record.version
+    return record.value == data and version.modifications_count == 0 and not version.HasField("session_id")
 
 
 def _numbers(name: str, names: Sequence[str]) -> list[int]:

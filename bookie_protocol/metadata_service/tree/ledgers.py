@@ -52,7 +52,7 @@ from bookie_protocol.metadata_service.tree.listing import LedgerListing
 from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Node, Watch, parent_of
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.watching import RETRY_SECONDS
-from bookie_protocol.versioned import Identity, Versioned
+from bookie_protocol.versioned import Identity, Versioned, may_be_one_life
 
 MAX_IDLE: Final = 10_000
 LEAVING_SECONDS: Final = 1.0
@@ -64,7 +64,7 @@ Read = Callable[[int, Watch | None], Awaitable[Found]]
 """Read a ledger, maybe with a watch; None: it does not exist."""
 HIGH_ORDER: Final = "HOB-"
 _KEPT_DIRECTORIES: Final = 3
-_LARGEST_HIGH_ORDER: Final = 2**31 - 1
+LARGEST_HIGH_ORDER: Final = 2**31 - 1
 _MOST_DIGITS: Final = 20
 """Digits of a name that are read: more of them are too large a number anyway."""
 _MAX_DELETES: Final = 64
@@ -183,7 +183,9 @@ class LedgerWatches:
 
 def _is_another(found: Found, before: Found) -> bool:
     """Return True if the ledger was deleted and made again under its id."""
-    return found is not None and before is not None and found.identity.creation != before.identity.creation
+    if found is None or before is None:
+        return False
+    return not may_be_one_life(found.identity.creation, before.identity.creation)
 
 
 def high_orders(names: Iterable[str]) -> list[int]:
@@ -201,8 +203,9 @@ class LedgerIdGenerator:
 
     Invariants
     - A lost answer may waste an id, never give one out twice.
-    - The existence of `idgen-long` is looked up once; a client that saw it absent continues with 31 bits until these
-      overflow.
+    - The existence of `idgen-long` is looked up once in each session; a client that saw it absent continues with 31
+      bits until these overflow.
+    - An id was looked up and numbered in one session. If that ended meanwhile, the number is wasted.
 
     Generates ids; `close` waits for the deletion of used nodes.
     """
@@ -212,16 +215,30 @@ class LedgerIdGenerator:
         self._root = root
         self._cluster = cluster
         self._long_ids: bool | None = None
+        self._looked_in = NO_SESSION
+        """The session in which that was looked up."""
         self._deletes: set[asyncio.Task[None]] = set()
 
     async def generate(self, *, timeout: float | None = None) -> int:
         """A new id. `LedgerIdsExhausted`: this layout has none left. `MetadataDamaged`: a node is no generator's."""
         layout = await self._cluster.settled_layout(timeout=timeout)
+        while True:
+            session_id = self._tree.session_id
+            found = await self._generate(layout, session_id, timeout)
+            if self._tree.session_id == session_id:
+                return found
+            # The next session may be with another service, to which the metadata moved: then the look was at one, and
+            # the number may be of a generator of the other that clients must not use any more.
+
+    async def _generate(self, layout: LedgerLayout, session_id: int, timeout: float | None) -> int:
+        """Return an id. It counts only if the session is still this one."""
         long_root = f"{self._root}/{paths.LONG_ID_GENERATION}"
-        if self._long_ids is None:
-            found = layout in LONG_LAYOUTS and await self._tree.exists(long_root, timeout=timeout)
-            self._long_ids = bool(found)
-        if not self._long_ids:
+        if self._looked_in == session_id and self._long_ids is not None:
+            long_ids = self._long_ids
+        else:
+            long_ids = layout in LONG_LAYOUTS and await self._tree.exists(long_root, timeout=timeout) is not None
+            self._long_ids, self._looked_in = long_ids, session_id
+        if not long_ids:
             parent = self._root if layout is LedgerLayout.FLAT else f"{self._root}/{paths.ID_GENERATION}"
             number = await self._next(parent, timeout)
             if number is not None:
@@ -231,7 +248,7 @@ class LedgerIdGenerator:
                     f"the {layout.name.lower()} layout of {self._root} has no ledger id left below 2^31-1"
                 )
             await self._tree.ensure(long_root, open_to_all=True, timeout=timeout)
-            self._long_ids = True
+            self._long_ids, self._looked_in = True, session_id
         return await self._generate_long(long_root, timeout)
 
     async def close(self) -> None:
@@ -241,7 +258,7 @@ class LedgerIdGenerator:
 
     async def _generate_long(self, long_root: str, timeout: float | None) -> int:
         minimum = 1
-        while minimum <= _LARGEST_HIGH_ORDER:
+        while minimum <= LARGEST_HIGH_ORDER:
             high = max(minimum, await self._newest_directory(long_root, timeout))
             directory = f"{long_root}/{HIGH_ORDER}{high:010d}"
             await self._tree.ensure(directory, open_to_all=True, timeout=timeout)
@@ -254,7 +271,7 @@ class LedgerIdGenerator:
     async def _newest_directory(self, long_root: str, timeout: float | None) -> int:
         found = sorted(high_orders((await self._tree.children(long_root, timeout=timeout)).names))
         newest = found[-1] if found else 0
-        if newest > _LARGEST_HIGH_ORDER:
+        if newest > LARGEST_HIGH_ORDER:
             raise MetadataDamaged(
                 f"{long_root}/{HIGH_ORDER}{newest:010d} would give ledger ids above 2^63-1, which cannot exist:"
                 " remove it"
@@ -483,11 +500,12 @@ class TreeLedgers:
                 return  # pruned under our hands: the caller tries again
 
     async def _prune(self, path: str, timeout: float | None) -> None:
+        session_id = self._tree.session_id  # another service may leave its directories
         while path != self._root:
             stat = await self._tree.exists(path, timeout=timeout)
             if stat is None or stat.children > 0:
                 return
-            await self._tree.delete(path, timeout=timeout)
+            await self._tree.delete(path, session_id=session_id, timeout=timeout)
             path = parent_of(path)
 
 

@@ -115,7 +115,8 @@ class NodeTree(Protocol):
     ) -> Created:
         """`MetadataExists`; `MetadataNotFound`: the parent is missing; `SessionEnded` as for `set`.
 
-        `open_to_all`: everybody may change it, also where the driver gives other nodes to their creator alone.
+        `open_to_all`: everybody may change it, or read it if it is ephemeral, also where the driver gives other nodes
+        to their creator alone.
         """
         ...
 
@@ -138,9 +139,11 @@ class NodeTree(Protocol):
         """`MetadataNotFound` (then the watch is not set)."""
         ...
 
-    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+    async def get_each(
+        self, paths: Sequence[str], *, childless: bool = False, timeout: float
+    ) -> list[Node | MetadataError]:
         """Return what `get` returns or raises for each of at most `NODES_AT_ONCE`: by one request, if the driver
-        can."""
+        can. `childless`: a driver that counts no children looks which of them have none, and says 0 of those."""
         ...
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:

@@ -46,6 +46,7 @@ from bookie_protocol.metadata_service.tree.nodes import (
     Watch,
 )
 from bookie_protocol.pace import Pace
+from bookie_protocol.versioned import may_be_one_life
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
@@ -99,15 +100,21 @@ class RetryingTree:
             f"read {path}", lambda left, _: self._tree.get(path, watch=watch, timeout=left), timeout
         )
 
-    async def get_each(self, paths: Sequence[str], *, timeout: float | None = None) -> list[Node | MetadataError]:
+    async def get_each(
+        self, paths: Sequence[str], *, childless: bool = False, timeout: float | None = None
+    ) -> list[Node | MetadataError]:
         """Return any number of nodes: each `NODES_AT_ONCE` of them are one request for `requests_per_second`."""
         parts = [paths[first : first + NODES_AT_ONCE] for first in range(0, len(paths), NODES_AT_ONCE)]
-        found = await asyncio.gather(*(self._get_part(part, timeout) for part in parts))
+        found = await asyncio.gather(*(self._get_part(part, childless, timeout) for part in parts))
         return [each for part in found for each in part]
 
-    async def _get_part(self, paths: Sequence[str], timeout: float | None) -> list[Node | MetadataError]:
+    async def _get_part(
+        self, paths: Sequence[str], childless: bool, timeout: float | None
+    ) -> list[Node | MetadataError]:
         return await self._repeat(
-            f"read {len(paths)} nodes", lambda left, _: self._tree.get_each(paths, timeout=left), timeout
+            f"read {len(paths)} nodes",
+            lambda left, _: self._tree.get_each(paths, childless=childless, timeout=left),
+            timeout,
         )
 
     async def read(self, path: str, *, timeout: float | None = None) -> Versioned[bytes]:
@@ -215,7 +222,8 @@ class RetryingTree:
                 if this is None or not repeated:
                     raise
                 node = await self._tree.get(path, timeout=left)
-                if node.stat.identity() != Identity(this.version + 1, this.creation) or node.data != data:
+                is_next = node.stat.version == this.version + 1 and may_be_one_life(node.stat.creation, this.creation)
+                if not is_next or node.data != data:
                     raise
                 stat = node.stat
             return stat.identity(session)

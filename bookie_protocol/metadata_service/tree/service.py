@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from random import Random
+from typing import Self
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.interface import (
@@ -39,18 +40,21 @@ from bookie_protocol.metadata_service.tree.watching import changes
 
 
 class TreeManagedLedgers:
-    """Implements `ManagedLedgerNodes`."""
+    """The nodes of managed ledgers. Names are as Pulsar stores them, each component URL-encoded:
+    "tenant/namespace/persistent/topic", and below a topic its subscriptions."""
 
     def __init__(self, tree: RetryingTree, root: str) -> None:
         self._tree = tree
         self._root = check_root(root)
 
     async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+        """Return the bytes of a node; `timeout` in seconds for each request, None for the default."""
         path = self._path(name)
         await self._tree.sync(path, timeout=timeout)
         return await self._tree.read(path, timeout=timeout)
 
     async def children(self, name: str, *, timeout: float | None = None) -> tuple[str, ...]:
+        """Return the names one level below, sorted; of "" those of the tenants. Empty if there is no such node."""
         path = self._path(name)
         await self._tree.sync(path, timeout=timeout)
         try:
@@ -123,6 +127,7 @@ class TreeRecords(_Documents):
         await super()._make_parents(timeout)
 
     async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+        """Return the bytes of a node; `timeout` in seconds for each request, None for the default."""
         path = self._path(name)
         await self._tree.sync(path, timeout=timeout)
         return await self._tree.read(path, timeout=timeout)
@@ -149,8 +154,11 @@ class TreeRecords(_Documents):
         return super()._path(check_record(name))
 
 
-class TreeMetadataService:
-    """Implements `MetadataService` below `root`; owns the tree and closes it. `random`: a simulation passes its own."""
+class MetadataService:
+    """An open metadata service below `root`; owns the tree and closes it. `random`: a simulation passes its own.
+
+    `bookie_protocol.metadata_service.uri.open_metadata_service` opens one.
+    """
 
     def __init__(
         self,
@@ -172,25 +180,41 @@ class TreeMetadataService:
         self.auditor_election = AuditorElection(under_replication)
 
     def records(self, kind: str) -> TreeRecords:
+        """Podkeeper's own documents of a kind. `BadRequest` for a text that is no kind."""
         return TreeRecords(self.tree, self.root, self.cluster, kind)
 
     def managed_ledgers(self, root: str = ROOT) -> TreeManagedLedgers:
+        """Apache Pulsar's managed ledgers, where Pulsar uses this metadata service too. `BadRequest` for a root that
+        is no path."""
         return TreeManagedLedgers(self.tree, root)
 
     @property
     def session(self) -> Session:
         return self.tree.session
 
-    async def prepare(self) -> None:
-        """Settle the layout and make the read-only parent, as every driver does after connecting.
+    async def open(self) -> Self:
+        """Prepare and return the service, as every driver does after connecting. If that fails, close it."""
+        try:
+            await self.prepare()
+        except BaseException:
+            await self.close()
+            raise
+        return self
 
-        A cluster that does not exist yet is fine. Raises `InvalidConfiguration` if the URI's layout is not
-        the stored one, `MetadataUnavailable`, `MetadataDamaged`.
+    async def prepare(self) -> None:
+        """Settle the layout and make the read-only parent.
+
+        The cluster need not exist yet. Raises `InvalidConfiguration` if the URI's layout is not the stored one,
+        `MetadataUnavailable`, `MetadataDamaged`.
         """
         with suppress(MetadataNotFound):
             await self.cluster.settled_layout()
-            await self.tree.ensure(f"{self.root}/{paths.AVAILABLE}/{paths.READ_ONLY}")
+            read_only = f"{self.root}/{paths.AVAILABLE}/{paths.READ_ONLY}"
+            # A migration may hold up writes, and an existing node needs none.
+            if await self.tree.exists(read_only) is None:
+                await self.tree.ensure(read_only)
 
     async def close(self) -> None:
+        """End the session; registrations go with it. Calling it again is fine."""
         await self.ledgers.close()
         await self.tree.close()

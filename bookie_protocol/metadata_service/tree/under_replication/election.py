@@ -60,7 +60,12 @@ class AuditorElection:
                 if place == 0:
                     with suppress(MetadataNotFound):
                         await self._tree.overwrite(self._parent, data)
-                    return Auditorship(self._tree, f"{self._parent}/{vote}", session, bookie_id)
+                    path = f"{self._parent}/{vote}"
+                    stat = await self._tree.exists(path)
+                    if stat is not None and stat.owner == session:
+                        return Auditorship(self._tree, path, session, bookie_id)
+                    vote = None  # the vote of a session that ended may still be listed, and will go
+                    continue
                 await self._wait_for(votes[place - 1], session)
         except BaseException:
             self._withdraw_all(self._tree.session_id)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -37,7 +37,7 @@ from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.nodes import Node, NodeStat, check_session
 from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
-from bookie_protocol.metadata_service.under_replication import LedgerLock, LockHolder, UnderreplicatedLedger
+from bookie_protocol.metadata_service.under_replication import LedgerLock, LockHolder, Rest
 from bookie_protocol.together import read_ahead
 from bookie_protocol.versioned import Identity
 
@@ -50,9 +50,6 @@ MAX_RESTING: Final = 50_000
 """Ledgers that are remembered as resting. Further ones are tried again, which is better than never."""
 RELEASE_SECONDS: Final = 2.0
 """Seconds that `release` waits for the service, before it continues in the background."""
-
-Rest = Callable[[UnderreplicatedLedger], float]
-"""Seconds for which a ledger with this mark is passed over; 0: it may be taken."""
 
 
 class Locks:

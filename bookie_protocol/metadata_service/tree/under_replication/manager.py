@@ -18,13 +18,14 @@ from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch
 from bookie_protocol.metadata_service.tree.under_replication import formats
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
-from bookie_protocol.metadata_service.tree.under_replication.locks import Locks, Rest
+from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
 from bookie_protocol.metadata_service.tree.watching import changes
 from bookie_protocol.metadata_service.under_replication import (
     AuditorCheck,
     LedgerLock,
     LockHolder,
+    Rest,
     UnderreplicatedLedger,
 )
 from bookie_protocol.versioned import Versioned

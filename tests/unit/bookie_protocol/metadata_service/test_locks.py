@@ -8,7 +8,7 @@ from pathlib import Path
 from bookie_protocol.metadata_service.embedded.local import LocalTransport
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 
 class CountedTree(EmbeddedTree):
@@ -27,7 +27,7 @@ async def test_a_directory_is_not_listed_anew_for_each_mark_that_goes(tmp_path: 
     """It may hold tens of thousands of them."""
     tree = CountedTree(await EmbeddedOwner.open(str(tmp_path)))
     await tree.connect()
-    service = TreeMetadataService(tree, "/ledgers", None)
+    service = MetadataService(tree, "/ledgers", None)
     await service.cluster.initialize()
     marks = service.under_replication
     for ledger_id in range(300):

@@ -29,7 +29,7 @@ from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import LedgerLayout, SessionState
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Node, number_by_node
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from tests.support.garbage import left_in_cycles
 from tests.support.until import until
@@ -84,12 +84,12 @@ class LossyTree:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[tuple[TreeMetadataService, LossyTree]]:
+async def rig(tmp_path: Path) -> AsyncIterator[tuple[MetadataService, LossyTree]]:
     owner = await EmbeddedOwner.open(str(tmp_path))
     tree = EmbeddedTree(LocalTransport(owner, owned=True), 5.0)
     await tree.connect()
     lossy = LossyTree(tree)
-    service = TreeMetadataService(lossy, ROOT, None)  # type: ignore[arg-type]
+    service = MetadataService(lossy, ROOT, None)  # type: ignore[arg-type]
     await service.cluster.initialize()
     await service.ledgers.create(ledger(0))  # its directories, and the parent of the cookies, stand from here on
     await service.cookies.create("b:0", b"")
@@ -97,7 +97,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[tuple[TreeMetadataService, LossyT
     await service.close()
 
 
-Rig = tuple[TreeMetadataService, LossyTree]
+Rig = tuple[MetadataService, LossyTree]
 
 
 def ledger(ledger_id: int, version: int = 3) -> LedgerMetadata:
@@ -135,7 +135,7 @@ async def test_initialize_with_a_lost_answer(tmp_path: Path, when: str) -> None:
     tree = EmbeddedTree(LocalTransport(owner, owned=True), 5.0)
     await tree.connect()
     lossy = LossyTree(tree)
-    service = TreeMetadataService(lossy, ROOT, None)  # type: ignore[arg-type]
+    service = MetadataService(lossy, ROOT, None)  # type: ignore[arg-type]
     lossy.lose = when
     instance = await service.cluster.initialize()
     assert await service.cluster.instance_id() == instance
@@ -249,7 +249,7 @@ async def test_31_bits_overflow_into_63_bits_and_a_full_directory_into_the_next(
 async def test_a_layout_of_31_bits_runs_out(rig: Rig) -> None:
     service, lossy = rig
     await service.tree.overwrite(f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1")
-    flat = TreeMetadataService(lossy, ROOT, LedgerLayout.FLAT)  # type: ignore[arg-type]
+    flat = MetadataService(lossy, ROOT, LedgerLayout.FLAT)  # type: ignore[arg-type]
     lossy.number = 2**31 - 1
     with pytest.raises(LedgerIdsExhausted, match="flat layout"):
         await flat.ledgers.generate_id()
@@ -493,7 +493,7 @@ async def test_nodes_that_are_read_together_are_counted_by_requests(rig: Rig, mo
     _, lossy = rig
     asked: list[int] = []
 
-    async def get_each(paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+    async def get_each(paths: Sequence[str], *, childless: bool, timeout: float) -> list[Node | MetadataError]:
         asked.append(len(paths))
         return [MetadataNotFound(path) for path in paths]
 

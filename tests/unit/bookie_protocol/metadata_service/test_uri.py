@@ -6,11 +6,9 @@ import pytest
 
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import LedgerLayout
-from bookie_protocol.metadata_service.uri import (
-    MetadataDriver,
-    open_metadata_service,
-    parse_metadata_service_uri,
-)
+from bookie_protocol.metadata_service.options import MetadataDriver
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from bookie_protocol.metadata_service.embedded.remote import GrpcTransport
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import SessionState
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.bookie_process import free_port
 
@@ -69,10 +69,10 @@ async def network(tmp_path: Path) -> AsyncIterator[Network]:
     await owner.close()
 
 
-async def connect(network: Network, timeout: float) -> TreeMetadataService:
+async def connect(network: Network, timeout: float) -> MetadataService:
     tree = EmbeddedTree(GrpcTransport(f"127.0.0.1:{network.port}"), timeout)  # type: ignore[attr-defined]
     await tree.connect()
-    return TreeMetadataService(tree, "/ledgers", None)
+    return MetadataService(tree, "/ledgers", None)
 
 
 async def test_who_hears_nothing_takes_a_new_connection_and_keeps_its_session(network: Network) -> None:

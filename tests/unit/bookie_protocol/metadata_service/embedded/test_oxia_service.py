@@ -20,7 +20,7 @@ from bookie_protocol.metadata_service.embedded.oxia_service import OxiaServing
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
 from bookie_protocol.metadata_service.oxia.wire import FORMER_SERVICE, SERVICE
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.oxia_calls import NEW, OxiaCalls
 from tests.support.until import until
 
@@ -51,10 +51,8 @@ class Served:
         self.opened.append(calls)
         return calls
 
-    async def ours(self) -> TreeMetadataService:
-        service = await connect_local(self.owner, 10.0)
-        assert isinstance(service, TreeMetadataService)
-        return service
+    async def ours(self) -> MetadataService:
+        return await connect_local(self.owner, 10.0)
 
 
 @pytest.fixture
