@@ -63,7 +63,8 @@ from bookie_protocol.errors import LedgerDeleted, MetadataError, MetadataNotFoun
 from bookie_protocol.lasting import Ending
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.logs import get_logger
-from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_protocol.metadata_service.tree.life_cycle import ClusterMetadata

@@ -53,6 +53,11 @@ async def update_metadata(
 async def read_same(store: LedgerStore, life: LedgerLife) -> Versioned[LedgerMetadata]:
     """The metadata of this very ledger as they are now. `MetadataReplaced`, and as `LedgerStore.read`."""
     found = await store.read(life.ledger_id, fresh=True)
+    check_same(found, life)
+    return found
+
+
+def check_same(found: Versioned[LedgerMetadata], life: LedgerLife) -> None:
+    """Raise `MetadataReplaced` if these metadata are of another ledger."""
     if LedgerLife.of(found) != life:
         raise MetadataReplaced(f"ledger {life.ledger_id} was deleted: a different ledger now has this id")
-    return found

@@ -138,7 +138,7 @@ class ClientOptions:
     """Seconds (`bookieHealthCheckIntervalSeconds`). So often a bookie in quarantine is probed, too."""
     quarantine_time: float = 1800.0
     """Seconds that a quarantine lasts at most (`bookieQuarantineTimeSeconds`); it ends when the bookie answers a
-    probe."""
+    probe. For the same time a writer does not choose a bookie that refused its ledger for another one of the id."""
     quarantine_ratio: float = 1.0
     """Probability with which this client takes part: below 1, some of a cluster's clients stay with the bookie
     (`bookieQuarantineRatio`)."""
@@ -216,8 +216,9 @@ class ClientOptions:
     """Ensemble changes of one ledger that may be stored; None: no limit (`maxNumEnsembleChanges`). Then its writer goes
     on without what fails, until the ack quorum is out of reach."""
     degraded_retry_interval: float = 1.0
-    """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no
-    spare; and at most between ensemble changes that brought nothing."""
+    """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no spare; and at most
+    between ensemble changes that entries wait for, if there were many lately. For so long, a bookie that failed an
+    entry is a spare only if none in a fault domain as good is left."""
     add_quorum_timeout: float | None = None
     """Seconds in which an add must reach its ack quorum, or its writer gives up; None: no limit
     (`addEntryQuorumTimeoutSec`, where -1 stands for none)."""

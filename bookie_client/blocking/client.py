@@ -37,7 +37,7 @@ from bookie_client.writing.creation import NewLedger, create_writer, takes_new_l
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _ID_BYTES = 8
 

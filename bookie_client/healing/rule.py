@@ -34,13 +34,14 @@ _HOW: Final = {
     ReplicaVerdict.UNTOLD: "cannot tell what it has",
 }
 
-_REASONS: Final = {
+REASONS: Final = {
     ReplicaVerdict.LOST: Reason.ABSENT,
     ReplicaVerdict.MISSING: Reason.MISSING,
     ReplicaVerdict.DAMAGED: Reason.DAMAGED,
     ReplicaVerdict.DIVERGENT: Reason.DIVERGENT,
     ReplicaVerdict.UNTOLD: Reason.UNTOLD,
 }
+"""The reason that a mark gives for a bookie, by the verdict on it."""
 
 _GONE: Final = {Reason.ABSENT, Reason.UNKNOWN}
 """Reasons after which a bookie that is registered nowhere counts as lost everywhere; Java's auditors record none."""
@@ -66,7 +67,7 @@ def findings_of(report: FragmentReport, positions: Collection[int]) -> list[Find
     """Return the findings that a mark of these positions contains."""
     return [
         Finding(
-            found.bookie, _REASONS[found.verdict], () if found.entry_id is None else ((found.entry_id, found.entry_id),)
+            found.bookie, REASONS[found.verdict], () if found.entry_id is None else ((found.entry_id, found.entry_id),)
         )
         for found in report.findings
         if found.position in positions

@@ -22,7 +22,7 @@ from bookie_client.bookies import Bookies
 from bookie_client.connection.health import BookieHealth
 from bookie_client.placement.options import PlacementOptions, make_policy, make_source
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy
-from bookie_client.placement.sources import BookieInfos, TopologySource
+from bookie_client.placement.sources import TopologySource
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Location, Topology, parse_location
 from bookie_client.placement.weighted import AskFreeBytes, FreeSpace, WeightedPlacement
 from bookie_protocol.errors import MetadataError, PodkeeperError
@@ -136,7 +136,7 @@ class TopologyTracker:
     def __init__(
         self,
         source: TopologySource,
-        infos: BookieInfos,
+        infos: Bookies,
         *,
         local: Location | None = None,
         refresh_interval: float = 10.0,

@@ -38,11 +38,11 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from bookie_client.bookies import Bookies
 from bookie_client.placement.topology import Location, parse_location
 from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.extras import needed
 from bookie_protocol.logs import get_logger
-from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.shown import one_line
 from bookie_protocol.together import bounded
 
@@ -168,18 +168,6 @@ def _put(locations: Locations, name: str, bookie: Any, location: Location | None
     locations[bookie] = location
 
 
-class BookieInfos(Protocol):
-    """The lookups of what bookies publish (`bookie_client.bookies.Bookies`)."""
-
-    async def info(self, bookie_id: str) -> BookieServiceInfo:
-        """Raises `MetadataError`."""
-        ...
-
-    async def rack_assignments(self) -> bytes:
-        """Return the rack configuration that Apache Pulsar stores; empty if there is none. Raises `MetadataError`."""
-        ...
-
-
 class TopologySource(Protocol):
     """Network locations by bookie."""
 
@@ -187,7 +175,7 @@ class TopologySource(Protocol):
         """Get ready. Raises `BadRequest` for a source that is set up wrongly."""
         ...
 
-    async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
+    async def locate(self, bookies: Collection[str], infos: Bookies) -> Mapping[str, Location]:
         """Return the locations that are known. Raises `CouldNotTell` (also a `MetadataUnavailable`): earlier answers
         stay valid then."""
         ...
@@ -197,7 +185,7 @@ class TopologySource(Protocol):
         ...
 
 
-async def names_of(bookie_id: str, infos: BookieInfos) -> tuple[str, ...]:
+async def names_of(bookie_id: str, infos: Bookies) -> tuple[str, ...]:
     """The names under which a bookie may be listed, the likeliest first. Raises `MetadataError`."""
     names = [bookie_id, bookie_id.rpartition(":")[0]]
     try:
@@ -219,7 +207,7 @@ class MappedLocations:
     async def open(self) -> None:
         """Do nothing: a mapping needs no preparation."""
 
-    async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
+    async def locate(self, bookies: Collection[str], infos: Bookies) -> Mapping[str, Location]:
         found = {}
         for bookie in bookies:
             location = self._locations.get(bookie)
@@ -251,7 +239,7 @@ class FileLocations(MappedLocations):
         except OSError as error:
             raise BadRequest(f"network topology {self._path} cannot be read: {error.strerror or error}") from error
 
-    async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
+    async def locate(self, bookies: Collection[str], infos: Bookies) -> Mapping[str, Location]:
         await self._reload()
         return await super().locate(bookies, infos)
 
@@ -302,7 +290,7 @@ class ScriptLocations:
         if not await asyncio.to_thread(_is_executable, self._path):
             raise BadRequest(f"networkTopologyScriptFileName {self._path} is not an executable file")
 
-    async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
+    async def locate(self, bookies: Collection[str], infos: Bookies) -> Mapping[str, Location]:
         hosts = {bookie: (await names_of(bookie, infos))[-1] for bookie in bookies}
         await self._ask(set(hosts.values()))
         return {bookie: location for bookie, host in hosts.items() if (location := self._kept[host][1]) is not None}
@@ -368,7 +356,7 @@ class PublishedLocations:
     async def open(self) -> None:
         """Do nothing: registrations are read at each look-up."""
 
-    async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
+    async def locate(self, bookies: Collection[str], infos: Bookies) -> Mapping[str, Location]:
         found: dict[str, Location] = {}
         failures: list[MetadataError] = []
 
@@ -412,7 +400,7 @@ class PulsarRacks(MappedLocations):
         self._seen: bytes | None = None
         self._told = False
 
-    async def locate(self, bookies: Collection[str], infos: BookieInfos) -> Mapping[str, Location]:
+    async def locate(self, bookies: Collection[str], infos: Bookies) -> Mapping[str, Location]:
         stored = await infos.rack_assignments()
         if stored != self._seen:
             groups = _decode(stored)

@@ -45,7 +45,7 @@ from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, l
 from bookie_client.reading.reader import EntryReader
 from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts, read_forward
 from bookie_client.writing.add_state import AddState, Outcome
-from bookie_client.writing.ensemble_change import find_spares, replace_bookies, with_new_ensemble
+from bookie_client.writing.ensemble_change import Refusals, find_spares, replace_bookies, with_new_ensemble
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
@@ -316,11 +316,10 @@ class Rewriter:
         if failure is not None:
             raise fresh(failure)
 
-    async def _change(self, failed: Mapping[int, str]) -> Ensemble:
+    async def _change(self, failed: Mapping[int, str], refusals: Refusals) -> Ensemble:
         context, quorums = self._parts.context, self._parts.quorums
-        # One that holds another ledger of this id, or cannot find out, has the same answer a moment later.
-        left_out = self._parts.shunned | self._state.unknowing
-        spares = await find_spares(context, quorums, self._ensemble, failed, left_out)
+        refusals = {**refusals, **dict.fromkeys(self._parts.shunned, True)}
+        spares = await find_spares(context, quorums, self._ensemble, failed, refusals)
         ensemble = replace_bookies(self._ensemble, failed, quorums, spares, context.placement, context.random).ensemble
         if ensemble != self._ensemble:
             # Nothing is confirmed while a change runs, also of several rounds, so the key is well defined.

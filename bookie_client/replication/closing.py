@@ -1,6 +1,6 @@
 """Closing a ledger whose writer is gone on behalf of healing, by what a look at it finds.
 
-    metadata = await close_checked(client, LedgerChecker(client), ledger_id)
+    metadata = await close_checked(client, LedgerChecker(client), LedgerLife.of(stored))
 
 A reader who recovers a ledger believes a bookie that says "no such entry". Healing has to be more careful: it runs
 because bookies were lost, and one that came back under its id with empty disks denies entries which were acknowledged.
@@ -44,6 +44,7 @@ from typing import Final
 from bookie_client.access import LedgerAccess, access_to
 from bookie_client.client import Client
 from bookie_client.connection.request import EntryAnswer
+from bookie_client.metadata_update import check_same
 from bookie_client.patience import heard
 from bookie_client.reading.lac import LastEntry, is_covered
 from bookie_client.recovery.recovery import recover_ledger
@@ -63,6 +64,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
 from bookie_protocol.together import bounded
+from bookie_protocol.versioned import LedgerLife
 
 MAX_LOOKS: Final = 5
 """Looks at a ledger whose mark grows at each of them."""
@@ -75,19 +77,22 @@ _CANNOT_TELL: Final = (EntryAnswer, StorageFault, LedgerStateUnknown)
 
 
 async def close_checked(
-    client: Client, checker: LedgerChecker, ledger_id: int, password: bytes | None = None
+    client: Client, checker: LedgerChecker, life: LedgerLife, password: bytes | None = None
 ) -> LedgerMetadata:
-    """Look at a ledger, close it, and return its final metadata. `password`: None: what the ledger recorded.
+    """Look at this very ledger, close it, and return its final metadata. `password`: None: what the ledger recorded.
 
     Raises as `recover_ledger`; after `RecoveryFailed` it can be tried again, and the error names the way out if bookies
     that lost entries, or do not tell, are part of the reason. `Unauthorized`: the ledger recorded no digest, and its
     last entries fail the caller's. `MetadataVersionConflict`: its writer exchanged a bookie behind the look, and was
-    not fenced. `MetadataError`: its mark cannot be read, or added to.
+    not fenced. `MetadataReplaced`: a different ledger now has its id, and is left alone. `MetadataError`: its mark
+    cannot be read, or added to.
     """
+    ledger_id = life.ledger_id
     doubts, report = await _look(client, checker, ledger_id)
-    now = await client.metadata(ledger_id)  # the look may have taken long, and another client may have closed it
-    if now.is_closed:
-        return now
+    now = await client.stored_metadata(ledger_id)  # the look may have taken long, and another client may have closed it
+    check_same(now, life)  # what the caller knows may be older than the look
+    if now.value.is_closed:
+        return now.value
     if report.lac_error is not None:
         raise RecoveryFailed(
             f"ledger {ledger_id} is not closed, because its bookies could not be checked first, try again when they"

@@ -39,8 +39,9 @@ from bookie_protocol.errors import (
     PodkeeperError,
     StreamPositionGone,
 )
-from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.records import STREAM_CURSOR, RecordStore
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.together import bounded
 
 FORMAT: Final = 1

@@ -55,7 +55,8 @@ from bookie_protocol.errors import (
     PodkeeperError,
     fresh,
 )
-from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
+from bookie_protocol.metadata_service.managed_ledgers import ROOT
+from bookie_protocol.metadata_service.tree.service import TreeManagedLedgers
 from bookie_protocol.together import bounded
 from bookie_protocol.wire.varint import decode_uint64, varint_size
 
@@ -172,7 +173,7 @@ def _rows(ledgers: tuple[ListedLedger, ...]) -> list[Row]:
 
 
 async def _cursor(
-    client: Client, nodes: ManagedLedgerNodes, name: str, child: str
+    client: Client, nodes: TreeManagedLedgers, name: str, child: str
 ) -> StreamPosition | PodkeeperError | None:
     what = f"{unquote_plus(child)} of {name}"
     try:

@@ -58,8 +58,9 @@ from bookie_protocol.errors import (
     StreamExists,
 )
 from bookie_protocol.logs import get_logger
-from bookie_protocol.metadata_service.interface import Identity, MetadataService, Versioned
+from bookie_protocol.metadata_service.interface import Identity, Versioned
 from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREAM_SEGMENT, RecordStore
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.pace import doubled
 from bookie_protocol.together import bounded
 

@@ -125,10 +125,14 @@ class AddState:
         """Positions that get no new adds, and their bookies: these failed, and there was no spare."""
         return self._ensemble.degraded
 
-    @property
-    def unknowing(self) -> frozenset[str]:
+    def take_refusals(self) -> Mapping[str, bool]:
         """See `WriteEnsemble`."""
-        return self._ensemble.unknowing
+        return self._ensemble.take_refusals()
+
+    def can_do_without(self, positions: Collection[int], ensemble: tuple[str, ...]) -> bool:
+        """Return True if every entry can be acknowledged without the bookies at these positions of the ensemble."""
+        holds, entries = self.quorums.holds, range(self.quorums.ensemble)
+        return all(sum(holds(position, entry) for position in positions) <= self._tolerated for entry in entries)
 
     @property
     def may_change(self) -> bool:
@@ -364,8 +368,8 @@ class AddState:
             return Outcome()
         wanted = ensemble.take_failed(failed)
         if self._deferred_sync:
-            reasons = ensemble.reasons(wanted.values())
-            return self._fail(QuorumLost(f"with deferred sync the ensemble stays, and bookies failed: {reasons}"))
+            reason = "with deferred sync the ensemble stays, and bookies failed"
+            return self._fail(ensemble.quorum_lost(wanted.values(), reason))
         return self._change_round(wanted) if self.may_change else self._end_change(ensemble.bookies, wanted)
 
     def _change_round(self, failed: Positions) -> Outcome:
@@ -393,13 +397,11 @@ class AddState:
         return resend
 
     def _quorum_lost(self, add: PendingAdd) -> QuorumLost:
-        reasons = self._ensemble.reasons(self._ensemble.failed_positions(add).values())
-        if not self.may_change:
-            limit = self._ensemble.max_changes
-            return QuorumLost(f"more than {limit} ensemble changes (max_ensemble_changes), failed: {reasons}")
-        return QuorumLost(
-            f"{add.acks} of {self._ack} needed acknowledgements, no spare bookie to replace what failed ({reasons})"
-        )
+        if self.may_change:
+            reason = f"{add.acks} of {self._ack} needed acknowledgements, no spare bookie to replace what failed"
+        else:
+            reason = f"more than {self._ensemble.max_changes} ensemble changes (max_ensemble_changes), bookies failed"
+        return self._ensemble.quorum_lost(self._ensemble.failed_positions(add).values(), reason)
 
     def _fail(self, error: PodkeeperError) -> Outcome:
         self.failure = fresh(error)

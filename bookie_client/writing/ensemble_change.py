@@ -9,10 +9,14 @@ Invariants
 - A ledger that another client recovers or has closed is never changed back.
 - A spare is connected before it is written into the metadata: one that is registered and dead (its session
   lives on for a while) costs a refused connection, not an ensemble change.
+- A bookie that failed an add is, for a short time, a spare only if none in a fault domain as good is left: one refusal
+  costs no rack. One that holds, or may hold, another ledger of the id is no spare for a long time.
 - Bookies that could not be reached lately are asked only when the others do not suffice. The search for spares is
   bounded in rounds, and each round in time (`PROBE_SECONDS`).
-- Changes are made one at a time. Those behind which not one more entry is confirmed, as when every bookie refuses, are
-  made at ever longer intervals, up to `degraded_retry_interval`: they do not flood the metadata service.
+- Changes are made one at a time. If a ledger has stored many of them lately, as when every spare refuses, it makes the
+  next ones at ever longer intervals, however many entries are confirmed between them: they do not flood the metadata
+  service, nor fill the metadata with segments. If adds wait for the change, an interval is at most
+  `degraded_retry_interval`. Otherwise it is up to `LONGEST_CHANGE_PAUSE`, and the positions are degraded meanwhile.
 - Whatever a change raises ends as a `PodkeeperError`: adds that wait for it must not be left without an end.
 
 Functions over `LedgerMetadata` are pure; everything else belongs to the event loop.
@@ -23,13 +27,15 @@ Source: docs/internals/client-protocol.md, sections 7, 8, 16 and 17.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
 
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.options import ClientOptions
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy, ReplacementRequest
 from bookie_client.writing.add_state import AddState
 from bookie_protocol.errors import (
@@ -104,21 +110,27 @@ def close_needed(metadata: LedgerMetadata, last_entry: int, length: int) -> bool
 
 MAX_ROUNDS: Final = 4
 
+Refusals = Mapping[str, bool]
+"""Bookies that have failed adds of a ledger -> True: no spares. False: they may take the next add, so others go first
+among those in fault domains that are equally good."""
+
 
 async def find_spares(
     context: ClientContext,
     quorums: Quorums,
     ensemble: tuple[str, ...],
     failed: Mapping[int, str],
-    left_out: Iterable[str] = (),
+    refusals: Refusals,
 ) -> ClusterView:
-    """Return the cluster with only spare bookies writable: reachable ones, at most as many as failed, perhaps
-    none; and none that is `left_out`.
+    """Return the cluster with only spare bookies writable: reachable ones, at most as many as failed, perhaps none.
 
     Raises the registry's `MetadataError`.
     """
     cluster = await context.cluster_view()
-    cluster = replace(cluster, excluded={**cluster.excluded, **dict.fromkeys(left_out, "it is left out")})
+    left_out = {bookie: "it has refused this ledger" for bookie, is_lasting in refusals.items() if is_lasting}
+    cluster = replace(
+        cluster, excluded={**cluster.excluded, **left_out}, quarantined=cluster.quarantined | refusals.keys()
+    )
     found: frozenset[str] = frozenset()
     for _ in range(MAX_ROUNDS):
         placement = replace_bookies(ensemble, failed, quorums, cluster, context.placement, context.random)
@@ -136,78 +148,147 @@ async def find_spares(
     return replace(cluster, writable=found, quarantined=frozenset(), unreachable=frozenset())
 
 
-EnsembleChange = Callable[[Mapping[int, str]], Awaitable[tuple[str, ...]]]
-"""Replace these failed bookies (position -> bookie) from LAC + 1 on; returns the ensemble that holds from
-there on, which is the old one when there is no spare bookie. Raises when the ledger cannot be written any
-more."""
+EnsembleChange = Callable[[Mapping[int, str], Refusals], Awaitable[tuple[str, ...]]]
+"""Replaces the failed bookies (position -> bookie) from LAC + 1 on. Returns the ensemble that holds from there on: the
+old one when there is no spare bookie. Raises when the ledger cannot be written any more."""
 
 IMMEDIATE_CHANGES: Final = 8
-"""Ensemble changes in front of the same entry that are made at once; the next ones are slowed down."""
+"""Ensemble changes that are made at once; the next ones are slowed down."""
 FIRST_CHANGE_PAUSE: Final = 0.01
 """Seconds; doubles with each change."""
+LONGEST_CHANGE_PAUSE: Final = 60.0
+"""Seconds between changes that writing can do without; after as many seconds, one change counts no more."""
+_MOST_COUNTED: Final = 2 * IMMEDIATE_CHANGES
 
 _log = get_logger(__name__)
 
 
-class ChangeRunner:
-    """Makes the ensemble changes of one pipeline. `longest_pause`: seconds between changes at most."""
+class ChangePace:
+    """Slows down the changes of one ledger: the more of them it stored lately, the longer the pause before the next."""
 
-    def __init__(self, state: AddState, change: EnsembleChange, longest_pause: float) -> None:
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._stored_at = -math.inf
+
+    def stored(self, now: float) -> None:
+        """Count a change."""
+        self._count = min(self._lately(now) + 1, _MOST_COUNTED)
+        self._stored_at = now
+
+    def due_at(self, now: float, first: float, longest: float) -> float:
+        """Return the time from which the next change may be made, if the pauses double from `first` to `longest`."""
+        excess = math.ceil(self._lately(now)) - IMMEDIATE_CHANGES + 1
+        return self._stored_at + doubled(first, longest, excess) if excess > 0 else now
+
+    def _lately(self, now: float) -> float:
+        return max(0.0, self._count - (now - self._stored_at) / LONGEST_CHANGE_PAUSE)
+
+
+class ChangeRunner:
+    """Makes the ensemble changes of one pipeline.
+
+    Of the options it takes `degraded_retry_interval` (the pauses, and `refusals`) and `quarantine_time` (`refusals`).
+    """
+
+    def __init__(self, state: AddState, change: EnsembleChange, options: ClientOptions) -> None:
         self._state = state
         self._change = change
-        self._longest_pause = longest_pause
-        self._changed_at = state.lac
-        self._changes_here = 0
+        self._options = options
+        self._pace = ChangePace()
+        self._stored = state.ensemble
+        self._unknowing: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
 
     async def run(self, failed: Mapping[int, str]) -> tuple[str, ...]:
-        """Replace `failed`; returns the ensemble that is stored then. Does nothing when the ledger cannot be written
-        any more once it is this change's turn. Raises `PodkeeperError`."""
+        """Replace `failed`; returns the ensemble that is stored then.
+
+        Does nothing when the ledger cannot be written any more once it is this change's turn, nor when writing can do
+        without and it is too early for another change: then the positions are degraded. Raises `PodkeeperError`."""
         state = self._state
-        _log.info("ensemble change", ledger=state.ledger_id, failed=sorted(failed.values()), after=state.lac)
-        await self._pause()
+        if self._is_needed(failed):
+            await self._pause()
+        elif not self._is_due():
+            return self._stored
         if state.failure is not None:
-            return state.ensemble
+            return self._stored
+        _log.info("ensemble change", ledger=state.ledger_id, failed=sorted(failed.values()), after=state.lac)
         try:
             return await self._changed(failed)
         except PodkeeperError as error:
             _log.warning("ledger cannot be written any more", ledger=state.ledger_id, error=str(error))
             raise
 
+    def may_try(self, failed: Mapping[int, str]) -> bool:
+        """Return True if adds wait for a replacement of `failed`, or writing can do without and a change is due."""
+        return self._is_needed(failed) or self._is_due()
+
+    def _is_due(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return now >= self._pace.due_at(now, self._options.degraded_retry_interval, LONGEST_CHANGE_PAUSE)
+
+    def refusals(self) -> Refusals:
+        """Return the bookies that have failed adds of this ledger a short time ago: they may fail the next one too.
+
+        They are spares like others after `degraded_retry_interval`. Bookies that hold, or may hold, another ledger of
+        this id are no spares for `quarantine_time`, because by then they may have collected that ledger."""
+        now = asyncio.get_running_loop().time()
+        for bookie, is_unknowing in self._state.take_refusals().items():
+            self._failed[bookie] = now + self._options.degraded_retry_interval
+            if is_unknowing:
+                self._unknowing[bookie] = now + self._options.quarantine_time
+        for refused in (self._failed, self._unknowing):
+            for bookie in [each for each, until in refused.items() if now >= until]:
+                del refused[bookie]
+        return {**dict.fromkeys(self._failed, False), **dict.fromkeys(self._unknowing, True)}
+
+    def _is_needed(self, failed: Mapping[int, str]) -> bool:
+        """Return True if adds wait for a replacement of bookies that are stored."""
+        stored = self._stored
+        missing = {p for p, bookie in {**self._state.degraded, **failed}.items() if stored[p] == bookie}
+        return not self._state.can_do_without(missing, stored)
+
     async def _changed(self, failed: Mapping[int, str]) -> tuple[str, ...]:
         try:
-            return await self._change(failed)
+            ensemble = await self._change(failed, self.refusals())
         except PodkeeperError:
             raise
         except Exception as error:
             # A placement policy of the application's own, for instance.
             raise CouldNotTell(f"the ensemble change failed: {error!r}") from error
+        if ensemble != self._stored:
+            self._stored = ensemble
+            self._pace.stored(asyncio.get_running_loop().time())
+        return ensemble
 
     async def _pause(self) -> None:
-        """Wait if many changes have brought nothing."""
-        if self._state.lac != self._changed_at:
-            self._changed_at, self._changes_here = self._state.lac, 0
-        self._changes_here += 1
-        excess = self._changes_here - IMMEDIATE_CHANGES
-        if excess > 0:
-            await asyncio.sleep(doubled(FIRST_CHANGE_PAUSE, self._longest_pause, excess))
+        """Wait for the turn of a change that adds wait for."""
+        now = asyncio.get_running_loop().time()
+        due_at = self._pace.due_at(now, FIRST_CHANGE_PAUSE, self._options.degraded_retry_interval)
+        if due_at > now:
+            await asyncio.sleep(due_at - now)
 
 
 async def mend(
-    context: ClientContext, state: AddState, retry: Callable[[], None], restored: Callable[[int, str], None]
+    context: ClientContext,
+    state: AddState,
+    changes: ChangeRunner,
+    retry: Callable[[], None],
+    restored: Callable[[int, str], None],
 ) -> None:
     """Mend degraded positions until there are none, or nothing can be written any more.
 
-    `retry` starts the change that replaces them; `restored` is called for each bookie that answers again.
+    `retry` starts the change that replaces the failed ones; `restored` is called for each bookie that answers again.
     """
     while state.degraded and not state.over:
         await context.bookies.changed(context.options.degraded_retry_interval)
         try:
             writable = await context.bookies.writable()
-            spares = await find_spares(context, state.quorums, state.ensemble, dict(state.degraded))
+            refusals = changes.refusals()
+            spares = await find_spares(context, state.quorums, state.ensemble, dict(state.degraded), refusals)
         except PodkeeperError:
             continue  # unknown; the next round asks again
         # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
-        if spares.writable and state.may_change:
+        if spares.writable and state.may_change and changes.may_try(state.degraded):
             retry()
         else:
             await _use_returned(context, state, writable, restored)

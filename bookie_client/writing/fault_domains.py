@@ -17,7 +17,7 @@ Source: docs/internals/client-protocol.md, section 16.6 (`enforceMinNumFaultDoma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from bookie_client.connection.request import BookieRequest
@@ -39,6 +39,12 @@ class SpreadAddState(AddState):
     def __init__(self, *arguments: Any, suffices: Suffices, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._suffices = suffices
+
+    def can_do_without(self, positions: Collection[int], ensemble: tuple[str, ...]) -> bool:
+        write_sets = map(self.quorums.write_set, range(self.quorums.ensemble))
+        return super().can_do_without(positions, ensemble) and all(
+            self._suffices(frozenset(ensemble[p] for p in write_set if p not in positions)) for write_set in write_sets
+        )
 
     def acknowledged(self, add: PendingAdd, bookie: str) -> bool:
         before = add.acked

@@ -18,20 +18,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.context import ClientContext
 from bookie_client.writing.add_state import AddState
-from bookie_client.writing.pending_add import PendingAdd
+from bookie_client.writing.pending_add import AddHandle, PendingAdd
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import Buffer, DigestManager, as_bytes
 from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, fresh
 from bookie_protocol.trace_context import marked
-
-if TYPE_CHECKING:
-    from bookie_client.writing.pipeline import AddPipeline
 
 BULK_BYTES: Final = 256 * 1024
 """Bytes of new adds that are sent without waiting for the end of the turn."""
@@ -116,10 +113,6 @@ class Outbox:
         """Send an add to the bookie that is at `position` now."""
         add.waiting |= 1 << position
         self._channels[position].send_add(add.frame, add.key, add)
-
-    def frame(self, add: PendingAdd) -> bytes:
-        """The bytes of an add that was encoded before."""
-        return b"".join((add.head, add.body, self._tail))
 
     @property
     def channels(self) -> Sequence[Channel]:
@@ -218,11 +211,11 @@ Waiter = asyncio.Future[int] | AddBatch
 
 
 class AddIntake:
-    """Takes the adds of one pipeline, which is the `answers` of all of them."""
+    """Takes the adds of one pipeline."""
 
     def __init__(
         self,
-        answers: AddPipeline,
+        handle: AddHandle,
         state: AddState,
         outbox: Outbox,
         window: Window,
@@ -231,7 +224,7 @@ class AddIntake:
         max_frame: int,
     ) -> None:
         """`overhead`: bytes of a frame beside the payload."""
-        self._answers = answers
+        self._handle = handle
         self._state = state
         self._outbox = outbox
         self._window = window
@@ -336,7 +329,7 @@ class AddIntake:
         except PodkeeperError:
             self._window.release(1, nbytes)
             raise
-        add.answers = self._answers
+        add.handle = self._handle
         add.body = body
         add.nbytes = nbytes
         self._outbox.put(add)
@@ -354,9 +347,9 @@ class AddIntake:
             raise
         finally:
             run.clear()
-        answers, overhead = self._answers, self._overhead
+        handle, overhead = self._handle, self._overhead
         for add in adds:
-            add.answers = answers
+            add.handle = handle
             add.nbytes = len(add.body) + overhead
         batch.expect_run(adds[0].entry_id, len(adds))
         self._outbox.put_run(adds, nbytes)

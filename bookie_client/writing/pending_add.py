@@ -12,14 +12,30 @@ Source: docs/internals/client-protocol.md, sections 5 and 6.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from bookie_client.connection.request import Answer, BookieRequest, SplitAdd
 from bookie_protocol.errors import PodkeeperError
 
-if TYPE_CHECKING:
-    from bookie_client.writing.pipeline import AddPipeline
+
+@dataclass(slots=True)
+class AddHandle:
+    """The part that all adds of one writer handle share: the end of their frames, and what takes their answers."""
+
+    ledger_id: int
+    tail: bytes
+    acknowledged: Callable[[PendingAdd, str], bool]
+    """Count one acknowledgement. True: `deliver_soon` is to be called."""
+    acknowledged_run: Callable[[PendingAdd, Sequence[BookieRequest], int, str], int]
+    deliver_soon: Callable[[], None]
+    answered: Callable[[PendingAdd], None]
+    """A bookie answered an add that is `lingering`."""
+    refused: Callable[[PendingAdd, str, PodkeeperError], None]
+    is_retracted: bool = False
+    """True if adds that still wait for a connection are not sent: the ledger is gone, and another one may have its
+    id."""
 
 
 class PendingAdd(SplitAdd):
@@ -34,10 +50,10 @@ class PendingAdd(SplitAdd):
     __slots__ = (
         "acked",
         "acks",
-        "answers",
         "ensemble",
         "entry_id",
         "failed",
+        "handle",
         "length",
         "lingering",
         "nbytes",
@@ -45,7 +61,7 @@ class PendingAdd(SplitAdd):
         "waiting",
     )
 
-    answers: AddPipeline
+    handle: AddHandle
     nbytes: int
 
     def __init__(self, entry_id: int, length: int, ensemble: tuple[str, ...], waiter: Any = None) -> None:
@@ -61,7 +77,7 @@ class PendingAdd(SplitAdd):
 
     @property
     def frame(self) -> bytes:
-        return self.answers.frame(self)
+        return b"".join((self.head, self.body, self.handle.tail))
 
     def forget(self, position: int) -> None:
         """The bookie at `position` was exchanged: what the former one answered, or will, does not count any
@@ -77,26 +93,26 @@ class PendingAdd(SplitAdd):
 
     @property
     def is_wanted(self) -> bool:
-        return not self.answers.is_retracted
+        return not self.handle.is_retracted
 
     def acknowledged(self, bookie: str) -> None:
-        answers = self.answers
-        if answers.state.acknowledged(self, bookie):
-            answers.deliver_soon()
+        handle = self.handle
+        if handle.acknowledged(self, bookie):
+            handle.deliver_soon()
         if self.lingering:
-            answers.add_answered(self)
+            handle.answered(self)
 
     def acknowledged_run(self, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
-        return self.answers.adds_acknowledged(self, run, at, bookie)
+        return self.handle.acknowledged_run(self, run, at, bookie)
 
     def accepted(self, bookie: str, answer: Answer) -> None:
         self.acknowledged(bookie)
 
     def refused(self, bookie: str, error: PodkeeperError) -> None:
-        self.answers.add_refused(self, bookie, error)
+        self.handle.refused(self, bookie, error)
 
     def describe(self) -> str:
-        return f"the add of entry {self.entry_id} of ledger {self.answers.ledger_id}"
+        return f"the add of entry {self.entry_id} of ledger {self.handle.ledger_id}"
 
     def __repr__(self) -> str:
         return f"PendingAdd(entry {self.entry_id}, acked {self.acked:b}, failed {self.failed:b})"
@@ -105,12 +121,12 @@ class PendingAdd(SplitAdd):
 def count_together(first: PendingAdd, run: Sequence[BookieRequest], at: int, position: int) -> int:
     """The bookie at `position` stored `first`, which is `run[at]`, and what is behind it. Counts this for as many as
     are adds of the same handle, sent to the same ensemble; returns the index of the first that is not."""
-    answers, ensemble = first.answers, first.ensemble
+    handle, ensemble = first.handle, first.ensemble
     bit = 1 << position
     others = ~bit
     for index in range(at, len(run)):
         add = run[index]
-        if not isinstance(add, PendingAdd) or add.answers is not answers or add.ensemble is not ensemble:
+        if not isinstance(add, PendingAdd) or add.handle is not handle or add.ensemble is not ensemble:
             return index
         add.waiting &= others
         if not add.acked & bit:

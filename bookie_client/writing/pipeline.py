@@ -33,7 +33,7 @@ from bookie_client.writing.add_state import AddState, Outcome
 from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.ensemble_change import ChangeRunner, EnsembleChange, mend
 from bookie_client.writing.intake import AddBatch, AddIntake, Outbox
-from bookie_client.writing.pending_add import PendingAdd
+from bookie_client.writing.pending_add import AddHandle, PendingAdd
 from bookie_client.writing.traced_intake import TracedIntake
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager
@@ -65,9 +65,15 @@ class AddPipeline:
         """
         self.ledger_id = state.ledger_id
         self.state = state
-        self.is_retracted = False
-        """True if adds that still wait for a connection are not sent: the ledger is gone, and another one may have its
-        id."""
+        self.handle = AddHandle(
+            state.ledger_id,
+            encoder.tail,
+            state.acknowledged,
+            self._acknowledged_run,
+            self._deliver_soon,
+            self._answered,
+            self._refused,
+        )
         self._context = context
         self._on_failure = on_failure
         options = context.options
@@ -80,13 +86,15 @@ class AddPipeline:
         self._doubt = doubt
         self._looking = False
         self._follow_ensemble()
-        self._changes = ChangeRunner(state, change, options.degraded_retry_interval)
+        self._changes = ChangeRunner(state, change, options)
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
         self._delivery_due = False
         overhead = context.pool.dialect.add_overhead + digest.overhead
         make = AddIntake if context.traces is None else partial(TracedIntake, context.traces)
-        self.intake = make(self, state, self._outbox, self._window, overhead=overhead, max_frame=options.max_frame_size)
+        self.intake = make(
+            self.handle, state, self._outbox, self._window, overhead=overhead, max_frame=options.max_frame_size
+        )
 
     # --- the handle -----------------------------------------------------------------------------------------
 
@@ -112,19 +120,15 @@ class AddPipeline:
             self._settle()
             self._carry_out(self.state.wanted_change())
 
-    def frame(self, add: PendingAdd) -> bytes:
-        """The bytes of an add that was sent before."""
-        return self._outbox.frame(add)
-
     # --- answers ---------------------------------------------------------------------------------
 
-    def deliver_soon(self) -> None:
+    def _deliver_soon(self) -> None:
         """An add can be delivered: at the end of this turn."""
         if not self._delivery_due:
             self._delivery_due = True
             self._loop.call_soon(self._deliver_turn)
 
-    def adds_acknowledged(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
+    def _acknowledged_run(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
         """Count that a bookie stored `add`, which is `run[at]`, and the adds of this ledger behind it.
 
         Returns the index of the first that was not counted.
@@ -132,26 +136,26 @@ class AddPipeline:
         state = self.state
         end = state.acknowledged_run(add, run, at, bookie)
         if state.is_deliverable:
-            self.deliver_soon()
+            self._deliver_soon()
         if self._window.lingering:
             for each in run[at:end]:
                 if isinstance(each, PendingAdd) and each.lingering:
-                    self.add_answered(each)
+                    self._answered(each)
         return end
 
-    def add_answered(self, add: PendingAdd) -> None:
+    def _answered(self, add: PendingAdd) -> None:
         """A bookie answered an add that was delivered before."""
         if not add.waiting:
             add.lingering = False
             self._window.release_lingering(add.nbytes)
 
-    def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None:
+    def _refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None:
         """Take that a bookie did not store an add, or that this is unknown."""
         try:
             self._settle()
             outcome = self.state.refused(add, bookie, error)
             if add.lingering:
-                self.add_answered(add)
+                self._answered(add)
             self._carry_out(outcome)
         except Exception as defect:  # the connection has other requests to tell
             self._broke("taking a refusal", defect)
@@ -243,7 +247,7 @@ class AddPipeline:
             return
         finally:
             self._looking = False
-        self.deliver_soon()
+        self._deliver_soon()
 
     def _fail(self, add: PendingAdd, error: PodkeeperError) -> None:
         add.lingering = add.waiting > 0
@@ -281,7 +285,7 @@ class AddPipeline:
 
     async def _mend(self) -> None:
         try:
-            await mend(self._context, self.state, self._retry_degraded, self._restored)
+            await mend(self._context, self.state, self._changes, self._retry_degraded, self._restored)
         finally:
             self._mending = False
 

@@ -17,11 +17,11 @@ Source: docs/internals/client-protocol.md, section 7.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_protocol.errors import LedgerStateUnknown, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import LedgerIdInUse, LedgerStateUnknown, NoSuchLedger, PodkeeperError, QuorumLost
 
 Positions = dict[int, str]
 """Position in the ensemble -> id of the bookie that failed there."""
@@ -45,6 +45,7 @@ class WriteEnsemble:
         self._quorums = quorums
         self._joined: Positions = {}
         self._errors: dict[str, PodkeeperError] = {}
+        self._refusals: dict[str, bool] = {}
 
     # --- an add's positions -----------------------------------------------------------------------------------
 
@@ -82,8 +83,10 @@ class WriteEnsemble:
     # --- what failed ----------------------------------------------------------------------------------------
 
     def note(self, bookie: str, error: PodkeeperError) -> None:
-        """Remember why a bookie failed, for messages."""
+        """Remember why a bookie failed, for messages and for the choice of spares."""
         self._errors[bookie] = error
+        is_unknowing = isinstance(error, (LedgerStateUnknown, NoSuchLedger))
+        self._refusals[bookie] = self._refusals.get(bookie, False) or is_unknowing
 
     def failed_late(self, position: int, bookie: str) -> None:
         """A bookie failed for an add that has its ack quorum."""
@@ -105,14 +108,20 @@ class WriteEnsemble:
         del self.degraded[position]
         return True
 
-    @property
-    def unknowing(self) -> frozenset[str]:
-        """Return the bookies that know of no such ledger, or could not tell which one of this id they hold."""
-        refusals = LedgerStateUnknown, NoSuchLedger
-        return frozenset(each for each, error in self._errors.items() if isinstance(error, refusals))
+    def take_refusals(self) -> Mapping[str, bool]:
+        """Return the bookies that have failed since the last call.
 
-    def reasons(self, bookies: Iterable[str]) -> str:
-        """Return why these bookies failed, for messages."""
+        True: the bookie has answered that it knows of no such ledger, or that it cannot tell which one of this id it
+        holds."""
+        taken, self._refusals = self._refusals, {}
+        return taken
+
+    def quorum_lost(self, bookies: Collection[str], reason: str) -> QuorumLost:
+        """Return the error of a writer that these bookies have failed."""
+        is_in_use = any(isinstance(self._errors.get(bookie), LedgerStateUnknown) for bookie in bookies)
+        return (LedgerIdInUse if is_in_use else QuorumLost)(f"{reason} ({self._reasons(bookies)})")
+
+    def _reasons(self, bookies: Iterable[str]) -> str:
         return "; ".join(f"{bookie}: {self._errors.get(bookie, 'failed before')}" for bookie in bookies)
 
     # --- changes --------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from bookie_client.reading.reader import EntryReader, batches_with_refresh, one_
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.doubt import Doubt
 from bookie_client.writing.ensemble_change import (
+    Refusals,
     change_needed,
     check_open,
     close_needed,
@@ -264,7 +265,7 @@ class WriteHandle:
                 lambda metadata: metadata.closed(lac, length),
             )
         except (MetadataNotFound, MetadataReplaced):
-            self._pipeline.is_retracted = True
+            self._pipeline.handle.is_retracted = True
             raise
 
     async def _abandon(self) -> None:
@@ -311,11 +312,11 @@ class WriteHandle:
             raise LedgerClosed(f"ledger {self.ledger_id} was deleted, and another client made one of this id")
         check_open(stored.value)
 
-    async def _change_ensemble(self, failed: Mapping[int, str]) -> tuple[str, ...]:
+    async def _change_ensemble(self, failed: Mapping[int, str], refusals: Refusals) -> tuple[str, ...]:
         context = self._context
         lac = self._state.lac
         quorums = self._state.quorums
-        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed)
+        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed, refusals)
         connections, before = context.pool.connections, self._metadata
 
         def replaced(metadata: LedgerMetadata) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from bookie_client.healing import guard
-from bookie_client.healing.guard import LedgerGuard
+from bookie_client.healing import settling
 from bookie_client.replication import check, exchange, replicator, targets
 from bookie_client.replication.check import ReplicaVerdict
 from bookie_client.replication.copying import FragmentCopy
@@ -26,8 +25,10 @@ from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.survey import Claims
 from bookie_pod.autorecovery.worker import ledger_repair
 from bookie_protocol.errors import BookieUnavailable, MetadataExists, MetadataNotFound, PodkeeperError
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
+from bookie_protocol.versioned import LedgerLife
 from tests.simulation.healing_focus import (
     copies_rot,
     decommissions_are_undone,
@@ -118,9 +119,9 @@ def _do_not_respect_locks(patch: pytest.MonkeyPatch) -> None:
 def _drain_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     async def unlocked(self: Any, ledger_id: int, progress: Any) -> str | None:
         try:
-            metadata = await self._read(ledger_id)
-            if metadata is not None and self._names(metadata):
-                return await self._mover.move(metadata, self._bookies, None, progress) or None
+            stored = await self._read(ledger_id)
+            if stored is not None and self._names(stored.value):
+                return await self._mover.move(stored.value, self._bookies, None, progress) or None
         except PodkeeperError as error:
             return str(error)
         return None
@@ -131,7 +132,7 @@ def _drain_without_a_lock(patch: pytest.MonkeyPatch) -> None:
 def _remove_marks_without_a_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger_repair, "bad_positions", lambda report, named: {})
     patch.setattr(ledger_repair, "waits_for", lambda report, named: None)
-    patch.setattr(guard, "what_is_left", lambda report, named: None)
+    patch.setattr(settling, "what_is_left", lambda report, named: None)
 
 
 def _look_at_the_ends_only(patch: pytest.MonkeyPatch) -> None:
@@ -194,10 +195,10 @@ def _replace_whoever_is_gone_for_a_moment(patch: pytest.MonkeyPatch) -> None:
 def _close_where_they_seem_to_end(patch: pytest.MonkeyPatch) -> None:
     """Marks of open ledgers are settled by closing them where the worker believes that they end."""
 
-    async def recover(self: Any, ledger_id: int) -> None:
+    async def recover(self: Any, life: LedgerLife) -> None:
         client = self._parts.replicator._client
-        end = (await self._parts.checker.check(ledger_id)).lac
-        stored = await client.stored_metadata(ledger_id)
+        end = (await self._parts.checker.check(life.ledger_id)).lac
+        stored = await client.stored_metadata(life.ledger_id)
         if not stored.value.is_closed:
             closed = stored.value.in_recovery().closed(end, 0)
             await client.metadata_service.ledgers.write(closed, stored.identity)
@@ -238,12 +239,12 @@ def _take_over_without_fencing_the_cookie(patch: pytest.MonkeyPatch) -> None:
 
 
 def _recover_all_but_the_last_ledger(patch: pytest.MonkeyPatch) -> None:
-    original = recover.Recover._restore_all
+    original = recover.bounded
 
-    async def restore(self: Any, ledger_ids: list[int]) -> None:
-        await original(self, ledger_ids[:-1])
+    async def but_the_last(ledger_ids: Any, restore: Any, at_a_time: int) -> None:
+        await original(list(ledger_ids)[:-1], restore, at_a_time)
 
-    patch.setattr(recover.Recover, "_restore_all", restore)
+    patch.setattr(recover, "bounded", but_the_last)
 
 
 def _remove_marks_of_placement_without_a_move(patch: pytest.MonkeyPatch) -> None:
@@ -344,6 +345,7 @@ HEALING_BUGS = (
         ("H3",),
         40,
         healers_die_while_they_fill,
+        first=60,
     ),
     HealingBug("forget which entries were found", _forget_which_entries_were_found, ("L",), 5, copies_rot),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),

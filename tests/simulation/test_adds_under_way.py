@@ -17,6 +17,7 @@ from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerStateUnknown, RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.versioned import LedgerLife
 from tests.support.simulation.bookie import VirtualBookie
 from tests.support.simulation.clock import VirtualLoop
 from tests.support.simulation.scenario import draw
@@ -117,7 +118,8 @@ def run() -> Iterator[Run]:
 
 
 async def _heal(client: Client, ledger_id: int) -> LedgerMetadata:
-    return await close_checked(client, LedgerChecker(client), ledger_id)
+    life = LedgerLife.of(await client.stored_metadata(ledger_id))
+    return await close_checked(client, LedgerChecker(client), life)
 
 
 async def _read(client: Client, ledger_id: int) -> LedgerMetadata:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,80 +14,22 @@ from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts
 from bookie_client.recovery.recovery import Rewriter
 from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.writer import LedgerWriter
+from bookie_pod.server.tcp.metadata_questions import Look
 from bookie_pod.server.tcp.requests import AddRequest
-from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import MetadataReplaced, NoSuchLedger, QuorumLost, RecoveryFailed
+from bookie_protocol.errors import (
+    LedgerIdInUse,
+    MetadataReplaced,
+    MetadataUnavailable,
+    NoSuchLedger,
+    QuorumLost,
+    RecoveryFailed,
+)
 from bookie_protocol.keys import life_of, life_of_copies, master_key
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.versioned import LedgerLife
 from tests.support.simulation.bookie import VirtualBookie
 from tests.support.simulation.clock import VirtualLoop
-from tests.support.simulation.lives.plan import draw_lives
-from tests.support.simulation.lives.world import LivesWorld
-from tests.support.simulation.trace import Trace
-
-ID = 7
-DIGEST = digest_manager(DigestType.CRC32C, b"one")
-
-
-class Cluster:
-    """Bookies, and two clients that make a ledger of the same id and password, one after the other."""
-
-    def __init__(self, loop: VirtualLoop, version: int, bookies: int) -> None:
-        drawn = draw_lives(1)
-        options = replace(
-            drawn.client, protocol_version=version, add_timeout=1.0, connect_timeout=30.0, channels_per_bookie=1
-        )
-        self.world = LivesWorld(replace(drawn, bookies=bookies, client=options), loop, Trace(keep=False))
-
-    async def start(self) -> None:
-        await self.world._set_up()
-        self.bookie: VirtualBookie = self.world.bookies[0]
-        self.former = await self._client("former")
-        self.next = await self._client("next")
-
-    async def _client(self, name: str) -> Client:
-        host = self.world.add_client(name)
-        await host.start()
-        return host.client
-
-    async def make(self, client: Client, password: bytes = b"one") -> LedgerWriter:
-        return await client.create(ledger_id=ID, ensemble=1, write_quorum=1, ack_quorum=1, password=password)
-
-    def cut_off(self) -> None:
-        """Nothing that the former client sends arrives until `heal`."""
-        self.world.network.block("former", self.bookie.host)
-
-    async def heal(self) -> None:
-        self.world.network.unblock("former", self.bookie.host)
-        await asyncio.sleep(5.0)
-
-    async def send_late(self, payload: bytes) -> LedgerWriter:
-        """Return the writer of a ledger that has entry 0, and whose entry 1 is on its way when the ledger goes."""
-        writer = await self.make(self.former)
-        await writer.append(b"former")
-        self.cut_off()
-        await writer.submit(payload)
-        await asyncio.sleep(0.1)
-        await self.delete()
-        return writer
-
-    async def copy(self, life: LedgerLife, *entry_ids: int, bookie: VirtualBookie | None = None) -> None:
-        """Send copies, as those who heal and those who recover do."""
-        for entry_id in entry_ids:
-            entry = DIGEST.encode(ID, entry_id, -1, entry_id, b"former")
-            await self.former.operations.add_entry(
-                (bookie or self.bookie).bookie_id, life, entry_id, entry, master_key(b"one"), recovery=True
-            )
-
-    async def delete(self) -> None:
-        await self.next.delete(ID)
-        self.bookie.collect(ID)
-
-    async def read(self, password: bytes = b"one") -> list[bytes]:
-        await asyncio.sleep(1.0)  # what its server knows of the metadata may be a little older
-        async with self.next.open(ID, password=password) as handle:
-            return [each.payload async for each in handle.entries()]
-
+from tests.support.simulation.lives.cluster import DIGEST, ID, Cluster
 
 Run = Callable[..., None]
 
@@ -97,9 +38,9 @@ Run = Callable[..., None]
 def run() -> Iterator[Run]:
     loop = VirtualLoop()
 
-    def run(work: Callable[[Cluster], Awaitable[Any]], version: int = 3, bookies: int = 1) -> None:
+    def run(work: Callable[[Cluster], Awaitable[Any]], version: int = 3, bookies: int = 1, **options: Any) -> None:
         async def everything() -> None:
-            cluster = Cluster(loop, version, bookies)
+            cluster = Cluster(loop, bookies, protocol_version=version, **options)
             try:
                 await cluster.start()
                 await work(cluster)
@@ -273,6 +214,54 @@ def test_recovery_ends_where_all_bookies_hold_a_dead_ledger(run: Run, monkeypatc
                 await cluster.next.recover(ID, password=b"one")
 
     run(work, bookies=5)
+
+
+def test_writer_ends_where_all_bookies_but_one_refuse_its_ledger(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former ledger of the id, which names no life, is fenced there. The writer does not change from one to another
+    for ever."""
+
+    monkeypatch.setattr(VirtualBookie, "collect", lambda self, ledger_id: None)
+
+    async def work(cluster: Cluster) -> None:
+        for bookie in cluster.world.bookies[:3]:
+            bookie.process.clients.context.operations.ledgers.create_fenced(ID, master_key(b"one"))
+        writer = await cluster.next.create(ledger_id=ID, ensemble=3, write_quorum=3, ack_quorum=2, password=b"one")
+        async with asyncio.timeout(60.0):
+            with pytest.raises(LedgerIdInUse):
+                await writer.append(b"0")
+        assert writer.ensemble_changes < 8
+
+    run(work, bookies=4, add_quorum_timeout=None)
+
+
+def test_writer_goes_on_when_bookies_cannot_ask_the_metadata_service_for_a_moment(run: Run) -> None:
+    async def work(cluster: Cluster) -> None:
+        is_down = False
+
+        def failing(look: Look) -> Look:
+            async def ask(ledger_id: int) -> LedgerMetadata | None:
+                if is_down:
+                    raise MetadataUnavailable("its session is gone for a moment")
+                return await look(ledger_id)
+
+            return ask
+
+        for bookie in cluster.world.bookies:
+            questions = bookie.process.handlers.questions
+            assert questions is not None
+            questions._look = failing(questions._look)
+        writer = await cluster.next.create(ledger_id=ID, ensemble=2, write_quorum=2, ack_quorum=2, password=b"one")
+        await writer.append(b"0")
+        is_down = True
+        gone = writer.metadata.last_ensemble[0]
+        next(bookie for bookie in cluster.world.bookies if bookie.bookie_id == gone).kill()
+        async with asyncio.timeout(60.0):
+            added = asyncio.create_task(writer.append(b"1"))
+            await asyncio.sleep(12.0)
+            is_down = False
+            assert await added == 1
+
+    run(work, bookies=5, add_quorum_timeout=None, quarantine_time=1800.0)
 
 
 def test_recovery_names_the_life_of_what_it_stores(run: Run) -> None:

@@ -13,7 +13,7 @@ from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable, Metada
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.simulation.conftest import run
 from tests.support.simulation.clock import VirtualLoop
 from tests.support.simulation.metadata import MetadataOptions, MetadataServer
@@ -31,12 +31,12 @@ class Service:
         self.network = Network(loop, Random(1), trace, NetworkOptions())
         self.server = MetadataServer(self.network, Random(2), trace, MetadataOptions(**options))
 
-    async def connect(self, host: str) -> TreeMetadataService:
-        service = TreeMetadataService(await self.server.connect(host), "/ledgers", None)
+    async def connect(self, host: str) -> MetadataService:
+        service = MetadataService(await self.server.connect(host), "/ledgers", None)
         await service.prepare()
         return service
 
-    async def start(self) -> TreeMetadataService:
+    async def start(self) -> MetadataService:
         service = await self.connect("operator")
         await service.cluster.initialize(instance_id="test")
         return service

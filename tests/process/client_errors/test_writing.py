@@ -11,10 +11,10 @@ from bookie_protocol.errors import (
     DuplicateEntry,
     LedgerClosed,
     LedgerFenced,
+    LedgerIdInUse,
     MetadataNotFound,
     MetadataVersionConflict,
     QuorumLost,
-    Unauthorized,
 )
 from tests.process.client_errors.ledgers import PASSWORD, written
 from tests.support.until import until
@@ -94,7 +94,7 @@ async def test_an_id_that_another_password_has_used(client):
     await first.close()
     await client.delete(first.ledger_id)
     second = await client.create(write_quorum=3, password=b"other", ledger_id=first.ledger_id)
-    with pytest.raises(Unauthorized, match=f"ledger {first.ledger_id}"):
+    with pytest.raises(LedgerIdInUse, match=f"ledger {first.ledger_id}"):
         await second.append(b"x")
     await second.close()
 

@@ -26,7 +26,7 @@ from bookie_protocol.errors import (
     StorageFault,
 )
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.simulation.disk import Disk, DiskOptions
 from tests.support.simulation.metadata import MetadataServer
 from tests.support.simulation.network import Network
@@ -34,7 +34,7 @@ from tests.support.simulation.process import BookieProcess
 from tests.support.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from tests.support.simulation.history import History
+    from tests.support.simulation.history import History, LedgerHistory
 
 PORT: Final = 3181
 ROOT: Final = "/ledgers"
@@ -232,7 +232,7 @@ class VirtualBookie:
 
     async def _register(self, process: BookieProcess) -> None:
         tree = await self._metadata.connect(self.host)
-        process.tree = TreeMetadataService(tree, ROOT, None)
+        process.tree = MetadataService(tree, ROOT, None)
         await process.tree.prepare()
         if self.writes_cookie:
             with suppress(MetadataExists):
@@ -252,7 +252,7 @@ class VirtualBookie:
         process.announces_mode = True
         await self._announce_mode(process)  # it may have changed meanwhile
 
-    async def _admit(self, tree: TreeMetadataService) -> bool:
+    async def _admit(self, tree: MetadataService) -> bool:
         """As `Membership`: a bookie without its cookie ends."""
         if self._has_cookie:
             try:
@@ -294,17 +294,25 @@ class VirtualBookie:
         self._history.stored(self.bookie_id, ledger_id, entry_id, entry, recovery=recovery)
         self.on_event("put", self.host)
 
-    def answered_read(self, request: ReadRequest, error: BaseException | None) -> None:
-        """A read is answered now."""
+    def history_of(self, ledger_id: int) -> LedgerHistory | None:
+        """Return the ledger that has this id now."""
+        return self._history.ledgers.get(ledger_id)
+
+    def answered_read(
+        self, request: ReadRequest, error: BaseException | None, ledger: LedgerHistory | None = None
+    ) -> None:
+        """A read is answered now. It was asked of this `ledger`, which may be gone, and its id another one's."""
         fencing = request.fence_key is not None
+        is_of_this_one = self.history_of(request.ledger_id) is ledger
         if self.trace.on:
             kind = "fencing read" if fencing else "read"
             outcome = "" if error is None else f": {type(error).__name__}"
             self.trace(self.host, f"ledger {request.ledger_id}: {kind} of entry {request.entry_id}{outcome}")
-        if fencing and self.is_running and (error is None or isinstance(error, NotThere)):
+        if fencing and is_of_this_one and self.is_running and (error is None or isinstance(error, NotThere)):
             self._history.fenced(self.bookie_id, request.ledger_id)
         if fencing and isinstance(error, NotThere):
-            self._history.denied(self.bookie_id, request.ledger_id, request.entry_id)
+            if is_of_this_one:
+                self._history.denied(self.bookie_id, request.ledger_id, request.entry_id)
             self.on_event("negative", self.host)
         elif fencing:
             self.on_event("fence", self.host)

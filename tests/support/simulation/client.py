@@ -10,7 +10,7 @@ from bookie_client.client import Client
 from bookie_client.options import ClientOptions
 from bookie_client.placement.options import PlacementOptions
 from bookie_protocol.errors import MetadataError
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.simulation.bookie import ROOT
 from tests.support.simulation.metadata import MetadataServer
 from tests.support.simulation.network import Network
@@ -41,7 +41,7 @@ class VirtualClient:
         self._options = options
         self._random = random
         self._trace = trace
-        self._service: TreeMetadataService | None = None
+        self._service: MetadataService | None = None
         self._client: Client | None = None
 
     @property
@@ -50,14 +50,14 @@ class VirtualClient:
         return self._client
 
     @property
-    def service(self) -> TreeMetadataService:
+    def service(self) -> MetadataService:
         assert self._service is not None
         return self._service
 
     async def start(self) -> None:
         """Connect, however long it takes."""
         tree = await self._connect()
-        self._service = TreeMetadataService(tree, ROOT, None, random=self._random)
+        self._service = MetadataService(tree, ROOT, None, random=self._random)
         while True:
             try:
                 await self._service.prepare()

@@ -30,7 +30,7 @@ from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.simulation.disk import VirtualJournal, VirtualLanes
 from tests.support.simulation.storage import VirtualStorage
 
@@ -77,7 +77,7 @@ class BookieProcess:
             ledger_id, entry_id, entry, recovery=operations.is_recovery
         )
         self.storage.on_read = bookie.read_from_disk
-        self.tree: TreeMetadataService | None = None
+        self.tree: MetadataService | None = None
         self.registration: RegistrationManager | None = None
         self.announces_mode = False
         """It is registered for the first time; changes of its mode before that are announced then."""
@@ -176,12 +176,13 @@ class _ObservedReads(Reads):
 class _ObservedReply(Reply):
     """Passes everything on."""
 
-    __slots__ = ("_bookie", "_reply", "_request")
+    __slots__ = ("_bookie", "_ledger", "_reply", "_request")
 
     def __init__(self, reply: Reply, request: ReadRequest, bookie: VirtualBookie) -> None:
         self._reply = reply
         self._request = replace(request)
         self._bookie = bookie
+        self._ledger = bookie.history_of(request.ledger_id)
 
     @property
     def gone(self) -> bool:
@@ -194,7 +195,7 @@ class _ObservedReply(Reply):
         self._reply.go_on(newer=newer)
 
     def error(self, error: BaseException) -> None:
-        self._bookie.answered_read(self._request, error)
+        self._bookie.answered_read(self._request, error, self._ledger)
         self._reply.error(error)
 
     def entry(
@@ -205,5 +206,5 @@ class _ObservedReply(Reply):
         max_lac: int | None = None,
         lac_time_ms: int | None = None,
     ) -> None:
-        self._bookie.answered_read(self._request, None)
+        self._bookie.answered_read(self._request, None, self._ledger)
         self._reply.entry(body, entry_id=entry_id, max_lac=max_lac, lac_time_ms=lac_time_ms)

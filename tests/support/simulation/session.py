@@ -187,7 +187,9 @@ class VirtualTree:
 
         return await self._call(read, timeout, writes=False)
 
-    async def get_each(self, paths: Sequence[str], *, timeout: float) -> list[Node | MetadataError]:
+    async def get_each(
+        self, paths: Sequence[str], *, childless: bool = False, timeout: float
+    ) -> list[Node | MetadataError]:
         def read() -> list[Node | MetadataError]:
             change = self._view()
             records = [self._server.nodes.at(path, change) for path in paths]

@@ -11,7 +11,7 @@ from typing import Final
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.metadata_service.interface import BookieGroup
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.simulation import checks
 from tests.support.simulation.actors import PASSWORD, Actor
 from tests.support.simulation.bookie import ROOT, VirtualBookie
@@ -158,7 +158,7 @@ class World:
         options = self.metadata.options
         self.metadata.options = MetadataOptions(session_timeout=options.session_timeout)
         tree = await self.metadata.connect("operator")
-        service = TreeMetadataService(tree, ROOT, None)
+        service = MetadataService(tree, ROOT, None)
         await service.cluster.initialize(instance_id="simulated")
         for _ in range(self.scenario.bookies):
             self.add_bookie().start()

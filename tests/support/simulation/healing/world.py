@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bookie_client.replication.check import CheckOptions, LedgerChecker
 from bookie_protocol.errors import MetadataError, MetadataExists, MetadataNotFound
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.simulation.actors import Actor
 from tests.support.simulation.bookie import ROOT, VirtualBookie
 from tests.support.simulation.client import VirtualClient
@@ -51,7 +51,7 @@ class HealingWorld(World):
         self.judge.on_cookie_deleted = self._decommissioned
         self.metadata.on_write = self._written
         self.metadata.on_delete = self.judge.deleted
-        self._operator: TreeMetadataService | None = None
+        self._operator: MetadataService | None = None
 
     def make_judge(self) -> HealingJudge:
         self.judge = HealingJudge(ROOT, self.loop.time)
@@ -135,7 +135,7 @@ class HealingWorld(World):
         self.history.count("an id used again")
         bookie.begin_anew()
 
-    def ask(self, request: Callable[[TreeMetadataService], Awaitable[Any]]) -> None:
+    def ask(self, request: Callable[[MetadataService], Awaitable[Any]]) -> None:
         """An operator's request to the metadata service, as often as it takes."""
 
         async def run() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bookie_client import Client, ClientOptions, PlacementOptions
 from bookie_client.placement.rack_aware import RackAwarePlacement
-from bookie_protocol.errors import BadRequest, NotEnoughBookies, StorageFault
+from bookie_protocol.errors import BadRequest, NotEnoughBookies, StorageFault, TooManyRequests
 from tests.support.until import until
 from tests.unit.bookie_client.conftest import FAST
 
@@ -118,6 +118,24 @@ async def test_one_stall_costs_no_rack_once_the_bookie_answers(cluster):
         for _ in range(10):
             other = await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
             assert "b1" in other.metadata.last_ensemble
+
+
+@pytest.mark.parametrize("enforce", [False, True])
+async def test_one_refusal_costs_no_rack(cluster, enforce):
+    for bookie in ("a1", "a2", "b1"):
+        await cluster.add_bookie(bookie)
+    placement = PlacementOptions(locations={"a1": "/a", "a2": "/a", "a3": "/a", "b1": "/b", "b2": "/b"})
+    options = {"enforce_fault_domains": enforce, "add_quorum_timeout": 20.0, "degraded_retry_interval": 60.0}
+    async with client_of(cluster, placement, **options) as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        for bookie in ("a3", "b2"):
+            await cluster.add_bookie(bookie)
+        await until(lambda: client.context.bookies.known_writable == {"a1", "a2", "a3", "b1", "b2"})
+        for refusing, other in (("b1", "b2"), ("b2", "b1")):
+            cluster.bookie(refusing).fail_adds = TooManyRequests
+            await append_until(ledger, lambda other=other: other in ledger.metadata.last_ensemble)
+            cluster.bookie(refusing).fail_adds = None
+        assert ledger.metadata.last_ensemble.count("b1") == 1
 
 
 async def test_an_enforced_rule_leaves_a_position_degraded_rather_than_break_it(cluster):

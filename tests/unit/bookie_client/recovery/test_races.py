@@ -150,8 +150,8 @@ async def test_a_segment_reached_behind_the_end_is_not_stored(cluster, rewriters
     end, changed = 29, asyncio.Event()
     change, read_entry = Rewriter._change, BookieOperations.read_entry
 
-    async def noting(self, failed):
-        ensemble = await change(self, failed)
+    async def noting(self, failed, refusals):
+        ensemble = await change(self, failed, refusals)
         if "s0" in ensemble:
             changed.set()
         return ensemble

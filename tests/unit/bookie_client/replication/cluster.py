@@ -14,13 +14,15 @@ import pytest
 
 from bookie_client import Client, ClientOptions
 from bookie_client.replication.check import LedgerChecker, LedgerReport
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.copying import CopyAdds
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import NotThere, StorageFault
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason
-from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLife
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import EmbeddedUnderTest
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
@@ -133,6 +135,17 @@ class ReplicationCluster:
         """What a model bookie holds."""
         ledger = self.model(name).ledgers.get(ledger_id)
         return set(ledger.entries) if ledger else set()
+
+
+async def life_of(client: Client, ledger_id: int) -> LedgerLife:
+    return LedgerLife.of(await client.stored_metadata(ledger_id))
+
+
+async def close_now(
+    client: Client, checker: LedgerChecker, ledger_id: int, password: bytes | None = None
+) -> LedgerMetadata:
+    """Close the ledger that has this id now."""
+    return await close_checked(client, checker, await life_of(client, ledger_id), password)
 
 
 class LookThen(LedgerChecker):

@@ -8,7 +8,6 @@ import pytest
 
 from bookie_client import patience
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.healing.guard import LedgerGuard
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
@@ -18,6 +17,7 @@ from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
     BookieTimeout,
     LedgerStateUnknown,
+    MetadataReplaced,
     MetadataVersionConflict,
     RecoveryFailed,
     StorageFault,
@@ -25,14 +25,17 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.findings import Finding, Reason, distrusted
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
 from pyspark_bookie.jobs.recover.job import Recovery, recover_ledgers
-from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions
+from pyspark_bookie.jobs.recover.ledger_recovery import LedgerRecovery, LedgerWork, RecoveryOptions, State
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import (
     PASSWORD,
     LookThen,
+    close_now,
     emptied_in_two_segments,
     half_acknowledged,
+    life_of,
     marked,
     noted_pauses,
     payload,
@@ -41,17 +44,17 @@ from tests.unit.bookie_client.replication.cluster import (
 
 
 async def worker(client, ledger_id):
-    await close_checked(client, LedgerChecker(client), ledger_id)
+    await close_now(client, LedgerChecker(client), ledger_id)
 
 
 async def drain(client, ledger_id):
-    await ClientMover(client).recover(ledger_id)
+    await ClientMover(client).recover(await life_of(client, ledger_id))
 
 
 async def integrity_check(client, ledger_id):
     replicas = Replicas(client.metadata_service, "the one that lost its disks")
     replicas._client = client
-    await replicas.recover(ledger_id)
+    await replicas.recover(await life_of(client, ledger_id))
 
 
 async def spark(client, ledger_id):
@@ -60,6 +63,64 @@ async def spark(client, ledger_id):
     recovery = LedgerRecovery(client, None, None, None, options)  # type: ignore[arg-type]
     outcome = await recovery.recover(LedgerWork(ledger_id, 0, frozenset({going})))
     raise RecoveryFailed(outcome.detail)
+
+
+async def used_again(client, ledger_id):
+    """The ledger is deleted, and another one has its id."""
+    await client.delete(ledger_id)
+    return await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD, ledger_id=ledger_id)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize(
+    "close", [close_checked, lambda client, checker, life: ClientMover(client).recover(life)], ids=["all", "drain"]
+)
+async def test_next_ledger_of_the_id_is_left_alone(models, close, is_closed):
+    """A healer read the metadata some time ago. Of a closed ledger it would take the end for that of its own."""
+    async with models.of(*"abc") as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD, ledger_id=7)
+        await ledger.append(payload(0))
+        former = await life_of(client, 7)
+        another = await used_again(client, 7)
+        if is_closed:
+            await another.close()
+        with pytest.raises(MetadataReplaced):
+            await close(client, LedgerChecker(client), former)
+        assert (await client.metadata(7)).is_closed == is_closed
+        if not is_closed:
+            await another.append(payload(0))
+
+
+async def test_end_of_the_next_ledger_of_the_id_is_not_taken_for_that_of_the_former(models):
+    """It is made during the look."""
+    async with models.of(*"abc") as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD, ledger_id=7)
+        await ledger.append(payload(0))
+
+        async def again(report):
+            await (await used_again(client, 7)).close()
+
+        with pytest.raises(MetadataReplaced):
+            await close_now(client, LookThen(client, again), 7)
+
+
+async def test_next_ledger_of_the_id_is_not_closed_by_a_job_that_took_a_copy_of_the_former_for_lost(
+    models, monkeypatch
+):
+    async with models.of(*"abc") as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD, ledger_id=7)
+        going, made, lost_now = ledger.metadata.last_ensemble[0], [], LedgerRecovery._lost_now
+
+        async def look(*arguments):
+            found = await lost_now(*arguments)
+            if not made:
+                made.append(await used_again(client, 7))
+            return found
+
+        monkeypatch.setattr(LedgerRecovery, "_lost_now", look)
+        recovery = LedgerRecovery(client, None, None, None, RecoveryOptions(include_open=True))  # type: ignore[arg-type]
+        assert (await recovery.recover(LedgerWork(7, 0, frozenset({going})))).state is State.FAILED
+        await made[0].append(payload(0))
 
 
 @pytest.mark.parametrize("filled", [None, Reason.MISSING, Reason.UNKNOWN])
@@ -146,7 +207,7 @@ async def test_one_empty_bookie_ends_no_ledger_because_it_answers_first(models, 
         await marked(models, ledger.ledger_id, first, mark)
         first_to_answer.add(first)
         assert (await LedgerChecker(client).check(ledger.ledger_id)).lac == 8
-        assert (await close_checked(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 9
+        assert (await close_now(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 9
 
 
 @MARKS
@@ -166,9 +227,9 @@ async def test_a_look_that_saw_nothing_closes_nothing(models, monkeypatch, mark)
                 models.model(bookie).fail_reads = None
 
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, LookThen(client, have_time), ledger_id)
+            await close_now(client, LookThen(client, have_time), ledger_id)
         assert (await client.metadata(ledger_id)).state is LedgerState.OPEN
-        closed = await close_checked(client, LedgerChecker(client), ledger_id)
+        closed = await close_now(client, LedgerChecker(client), ledger_id)
         assert closed.last_entry_id == 10
 
 
@@ -182,9 +243,9 @@ async def test_a_look_that_saw_nothing_is_no_error_if_the_ledger_is_closed_meanw
         async def close(report):
             for bookie in ensemble:
                 models.model(bookie).fail_reads = None
-            await close_checked(client, LedgerChecker(client), ledger_id)
+            await close_now(client, LedgerChecker(client), ledger_id)
 
-        assert (await close_checked(client, LookThen(client, close), ledger_id)).last_entry_id == 10
+        assert (await close_now(client, LookThen(client, close), ledger_id)).last_entry_id == 10
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["the other answers", "the other is away"])
@@ -209,7 +270,7 @@ async def test_a_bookie_that_the_look_did_not_see_is_not_believed(models, how, i
                 await models.stop(first)
 
         async with models.client() as other:
-            closing = close_checked(other, LookThen(client, back), ledger_id)
+            closing = close_now(other, LookThen(client, back), ledger_id)
             if is_there:
                 assert (await closing).last_entry_id == 10
                 return
@@ -242,7 +303,7 @@ async def test_any_copy_counts_where_nothing_vouches_for_those_that_deny_it(mode
     async with models.of(*"abcd") as client:
         ledger_id, _, second, _ = await young_segment(models, client)
         await marked(models, ledger_id, second, mark)
-        assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 10
+        assert (await close_now(client, LedgerChecker(client), ledger_id)).last_entry_id == 10
 
 
 @pytest.mark.parametrize("mark", Reason)
@@ -252,7 +313,7 @@ async def test_a_marked_bookie_is_not_believed_where_no_confirmed_entry_vouches_
         await marked(models, ledger_id, second, mark)
         await models.stop(first)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, LedgerChecker(client), ledger_id)
+            await close_now(client, LedgerChecker(client), ledger_id)
 
 
 @pytest.mark.parametrize("confirmed", [0, 10])
@@ -271,7 +332,7 @@ async def test_one_bookie_that_never_answers_again_keeps_no_ledger_open(models, 
             await models.stop(first)
         else:
             await models.lose(client, first)
-        closed = await close_checked(client, LedgerChecker(client), ledger.ledger_id)
+        closed = await close_now(client, LedgerChecker(client), ledger.ledger_id)
         assert closed.last_entry_id == confirmed - 1
 
 
@@ -290,7 +351,7 @@ async def test_a_bookie_that_came_back_with_its_entries_is_believed_although_non
     async with models.of(*"abc") as client:
         ledger_id, (first, *_) = await unconfirmed(models, client)
         await models.lose(client, first)
-        closed = await close_checked(client, LedgerChecker(client), ledger_id)
+        closed = await close_now(client, LedgerChecker(client), ledger_id)
         assert closed.last_entry_id == 2
 
 
@@ -303,14 +364,14 @@ async def test_one_time_out_is_no_reason_to_believe_a_bookie_no_more(models, mon
         await models.lose(client, first)
         untold(monkeypatch, client, second, answer)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, LedgerChecker(client), ledger_id)
+            await close_now(client, LedgerChecker(client), ledger_id)
         mark = await models.service.under_replication.read(ledger_id)
         if answer is LedgerStateUnknown:
             assert second in distrusted(mark.doubts)
             return
         assert second not in distrusted(mark.doubts)
         assert (await client.metadata(ledger_id)).state is LedgerState.OPEN
-        assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 2
+        assert (await close_now(client, LedgerChecker(client), ledger_id)).last_entry_id == 2
 
 
 @pytest.mark.parametrize("second_is", ["empty", "silent for a moment", "back behind the look"])
@@ -333,7 +394,7 @@ async def test_what_an_attempt_to_close_stored_again_vouches_for_no_bookie(model
             untold(monkeypatch, client, second)
         for checker in (LookThen(client, behind_the_look), LedgerChecker(client)):
             with pytest.raises(RecoveryFailed):
-                await close_checked(client, checker, ledger_id)
+                await close_now(client, checker, ledger_id)
         assert models.held_at(second, ledger_id) == {0, 1}
         mark = await models.service.under_replication.read(ledger_id)
         assert second in distrusted(mark.doubts)
@@ -366,7 +427,7 @@ async def test_who_denied_a_confirmed_entry_is_not_believed_when_the_attempt_sto
 
         for checker in (LookThen(client, gone), LedgerChecker(client)):
             with pytest.raises(RecoveryFailed):
-                await close_checked(client, checker, ledger_id)
+                await close_now(client, checker, ledger_id)
         assert models.held_at(second, ledger_id) == {10}
 
 
@@ -389,10 +450,10 @@ async def test_a_writer_that_exchanged_a_bookie_behind_the_look_is_not_fenced(mo
             await until(lambda: ledger.metadata.last_ensemble != ensemble)
 
         with pytest.raises(MetadataVersionConflict):
-            await close_checked(client, LookThen(client, exchange), ledger.ledger_id)
+            await close_now(client, LookThen(client, exchange), ledger.ledger_id)
         assert (await client.metadata(ledger.ledger_id)).state is LedgerState.OPEN
         await ledger.append(payload(11))
-        assert (await close_checked(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 11
+        assert (await close_now(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 11
 
 
 async def test_what_a_mark_gets_during_the_look_is_looked_at_too(models):
@@ -406,7 +467,7 @@ async def test_what_a_mark_gets_during_the_look_is_looked_at_too(models):
                 return await super().check(*given, **options)
 
         checker = Asked(client, lambda report: marked(models, ledger_id, second, Reason.ABSENT))
-        assert (await close_checked(client, checker, ledger_id)).last_entry_id == 10
+        assert (await close_now(client, checker, ledger_id)).last_entry_id == 10
         assert asked == [set(), {second}]
 
 
@@ -445,4 +506,4 @@ async def test_a_bookie_that_is_drained_is_not_believed_because_its_earlier_segm
         models.model(second).fail_reads = None
         await models.lose(client, first)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, LedgerChecker(client), ledger_id)
+            await close_now(client, LedgerChecker(client), ledger_id)

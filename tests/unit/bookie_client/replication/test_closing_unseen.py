@@ -9,7 +9,6 @@ import pytest
 
 from bookie_client.replication import replica_reads
 from bookie_client.replication.check import LedgerChecker, ReplicaVerdict
-from bookie_client.replication.closing import close_checked
 from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadRequest, BookieTimeout, RecoveryFailed, ResourcesShort, Unauthorized
@@ -19,6 +18,7 @@ from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import (
     PASSWORD,
     LookThen,
+    close_now,
     emptied_in_two_segments,
     half_acknowledged,
     marked,
@@ -49,7 +49,7 @@ async def test_a_bookie_that_was_not_seen_in_an_earlier_segment_is_not_believed(
 
         for checker in (LookThen(client, back), LedgerChecker(client)):
             with pytest.raises(RecoveryFailed):
-                await close_checked(client, checker, ledger_id)
+                await close_now(client, checker, ledger_id)
 
 
 async def test_one_time_out_at_the_look_is_no_reason_to_believe_a_bookie_no_more(models, monkeypatch):
@@ -74,11 +74,11 @@ async def test_one_time_out_at_the_look_is_no_reason_to_believe_a_bookie_no_more
 
         monkeypatch.setattr(checker._reads, "read", times_out)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, checker, ledger.ledger_id)
+            await close_now(client, checker, ledger.ledger_id)
         mark = await models.service.under_replication.read(ledger.ledger_id)
         assert second not in distrusted(mark.doubts)
         assert (await client.metadata(ledger.ledger_id)).state is LedgerState.OPEN
-        assert (await close_checked(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 4
+        assert (await close_now(client, LedgerChecker(client), ledger.ledger_id)).last_entry_id == 4
 
 
 @pytest.mark.parametrize("spare", [False, True])
@@ -97,7 +97,7 @@ async def test_a_silent_bookie_gets_nothing_of_a_recovery_that_the_others_end(mo
             models.bookies[second].silent = False
             models.model(second).ledgers.clear()
 
-        closed = await close_checked(other, LookThen(client, back), ledger_id)
+        closed = await close_now(other, LookThen(client, back), ledger_id)
         assert closed.last_entry_id == 10
         assert closed.last_ensemble == (first, "d" if spare else second, third)
         assert models.held_at(second, ledger_id) == set()
@@ -120,7 +120,7 @@ async def test_a_bookie_that_refuses_always_is_not_waited_for_without_a_way_out(
 
         monkeypatch.setattr(client.operations, "read_entry", read_entry)
         with pytest.raises(RecoveryFailed, match=f"`bookie ledger recover {ledger_id}`"):
-            await close_checked(client, LedgerChecker(client), ledger_id)
+            await close_now(client, LedgerChecker(client), ledger_id)
         assert (await client.metadata(ledger_id)).state is LedgerState.OPEN
         assert (await client.recover(ledger_id, password=PASSWORD)).last_entry_id == 2
 
@@ -152,7 +152,7 @@ async def test_a_wrong_password_damages_no_copy(models, others):
         bare = replace(stored_now.value, digest_type=None, password=None)
         await client.metadata_service.ledgers.write(bare, stored_now.identity)
         with pytest.raises(Unauthorized):
-            await close_checked(client, LedgerChecker(client), ledger.ledger_id, b"another")
+            await close_now(client, LedgerChecker(client), ledger.ledger_id, b"another")
         mark = await models.service.under_replication.read(ledger.ledger_id)
         assert {each.reason for each in mark.doubts} == {Reason.ABSENT}
         assert (await client.metadata(ledger.ledger_id)).state is LedgerState.OPEN
@@ -189,7 +189,7 @@ async def test_a_bookie_that_has_a_gap_is_not_believed_because_its_writer_went_o
         ledger_id, second = await went_on(models, client, lost=4)
         for _ in range(2):
             with pytest.raises(RecoveryFailed):
-                await close_checked(client, LedgerChecker(client), ledger_id)
+                await close_now(client, LedgerChecker(client), ledger_id)
         mark = await models.service.under_replication.read(ledger_id)
         assert second in distrusted(mark.doubts)
 
@@ -198,4 +198,4 @@ async def test_a_bookie_that_gives_no_list_shows_no_gap(models):
     async with models.of(*"abc") as client:
         ledger_id, second = await went_on(models, client, lost=0)
         models.model(second).lists = False
-        assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 5
+        assert (await close_now(client, LedgerChecker(client), ledger_id)).last_entry_id == 5

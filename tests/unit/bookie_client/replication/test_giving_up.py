@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.drain import Passing, Unreadable, reason_of
-from bookie_pod.autorecovery.decommission.moving import ClientMover
+from bookie_pod.autorecovery.decommission.drain import Unreadable, reason_of
+from bookie_pod.autorecovery.decommission.moving import ClientMover, Passing
 from bookie_protocol.errors import LedgerStateUnknown, PodkeeperError
-from tests.unit.bookie_client.replication.cluster import PASSWORD, ReplicationCluster, payload, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, ReplicationCluster, life_of, payload, written
 
 
 async def emptied(models, client, ledger_id, silent):
@@ -69,5 +69,5 @@ async def test_an_end_cannot_be_found_only_if_no_registered_bookie_may_tell_it(m
         for name in (await client.metadata(ledger.ledger_id)).last_ensemble:
             await trouble(models, client, name)
         with pytest.raises(PodkeeperError) as failure:
-            await ClientMover(client).recover(ledger.ledger_id)
+            await ClientMover(client).recover(await life_of(client, ledger.ledger_id))
         assert type(reason_of(failure.value)) is kind

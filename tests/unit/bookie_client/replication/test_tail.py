@@ -8,16 +8,23 @@ from itertools import product
 
 import pytest
 
-from bookie_client.healing.guard import LedgerGuard
+from bookie_client.healing.settling import settle
 from bookie_client.replication import replica_reads, tail
 from bookie_client.replication.check import CheckOptions, LedgerChecker
-from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.tail import Tail
 from bookie_protocol.errors import BookieTimeout, RecoveryFailed, StorageFault, TooManyRequests
 from bookie_protocol.metadata_service.findings import Finding, Reason
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, CountingThrottle, noted_pauses, payload, stored
+from tests.unit.bookie_client.replication.cluster import (
+    PASSWORD,
+    CountingThrottle,
+    close_now,
+    noted_pauses,
+    payload,
+    stored,
+)
 
 
 async def half_acknowledged(models, client, reason=Reason.MISSING):
@@ -47,7 +54,7 @@ async def settled(models, client, ledger_id):
     lock = await guard.lock(ledger_id)
     assert lock is not None
     async with guard.holding(lock):
-        return await guard.settle(lock, LedgerChecker(client))
+        return await settle(models.service, lock, LedgerChecker(client))
 
 
 async def test_a_bookie_that_lost_entries_stays_doubted_while_it_lacks_some_behind_the_end(models, monkeypatch):
@@ -58,7 +65,7 @@ async def test_a_bookie_that_lost_entries_stays_doubted_while_it_lacks_some_behi
         assert not await settled(models, client, ledger_id)
         await models.lose(client, first)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, LedgerChecker(client), ledger_id)
+            await close_now(client, LedgerChecker(client), ledger_id)
 
 
 async def test_the_finding_is_answered_when_the_bookie_has_what_the_others_have(models, monkeypatch):
@@ -73,7 +80,7 @@ async def test_the_finding_is_answered_when_the_bookie_has_what_the_others_have(
         assert models.held_at(second, ledger_id) == set(range(15))
         assert await settled(models, client, ledger_id)
         await models.lose(client, first)
-        closed = await close_checked(client, LedgerChecker(client), ledger_id)
+        closed = await close_now(client, LedgerChecker(client), ledger_id)
         assert closed.last_entry_id == max(lost)
 
 
@@ -307,7 +314,7 @@ class TestEntriesThatNoBookieHas:
             marks = models.service.under_replication
             await marks.mark(ledger_id, ctime_ms=1, findings=[Finding(ensemble[2], Reason.MISSING, ((0, 0),))])
             assert await settled(models, client, ledger_id)
-            assert (await close_checked(client, LedgerChecker(client), ledger_id)).last_entry_id == 9
+            assert (await close_now(client, LedgerChecker(client), ledger_id)).last_entry_id == 9
 
     @pytest.mark.parametrize("doubted", [(2,), (2, 1), (1, 2)])
     async def test_what_is_in_front_of_them_is_filled_in(self, models, monkeypatch, doubted):
@@ -360,7 +367,7 @@ class TestEntriesThatNoBookieHas:
             await models.lose(client, third)
             assert not await settled(models, client, ledger.ledger_id)
             with pytest.raises(RecoveryFailed):
-                await close_checked(client, LedgerChecker(client), ledger.ledger_id)
+                await close_now(client, LedgerChecker(client), ledger.ledger_id)
 
     async def test_they_keep_the_mark_if_all_that_had_them_may_have_lost_them(self, models, monkeypatch):
         """What is behind them may be acknowledged, and is not cut off unseen; what is in front of them is filled in."""

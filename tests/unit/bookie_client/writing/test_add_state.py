@@ -235,7 +235,7 @@ def test_too_many_changes_end_the_handle():
     assert machine.retry_degraded().change is None
     [(_, error)] = refuse(machine, add, "C").failed
     assert isinstance(error, QuorumLost)
-    assert "more than 1 ensemble changes (max_ensemble_changes), failed: D: connection refused" in str(error)
+    assert "more than 1 ensemble changes (max_ensemble_changes), bookies failed (D: connection refused" in str(error)
 
 
 def test_every_round_of_a_change_counts_against_the_limit():
@@ -349,7 +349,7 @@ def test_a_failed_bookie_ends_a_ledger_with_deferred_sync_whose_ensemble_never_c
     assert outcome.change is None
     [(add, error)] = outcome.failed
     assert (add, type(error)) == (second, QuorumLost)
-    assert "the ensemble stays, and bookies failed: C: connection refused" in str(error)
+    assert "the ensemble stays, and bookies failed (C: connection refused)" in str(error)
 
 
 def test_with_deferred_sync_a_late_failure_counts_at_the_next_add():
@@ -374,3 +374,10 @@ def test_a_closed_handle_takes_no_adds_and_keeps_its_pending_ones():
     assert acknowledge(machine, add, "A", "C") == [0]
     assert machine.idle
     assert machine.confirmed_length == 5
+
+
+def test_striped_adds_can_do_without_bookies_of_different_write_sets():
+    machine = AddState(7, Quorums(6, 3, 2), tuple("ABCDEF"))
+    assert machine.can_do_without({0, 3}, machine.ensemble)
+    assert not machine.can_do_without({0, 2}, machine.ensemble)
+    assert not AddState(7, Quorums(3, 2, 2), tuple("ABC")).can_do_without({1}, tuple("ABC"))

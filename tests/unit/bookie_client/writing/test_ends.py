@@ -88,14 +88,6 @@ async def test_a_position_that_is_gone_without_is_filled_when_somebody_can(three
 def test_an_answer_in_so_many_words_counts_as_any():
     told = []
     add = PendingAdd(0, 1, ABC)
-    add.answers = SimpleNamespace(
-        state=SimpleNamespace(acknowledged=lambda _, bookie: bookie == "b1"),
-        deliver_soon=lambda: told.append("deliver"),
-        add_answered=lambda _: told.append("answered"),
-    )
+    add.handle = SimpleNamespace(acknowledged=lambda *which: told.append(which))
     add.accepted("b1", None)
-    add.accepted("b2", None)
-    assert told == ["deliver"]
-    add.lingering = True
-    add.accepted("b3", None)
-    assert told == ["deliver", "answered"]
+    assert told == [(add, "b1")]

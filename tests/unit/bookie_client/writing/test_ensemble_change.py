@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from random import Random
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bookie_client.distribution import Quorums
+from bookie_client.options import ClientOptions
 from bookie_client.placement.policy import ClusterView
+from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.placement.region_aware import RegionAwarePlacement
+from bookie_client.placement.topology import Topology
+from bookie_client.placement.zone_aware import ZoneAwarePlacement
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import (
     FIRST_CHANGE_PAUSE,
     IMMEDIATE_CHANGES,
+    LONGEST_CHANGE_PAUSE,
     MAX_ROUNDS,
     ChangeRunner,
+    Refusals,
     change_needed,
     close_needed,
     find_spares,
@@ -30,10 +38,13 @@ from bookie_protocol.errors import (
     CouldNotTell,
     LedgerClosed,
     LedgerFenced,
+    LedgerStateUnknown,
     MetadataUnavailable,
     MetadataVersionConflict,
+    TooManyRequests,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from tests.support.simulation.clock import VirtualLoop
 
 OPEN = LedgerMetadata(7, 3, 2, 2, {0: ("A", "B", "C")})
 
@@ -116,8 +127,8 @@ class SpareBookies:
         return bookie not in self.dead
 
 
-async def found(context: SpareBookies) -> set[str]:
-    view = await find_spares(context, Quorums(3, 3, 2), ABC, FAILED)  # type: ignore[arg-type]
+async def found(context: SpareBookies, refusals: Refusals = MappingProxyType({})) -> set[str]:
+    view = await find_spares(context, Quorums(3, 3, 2), ABC, FAILED, refusals)  # type: ignore[arg-type]
     return set(view.writable)
 
 
@@ -155,6 +166,33 @@ async def test_who_failed_elsewhere_meanwhile_is_asked_last(seed):
     assert await found(context) == {"F"}
 
 
+@pytest.mark.parametrize("seed", range(10))
+async def test_who_refused_the_ledger_just_now_is_tried_last(seed):
+    context = SpareBookies(*"DEF", seed=seed)
+    assert await found(context, {"D": False, "E": False}) == {"F"}
+    assert await found(context, {"D": True, "E": True, "F": False}) == {"F"}
+    assert await found(context, dict.fromkeys("DEF", True)) == set()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("policy", "a", "b"),
+    [
+        (RackAwarePlacement(), ("a",), ("b",)),
+        (RegionAwarePlacement(), ("a", "1"), ("b", "1")),
+        (ZoneAwarePlacement(enforce=False), ("a", "1"), ("b", "1")),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+async def test_one_refusal_costs_no_fault_domain(policy, a, b, seed):
+    """A and C are in one fault domain; B was alone in the other."""
+    places = {"A": a, "B": b, "C": (*a[:-1], "2") if len(a) > 1 else a, "D": b, "E": a}
+    context = SpareBookies("D", "E", seed=seed, topology=Topology(places))
+    context.placement = policy
+    assert await found(context, {"B": False, "D": False}) == {"D"}
+    assert await found(context, {"B": False, "D": True}) == {"E"}
+
+
 async def test_nobody_to_try():
     context = SpareBookies()
     assert (await found(context), context.tried) == (set(), [])
@@ -166,50 +204,112 @@ def state():
 
 
 @pytest.fixture
-def pauses(monkeypatch):
-    made = []
-
-    async def sleep(seconds):
-        made.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    return made
+def clock():
+    loop = VirtualLoop()
+    yield loop
+    loop.close()
 
 
-async def test_changes_that_bring_nothing_are_slowed_down_until_an_entry_is_confirmed(state, pauses):
-    async def change(failed):
-        return ABC
+class Changes:
+    """A writer of three bookies, the change of whose first one stores another spare each time. `pauses`: seconds that
+    each round took."""
 
-    runner = ChangeRunner(state, change, 4 * FIRST_CHANGE_PAUSE)
-    for _ in range(IMMEDIATE_CHANGES):
-        await runner.run({0: "A"})
-    assert pauses == []
-    for _ in range(4):
-        await runner.run({0: "A"})
-    assert pauses == [2 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE]
-    state.lac = 0
-    pauses.clear()
-    await runner.run({0: "A"})
-    assert pauses == []
+    def __init__(self, loop: VirtualLoop, ack: int, interval: float = 1.0) -> None:
+        self.loop = loop
+        self.state = AddState(7, Quorums(3, 3, ack), ABC)
+        self.options = ClientOptions(degraded_retry_interval=interval)
+        self.runner = ChangeRunner(self.state, self._change, self.options)
+        self.stored = ABC
+        self.refusals: list[Refusals] = []
+        self.spares = [f"b{i}" for i in range(200)]
+
+    async def _change(self, failed: Mapping[int, str], refusals: Refusals) -> tuple[str, ...]:
+        self.refusals.append(refusals)
+        spare = next(each for each in self.spares if each not in self.stored)
+        self.stored = (spare, *self.stored[1:])
+        return self.stored
+
+    async def run(self, rounds: int) -> list[float]:
+        """The pauses."""
+        pauses = []
+        for _ in range(rounds):
+            begun = self.loop.time()
+            await self.runner.run({0: self.stored[0]})
+            pauses.append(round(self.loop.time() - begun, 6))
+            self.state.lac += 1
+        return pauses
+
+
+def test_changes_that_adds_wait_for_are_slowed_down_whatever_is_confirmed(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=3, interval=4 * FIRST_CHANGE_PAUSE)
+        assert await changes.run(IMMEDIATE_CHANGES) == [0.0] * IMMEDIATE_CHANGES
+        assert await changes.run(3) == [2 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE, 4 * FIRST_CHANGE_PAUSE]
+        await asyncio.sleep(len(changes.refusals) * LONGEST_CHANGE_PAUSE)
+        assert await changes.run(IMMEDIATE_CHANGES) == [0.0] * IMMEDIATE_CHANGES
+
+    clock.run_until_complete(work())
+
+
+def test_changes_that_writing_can_do_without_are_not_made_too_early(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=2)
+        assert await changes.run(3 * IMMEDIATE_CHANGES) == [0.0] * 3 * IMMEDIATE_CHANGES
+        assert len(changes.refusals) == IMMEDIATE_CHANGES
+        assert not changes.runner.may_try({0: changes.stored[0]})
+        assert await changes.runner.run({0: changes.stored[0]}) == changes.stored
+        for _ in range(3600):
+            await asyncio.sleep(1.0)
+            await changes.run(1)
+        assert len(changes.refusals) < IMMEDIATE_CHANGES + 80
+
+    clock.run_until_complete(work())
+
+
+def test_a_bookie_that_failed_just_now_is_told_for_a_short_time_and_one_that_holds_another_for_a_long_one(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=3)
+        changes.state._ensemble.note("D", TooManyRequests("it cannot ask"))
+        changes.state._ensemble.note("E", LedgerStateUnknown("it holds another"))
+        await changes.run(1)
+        assert changes.refusals == [{"D": False, "E": True}]
+        await asyncio.sleep(changes.options.degraded_retry_interval)
+        assert changes.runner.refusals() == {"E": True}
+        await asyncio.sleep(changes.options.quarantine_time)
+        assert changes.runner.refusals() == {}
+
+    clock.run_until_complete(work())
+
+
+def test_a_change_that_adds_wait_for_may_be_tried_before_the_next_one_is_due(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=2)
+        await changes.run(IMMEDIATE_CHANGES)
+        assert not changes.runner.may_try({0: changes.stored[0]})
+        assert changes.runner.may_try({0: changes.stored[0], 1: changes.stored[1]})
+        await asyncio.sleep(LONGEST_CHANGE_PAUSE)
+        assert changes.runner.may_try({0: changes.stored[0]})
+
+    clock.run_until_complete(work())
 
 
 async def test_a_change_is_not_made_for_a_ledger_that_cannot_be_written_any_more(state):
-    async def change(failed):
+    async def change(failed, refusals):
         raise AssertionError("nothing may be stored")
 
     state.abandon(LedgerClosed("over"))
-    assert await ChangeRunner(state, change, 1).run({0: "A"}) == ABC
+    assert await ChangeRunner(state, change, ClientOptions()).run({0: "A"}) == ABC
 
 
 @pytest.mark.parametrize(
     ("raised", "kind"), [(MetadataUnavailable("gone"), MetadataUnavailable), (KeyError("x"), CouldNotTell)]
 )
 async def test_whatever_a_change_raises_ends_as_an_error_of_the_taxonomy(state, raised, kind, caplog):
-    async def change(failed):
+    async def change(failed, refusals):
         raise raised
 
     with pytest.raises(kind) as told:
-        await ChangeRunner(state, change, 1).run({0: "A"})
+        await ChangeRunner(state, change, ClientOptions()).run({0: "A"})
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("ledger cannot be written any more")
     assert line.endswith(f"error={told.value}")
@@ -229,6 +329,7 @@ class DegradedLedger:
         self.silent: set[str] = set()
         self.error: BookieUnavailable | MetadataUnavailable | None = None
         self.rounds = 0
+        self.is_due = True
         self.happens = {}
         self.options = SimpleNamespace(degraded_retry_interval=60.0)
         self.placement = RandomPlacement()
@@ -281,8 +382,9 @@ def degraded():
 async def mended(context: DegradedLedger) -> list[int]:
     """The rounds in which a replacement was tried."""
     tried: list[int] = []
+    changes = SimpleNamespace(refusals=dict, may_try=lambda failed: context.is_due)
     async with asyncio.timeout(10):
-        await mend(context, context.state, lambda: tried.append(context.rounds), context.state.restored)  # type: ignore[arg-type]
+        await mend(context, context.state, changes, lambda: tried.append(context.rounds), context.state.restored)  # type: ignore[arg-type]
     return tried
 
 
@@ -316,6 +418,16 @@ async def test_a_spare_is_taken_once_it_can_be_reached_and_goes_before_the_retur
     context.happens = {3: lambda: context.reachable.update("CD")}
     assert await mended(context) == [3, 4, ROUNDS]
     assert degraded.degraded == {2: "C"}, "whoever starts the change mends it"
+
+
+async def test_a_bookie_that_is_back_gets_entries_while_it_is_too_early_for_a_spare(degraded):
+    context = DegradedLedger(degraded)
+    context.is_due = False
+    context.registered |= {"C", "D"}
+    context.reachable.add("D")
+    context.happens = {3: lambda: context.reachable.add("C")}
+    assert await mended(context) == []
+    assert (context.rounds, degraded.degraded, degraded.failure) == (3, {}, None)
 
 
 async def test_a_metadata_service_that_cannot_tell_is_asked_again(degraded):

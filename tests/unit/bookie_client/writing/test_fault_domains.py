@@ -51,6 +51,18 @@ def test_it_is_complete_exactly_when_two_racks_have_it(order):
         assert (add.acks >= 2) is (len(heard) >= 2 and two_racks(heard))
 
 
+def test_adds_cannot_do_without_the_only_bookie_of_another_rack():
+    ensemble = ("A", "B", "C")
+    assert state().can_do_without({0}, ensemble)
+    assert not state().can_do_without({2}, ensemble)
+    assert not state().can_do_without({0, 1}, ensemble)
+
+
+def test_an_ensemble_that_is_only_stored_is_judged_as_it_is_stored():
+    assert state().can_do_without({2}, ("A", "C", "D"))
+    assert not state(("A", "C", "D")).can_do_without({2}, ("A", "B", "C"))
+
+
 def test_an_ensemble_change_counts_anew():
     machine = state()
     add = machine.begin(1)

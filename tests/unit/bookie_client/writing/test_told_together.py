@@ -24,7 +24,7 @@ from bookie_client.writing.fault_domains import SpreadAddState
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import V2Code, V3Status
+from bookie_protocol.errors import CouldNotTell, V2Code, V3Status
 from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import LENGTH_SIZE
@@ -52,7 +52,7 @@ ONE_BY_ONE = {2: OneByOneV2(), 3: OneByOneV3()}
 
 def answer(version, key, request, *, stored=True):
     """What a bookie sends when it stored an add, or when it is read-only."""
-    ledger_id, entry_id = request.answers.ledger_id, request.entry_id
+    ledger_id, entry_id = request.handle.ledger_id, request.entry_id
     if version == 2:
         code = V2Code.EOK if stored else V2Code.EREADONLY
         return v2.encode_response(CURRENT_VERSION, OpCode.ADDENTRY, code, ledger_id, entry_id)
@@ -97,6 +97,7 @@ class World:
         self.ticker = Ticker(1000)
         context = SimpleNamespace(
             traces=None,
+            bookies=SimpleNamespace(changed=lambda _: asyncio.Event().wait()),  # none comes back
             options=ClientOptions(write_linger_bytes=1 << 40),
             pool=SimpleNamespace(dialect=dialect, channel=lambda bookie, _: Channel(self.connection(bookie))),
             transactions=count(16_300),  # the numbers get longer soon
@@ -110,7 +111,7 @@ class World:
         else:
             state = AddState(ledger_id, quorums, ensemble)
 
-        async def change(failed):
+        async def change(failed, refusals):
             go_on = asyncio.get_running_loop().create_future()
             self.changes[ledger_id].append(go_on)
             await go_on
@@ -122,7 +123,8 @@ class World:
         pipeline = AddPipeline(
             context, state, digest, self.dialect.add_encoder(LedgerLife(ledger_id, 0), bytes(20)), change
         )
-        pipeline._changes._longest_pause = 0  # what happens next must not depend on the clock
+        # What happens next must not depend on the clock.
+        pipeline._changes._options = SimpleNamespace(degraded_retry_interval=0, quarantine_time=0)
         return pipeline
 
     def connection(self, bookie):
@@ -190,6 +192,7 @@ class World:
 
     async def close(self):
         for pipeline in self.pipelines.values():
+            assert type(pipeline.state.failure) is not CouldNotTell  # a defect of this world or of the client
             await pipeline.close()
         for connection in self.connections.values():
             self.ticker.detach(connection._tick)
@@ -293,7 +296,7 @@ def test_adds_in_any_state_are_counted_as_one_by_one(bookie, write_quorum, chang
 
 def pending(entry_id, acked, failed, waiting, ensemble):
     add = PendingAdd(entry_id, 0, ensemble)
-    add.answers = None
+    add.handle = None
     add.acked, add.failed, add.waiting, add.acks = acked, failed & ~acked, waiting, acked.bit_count()
     return add
 

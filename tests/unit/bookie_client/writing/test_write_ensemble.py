@@ -3,7 +3,7 @@
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.write_ensemble import WriteEnsemble
-from bookie_protocol.errors import BookieTimeout
+from bookie_protocol.errors import BookieTimeout, LedgerIdInUse, LedgerStateUnknown, NoSuchLedger, QuorumLost
 
 ABC = ("A", "B", "C")
 
@@ -92,7 +92,19 @@ def test_the_number_of_changes_is_bounded():
     assert not ensemble().is_exhausted
 
 
-def test_reasons_name_each_bookie():
+def test_the_error_of_a_lost_quorum_tells_why_each_bookie_failed():
     made = ensemble()
     made.note("A", BookieTimeout("no answer"))
-    assert made.reasons(["A", "B"]) == "A: no answer; B: failed before"
+    lost = made.quorum_lost(["A", "B"], "why")
+    assert (type(lost), str(lost)) == (QuorumLost, "why (A: no answer; B: failed before)")
+
+
+def test_bookies_that_failed_are_told_once_with_those_that_may_hold_another_ledger_of_the_id():
+    made = ensemble()
+    made.note("A", LedgerStateUnknown("another is stored"))
+    made.note("B", BookieTimeout("no answer"))
+    made.note("C", NoSuchLedger("gone"))
+    made.note("C", BookieTimeout("no answer"))
+    assert made.take_refusals() == {"A": True, "B": False, "C": True}
+    assert made.take_refusals() == {}
+    assert type(made.quorum_lost(["A", "B"], "why")) is LedgerIdInUse
