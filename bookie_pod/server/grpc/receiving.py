@@ -30,8 +30,9 @@ Invariants
 - gRPC's own logger is off: it would write a line, with a traceback, for each header that is not text, on the event loop
   and before any interceptor runs; such a header may be one byte. The errors of a call are logged here instead, in few
   lines.
-- gRPC takes `UNASKED_BYTES` of a message for which no call waits yet, and at most `MAX_UNSEEN_CALLS` calls that the
-  server has not seen. It has a buffer of `READ_BYTES` for each connection (`bounds`).
+- gRPC takes `UNASKED_BYTES` of a message for which no call waits yet. `bounds` says how many calls it keeps that the
+  server has not seen: each may cost a megabyte, if its headers are a bomb. It has a buffer of `READ_BYTES` for each
+  connection.
 
 Event loop only.
 """
@@ -70,16 +71,17 @@ ONLY_LOOKS: Final = 25
 LOOK_BYTES: Final = 32 * 1024
 FIRST_MESSAGES: Final = 2
 """The number of messages that show how large later ones will be: the first may say only what the stream is about."""
-MAX_UNSEEN_CALLS: Final = 256
 CALLS_PER_TURN: Final = 4
 """The number of calls that begin in one turn: each takes some 300 microseconds until it is served or refused."""
 MOST_HEADERS: Final = 100
 HEADER_BYTES: Final = 16 * 1024
 COLLECT_S: Final = 0.01
 """Seconds from a call with too many headers to the garbage collection of its remains."""
-FEW_STREAMS: Final = 144
+FEW_STREAMS: Final = 128
 """Streams of a connection, at most: no account has the memory that gRPC keeps for headers of calls not yet seen."""
 HANDSHAKE_MS: Final = 10_000
+MOST_SHUT: Final = 256
+"""The number of connections that were shut which are remembered."""
 UNASKED_BYTES: Final = 16 * 1024
 """Bytes of a message that gRPC takes in before a call waits for it.
 
@@ -99,22 +101,25 @@ REQUEST_ID: Final = "x-request-id"
 _SILENT: Final = "the request of this call did not come in time"
 
 
-def bounds(calls: int, connections: int) -> tuple[tuple[str, int], ...]:
+def bounds(calls: int, unseen: int, connections: int) -> tuple[tuple[str, int], ...]:
     """Options of a server that runs so many calls at a time, at most `FEW_STREAMS` of one connection: its other
-    calls wait at its own end. Of more connections, those whose handshake has not ended among them, the new ones
-    are closed at once."""
+    calls wait at its own end. Of the calls that the server has not seen yet, those beyond `unseen` end with CANCELLED.
+    Of more connections, those whose handshake has not ended among them, the new ones are closed at once."""
     return (
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         # Else a fast network lets every stream send megabytes before anybody waits for its message.
         ("grpc.http2.bdp_probe", 0),
+        # Else a client with many calls has some refused, because the core still counts those that it has ended.
+        ("grpc.http.overload_protection", 0),
         ("grpc.http2.lookahead_bytes", UNASKED_BYTES),
         ("grpc.experimental.tcp_max_read_chunk_size", READ_BYTES),
         ("grpc.max_metadata_size", HEADER_BYTES // 2),
         ("grpc.absolute_max_metadata_size", HEADER_BYTES),
         ("grpc.max_concurrent_streams", min(calls, FEW_STREAMS)),
-        ("grpc.server.max_pending_requests", MAX_UNSEEN_CALLS // 2),
-        ("grpc.server.max_pending_requests_hard_limit", MAX_UNSEEN_CALLS),
+        # Else some calls end by chance before there are too many.
+        ("grpc.server.max_pending_requests", unseen),
+        ("grpc.server.max_pending_requests_hard_limit", unseen),
     )
 
 
@@ -122,7 +127,7 @@ class FewHeaders(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
     """An interceptor that refuses calls by their headers. It comes before all others."""
 
     def __init__(self) -> None:
-        self._shut: deque[str] = deque(maxlen=MAX_UNSEEN_CALLS)
+        self._shut: deque[str] = deque(maxlen=MOST_SHUT)
         """Connections that were shut lately, as gRPC names them: others of their calls may still come."""
         self._collecting: asyncio.TimerHandle | None = None
 

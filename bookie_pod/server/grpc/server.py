@@ -37,7 +37,7 @@ from bookie_pod.roles import Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole, Strangers
 from bookie_pod.server.grpc.places import Places
-from bookie_pod.server.grpc.receiving import MAX_UNSEEN_CALLS, FewHeaders, GovernedCalls, bounds
+from bookie_pod.server.grpc.receiving import FEW_STREAMS, FewHeaders, GovernedCalls, bounds
 from bookie_pod.server.grpc.resident import MakeBound, ResidentBound
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
@@ -52,6 +52,8 @@ MAX_CONCURRENT_RPCS: Final = 128
 MAX_WATCHES: Final = MAX_CONCURRENT_RPCS // 2
 PLACES_OF_ONE: Final = 16
 MAX_CONNECTIONS: Final = 1024
+UNSEEN_CALLS: Final = 8 * FEW_STREAMS
+"""Eight clients may send all that they may at once, while the server is busy."""
 CHECK: Final = f"/{health.SERVICE_NAME}/Check"
 WATCH: Final = f"/{health.SERVICE_NAME}/Watch"
 REFLECT: Final = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
@@ -191,11 +193,11 @@ class GrpcServer:
         asks = DemandRole(self._access, self._audit, roles, let_in=strangers.let_in, tracer=self._tracer)
         server = grpc.aio.server(
             interceptors=(FewHeaders(), asks, governed),
-            maximum_concurrent_rpcs=calls + MAX_UNSEEN_CALLS,
+            maximum_concurrent_rpcs=calls + UNSEEN_CALLS,
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
                 ("grpc.max_receive_message_length", largest),
-                *bounds(calls, connections),
+                *bounds(calls, UNSEEN_CALLS, connections),
                 ("grpc.max_send_message_length", -1),
                 # Clients that vanished without a word hold streams: they are asked whether they still live.
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),

@@ -89,8 +89,8 @@ async def _metrics(context: Context, call: Call) -> Reply:
 
 
 def _get(path: str, summary: str, handler: Handler, about: str, *, own: bool = True) -> Resource:
-    operation = Operation(Route("GET", path, NOTHING), None, summary, handler, about, (_NO,))
-    return Resource((operation,), own=own, group=Group.PROBE)
+    operations = (Operation(Route(method, path, NOTHING), None, summary, handler, about, (_NO,)) for method in _ASKING)
+    return Resource(tuple(operations), own=own, group=Group.PROBE)
 
 
 def _document(content: Callable[[], str]) -> Resource:
@@ -107,12 +107,14 @@ def _document(content: Callable[[], str]) -> Resource:
     return Resource((Operation(route, None, "This document", show, "The document."),), group=Group.PROBE)
 
 
+_ASKING: Final = ("GET", "HEAD")
+"""The methods of a probe: load balancers use either."""
 _NO: Final = Answer("It is not, and why.", 503)
 PROBES: Final = (
     Resource(
         tuple(
             Operation(Route(method, "/heartbeat", NOTHING), None, "Whether the process answers", _heartbeat, "OK.")
-            for method in METHODS
+            for method in (*METHODS, "HEAD")
         ),
         own=False,
         group=Group.PROBE,

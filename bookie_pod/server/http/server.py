@@ -7,15 +7,10 @@ Invariants
   other request is answered 503 and closed. `MOST_LOOKED_AT` more may say nothing, and go when more come: no number of
   connections or requests keeps the probes out. Where descriptors are few, so are all of these.
 - With TLS all this begins when the handshake is over; those in the middle of it are bounded by `Handshakes`.
-- What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
-- The head of a request is at most `MAX_HEAD_BYTES`, and a body `MAX_BODY_BYTES`. What is received and not dealt with
-  counts in the process's `MemoryGovernor`: a request beyond that is refused, that of a connection's first one unparsed.
-  An idle connection keeps nothing of its last request.
-- No body may be compressed: a request with a `Content-Encoding` is answered 415, and nothing is decompressed. The body
-  of a request that was refused is not read to its end: its connection is closed.
+- What may be received of one connection, and what is kept of it, is bounded by `Connection`. A request with a
+  `Content-Encoding` is answered 415.
 - An idle connection is closed after `KEEPALIVE_S`, one whose first request is not complete after `FIRST_REQUEST_S` too,
-  so that silent peers cannot keep the probes out. A closed connection is gone, also if the client does not take its
-  answers; and what it does not take while it is open is bounded (`Untaken`).
+  so that silent peers cannot keep the probes out.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
 
 Event loop only.
@@ -26,49 +21,41 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
-import socket
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
-import structlog
-from aiohttp import ClientError, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 
 from bookie_pod.audit import Audit
-from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor, Share
+from bookie_pod.client_memory import UNGOVERNED_BYTES, MemoryGovernor
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.descriptors import side_connections
-from bookie_pod.logs import FewLines
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.access import Access
 from bookie_pod.server.http.api.context import Context, FindAdmin, Workers
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource
+from bookie_pod.server.http.connection import (
+    BUSY,
+    MAX_BODY_BYTES,
+    MAX_HEAD_BYTES,
+    TURNED_AWAY_S,
+    Complaints,
+    Connection,
+)
 from bookie_pod.server.http.handshakes import Handshakes, Receiver
 from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
-from bookie_pod.server.http.untaken import Untaken
 from bookie_pod.server.status import NodeStatus
-from bookie_pod.server.tls_writes import hand_on_all
 from bookie_protocol.addresses import host_and_port, host_to_bind, resolving
 from bookie_protocol.errors import ServerStartFailed
 
 MAX_CONNECTIONS: Final = 256
 PROBE_CONNECTIONS: Final = 32
-MAX_HEAD_BYTES: Final = 32 * 1024
-"""Bytes of the head of a request; what browsers and proxies add, like cookies, is some 8 KB."""
-MAX_BODY_BYTES: Final = 512 * 1024
-"""The admin API takes so much, a few at a time. As many accepted losses as an operator tells (16,384 ids) fit."""
-KEEPALIVE_S: Final = 30.0
 FIRST_REQUEST_S: Final = 10.0
-LINGER_S: Final = 10.0
-"""Seconds for a body that comes though its request was answered."""
 UNREAD_S: Final = 1.0
 """Seconds for which the beginning of a connection may lie unread while very many come at once."""
-TURNED_AWAY_S: Final = 1.0
-"""Seconds for the answer to a refused connection; it goes at once unless earlier ones were not taken."""
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 512
 """The backlog of the socket.
@@ -80,20 +67,9 @@ MOST_LOOKED_AT: Final = 2 * _BACKLOG
 """A backlog of them comes at once, before anything that they sent is read."""
 MOST_HANDSHAKES: Final = 256
 """The number of handshakes under way, at most; each takes some 100 KB."""
-_NEXT_TO_NOTHING: Final = 4096
-"""Bytes that the kernel takes of data that will not be read."""
-_REASON_CHARS: Final = 200
 _PROBE: Final = re.compile(rb"(GET|HEAD) (%s)[ ?]" % "|".join(sorted(PROBE_PATHS)).encode())
 _LONGEST_METHOD: Final = len("HEAD ")
 _LONGEST_BEGIN: Final = 64
-_HEAD_END: Final = b"\r\n\r\n"
-_NO_BODY: Final = b"Content-Length: 0\r\nConnection: close\r\n\r\n"
-_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\n" + _NO_BODY
-_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _NO_BODY
-_TOO_LARGE: Final = b"HTTP/1.1 413 Content Too Large\r\n" + _NO_BODY
-
-
-_log = structlog.get_logger(__name__)
 
 
 class HttpServer:
@@ -116,7 +92,7 @@ class HttpServer:
         """`find_admin`: the rooms of the admin API, None while the bookie does not serve. `access`: who may
         what. `table`: the admin API. `pages`: the console. `memory`: of the clients of this process."""
         self._memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
-        self._complaints = _Complaints()
+        self._complaints = Complaints()
         self._listener = listener
         tls = server_context(config)
         self._handshakes = (
@@ -124,13 +100,13 @@ class HttpServer:
             if tls is not None
             else None
         )
-        self._silent: OrderedDict[_Connection, asyncio.TimerHandle] = OrderedDict()
+        self._silent: OrderedDict[Connection, asyncio.TimerHandle] = OrderedDict()
         """Connections without a request so far, each with the timer that will close it."""
-        self._idle: OrderedDict[_Connection, None] = OrderedDict()
+        self._idle: OrderedDict[Connection, None] = OrderedDict()
         """Connections whose last request was answered; those that are gone stay until there are many."""
         self._looked_at: OrderedDict[_LookedAt, None] = OrderedDict()
         """Connections beyond those that have not said yet what they want."""
-        self._for_probes: set[_Connection] = set()
+        self._for_probes: set[Connection] = set()
         """Connections beyond those that may be open; those that are gone stay until the next of them comes."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
         self._workers = Workers()
@@ -203,7 +179,7 @@ class HttpServer:
     async def _note_request(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        connection = cast("_Connection", request.protocol)
+        connection = cast("Connection", request.protocol)
         connection.dealt_with()
         self._idle.pop(connection, None)
         timer = self._silent.pop(connection, None)
@@ -242,7 +218,7 @@ class HttpServer:
                 return True
         return False
 
-    def _give_up(self, connection: _Connection) -> None:
+    def _give_up(self, connection: Connection) -> None:
         del self._silent[connection]
         connection.force_close()
 
@@ -254,9 +230,9 @@ class HttpServer:
             return self._new_connection()
         return _LookedAt(self._looked_at, self._take, looked_at)
 
-    def _new_connection(self) -> _Connection:
+    def _new_connection(self) -> Connection:
         assert self._runner.server is not None
-        connection = _Connection(self._runner.server, self._memory, self._complaints)
+        connection = Connection(self._runner.server, self._memory, self._complaints)
         loop = asyncio.get_running_loop()
         self._silent[connection] = loop.call_later(FIRST_REQUEST_S, self._give_up, connection)
         return connection
@@ -279,180 +255,11 @@ class HttpServer:
         return True
 
 
-class _Connection(web.RequestHandler, Receiver):
-    """Reads no more than it may."""
-
-    __slots__ = ("_complaints", "_has_head", "_last", "_memory", "_received", "_share", "_untaken", "received")
-
-    def __init__(self, server: web.Server, memory: MemoryGovernor, complaints: _Complaints) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # as the runner's
-            keepalive_timeout=KEEPALIVE_S,
-            logger=complaints,  # type: ignore[arg-type]  # it has what is asked of a logger
-            auto_decompress=False,
-        )
-        self._complaints = complaints
-        self._memory = memory
-        self._share: Share
-        self._untaken: Untaken | None = None
-        self._received = self.received = 0
-        """Bytes of what is not dealt with, and of all that came."""
-        self._has_head = False
-        """The first request's has come to its end."""
-        self._last = b""
-        """The last bytes received, in which the end of the head may have begun."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._share = self._memory.share(self._cut_off)
-
-    def eof_received(self) -> None:
-        super().eof_received()
-        hand_on_all(self.transport)
-
-    def data_received(self, data: bytes) -> None:
-        before = self._received
-        self._received += len(data)
-        self.received += len(data)
-        if not self._has_head:
-            end = (self._last + data[: MAX_HEAD_BYTES - before]).find(_HEAD_END)
-            self._has_head = end >= 0
-            self._last = (self._last + data)[1 - len(_HEAD_END) :]
-        if not self._has_head and self._received > MAX_HEAD_BYTES:
-            self._turn_away(_TOO_LONG, f"a head of more than {MAX_HEAD_BYTES} bytes")
-        elif self._received > MAX_HEAD_BYTES + MAX_BODY_BYTES:
-            self._turn_away(_TOO_LARGE, f"more than {MAX_BODY_BYTES} bytes")
-        else:
-            self._share.hold(len(data))
-            self._share.stuck_since = time.perf_counter()
-            super().data_received(data)
-            self._share.relieve()
-
-    async def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
-        """Finish as aiohttp does, and let go of the bodies.
-
-        aiohttp keeps request and answer until the next request comes: half a megabyte and more for each idle
-        connection, which is in no account.
-        """
-        is_refused = resp.status >= 400 and not request.content.is_eof()
-        if is_refused:
-            resp.force_close()
-        finished = await super().finish_response(request, resp, start_time)
-        if isinstance(resp, web.Response):
-            resp.body = None
-        request._read_bytes = None
-        if is_refused:
-            request.content.read_nowait()  # what is there already: it would be kept as long as the connection
-            self._leave_unread()
-            self.dealt_with()
-            return finished
-        try:
-            async with asyncio.timeout(LINGER_S):
-                await request.release()  # what is still to come, too
-        except (OSError, web.PayloadAccessError, HttpProcessingError, ClientError):
-            self.force_close()
-        self.dealt_with()
-        return finished
-
-    def dealt_with(self) -> None:
-        """Free the received bytes: they are being handled, or are not needed any more."""
-        self._received = 0
-        if self._untaken is None:
-            self._share.stuck_since = None
-        self._share.hold((0 if self._untaken is None else self._untaken.nbytes) - self._share.held)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
-        self._taken()
-        self._share.end()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        assert self.transport is not None
-        self._untaken = Untaken(self.transport, self._share, self._give_up)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._taken()
-
-    def _taken(self) -> None:
-        if self._untaken is not None:
-            self._untaken.end()
-            self._untaken = None
-
-    def _give_up(self) -> None:
-        if self.transport is not None:
-            self._complaints.refused(self.peername, "its answer is not taken")
-            self.transport.abort()
-
-    def force_close(self) -> None:
-        """Close at once, even if the client has not taken its answers.
-
-        aiohttp waits until they are taken, for ever if need be, and has lost sight of the connection, which keeps its
-        place.
-        """
-        transport = self.transport
-        super().force_close()
-        if transport is not None:
-            transport.abort()
-
-    def _leave_unread(self) -> None:
-        """Close the connection, once its client had time to take the answer: what it still sends would reset it."""
-        self._force_close = True
-        if self.transport is not None:
-            self.transport.pause_reading()
-            connection = self.transport.get_extra_info("socket")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NEXT_TO_NOTHING)
-            self._loop.call_later(TURNED_AWAY_S, self.transport.abort)
-
-    def _turn_away(self, answer: bytes, reason: str) -> None:
-        transport = self.transport
-        if transport is not None and not transport.is_closing():
-            self._complaints.refused(self.peername, reason)
-            transport.write(answer)
-            super().force_close()
-            self._loop.call_later(TURNED_AWAY_S, transport.abort)
-
-    def _cut_off(self) -> None:
-        """There is not memory enough for all, and this client has done nothing for longest."""
-        if self.transport is not None:
-            self._complaints.refused(self.peername, "memory is short, and it makes no progress")
-            self.transport.abort()
-
-
 def _closing(status: int, text: str) -> web.Response:
     """An answer after which the connection is closed."""
     answer = web.Response(status=status, text=text)
     answer.force_close()
     return answer
-
-
-class _Complaints:
-    """The logger that aiohttp is given."""
-
-    def __init__(self) -> None:
-        self._lines = FewLines(_log)
-
-    def debug(self, message: str, *args: object, **more: object) -> None:
-        """Drop the message: debug messages are of no use here."""
-
-    def refused(self, peer: object, reason: str) -> None:
-        self._lines.warning("a request was refused", peer=peer, reason=reason)
-
-    def exception(self, message: str, *args: object, exc_info: object = None, **more: object) -> None:
-        if isinstance(exc_info, HttpProcessingError):
-            reason = str(exc_info).splitlines()[0][:_REASON_CHARS]
-            self._lines.warning(
-                "a request was refused that is not valid HTTP", peer=args[0] if args else "?", reason=reason
-            )
-        else:
-            self._lines.error("unexpected error in the HTTP server", where=message % args, exc_info=exc_info or True)
-
-    warning = error = info = debug
 
 
 class _LookedAt(Receiver):
@@ -492,6 +299,6 @@ class _LookedAt(Receiver):
         """Answer that there is no room, and close it."""
         self._others.pop(self, None)
         if not self._transport.is_closing():
-            self._transport.write(_BUSY)
+            self._transport.write(BUSY)
             self._transport.close()
             asyncio.get_running_loop().call_later(TURNED_AWAY_S, self._transport.abort)

@@ -24,21 +24,14 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.journal.journal import Journal
 
 PARKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of adds that wait in connections, over all of them, at which those read nothing more."""
 
 
-class JournalLoad(Protocol):
-    """The load of one journal."""
-
-    def has_room(self) -> bool:
-        """Return whether its limits on unacknowledged records and bytes allow more."""
-        ...
-
-
 class WaitingAdds(Protocol):
-    """The adds of one connection that wait."""
+    """The adds of one connection that wait: `parked_adds.ParkedAdds`, which knows this module."""
 
     def admit_some(self, place: int) -> bool:
         """There is room: admit what one turn allows. Whether more wait for this place."""
@@ -55,7 +48,7 @@ class WriteAdmission:
     def __init__(
         self,
         storage: LedgerStorage,
-        journals: Sequence[JournalLoad],
+        journals: Sequence[Journal],
         *,
         adds_in_progress_max: int = 0,
         parked_bytes_max: int = PARKED_BYTES_MAX,

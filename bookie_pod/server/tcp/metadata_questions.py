@@ -16,32 +16,36 @@ and another one has the id and the password.
     being recovered, or closed     goes on if it is no older ledger: fences are known here. Otherwise an ordinary add
                                    gets LedgerFenced, an explicit LAC NoSuchLedger, and a copy makes the ledger fenced
     gone, or of another life       likewise, but a copy that names its life gets NoSuchLedger
-    could not be asked             LedgerStateUnknown: the client replaces this bookie, and looks at the metadata too
+    could not be asked             TooManyRequests: this passes, so a client may try again here, or replace this bookie
     another password               Unauthorized, if a life was named and the metadata tell the password
 
 Copies are those of healers, and the adds of recoveries.
 
 Invariants
 - What was never asked is never asked twice at the same time. A refusal is kept for `KEPT_S`, so that the adds of one
-  writer do not ask again one by one; a permission is not kept, as the ledger is here afterwards.
+  writer do not ask again one by one; a permission is not kept, as the ledger is here afterwards. If one who asked had a
+  wrong password, the right one is kept, so that strangers do not ask again and again.
 - Requests that wait for the same answer are served in the order in which they came, in one turn of the event loop.
   Other ledgers of their connections do not wait.
 - An answer counts only if nothing of the ledger was deleted here, nor begun, under another life or under none, since
   the question began; otherwise the bookie asks again.
 - A stored ledger of another life is dead if the metadata, asked for after it was stored, name the life in question, and
   the ledger is open and has its first ensemble: then no client has fenced it, or copied entries of it to new bookies.
-  A fence, or a copy that names no life, that came since the question began may be its own: then the bookie asks again.
+  A worker may have filled this one with copies, so nothing that names no life must ever have come under the stored
+  life. A fence that came since the question began may be its own: then the bookie asks again.
   The first request of its writer has to be the first entry that goes to this bookie, too: Apache's bookie may have
   taken entries of this life here before, and left the stored life as it was. So a copy proves nothing of that kind. If
   the stored ledger is not deleted, the request gets LedgerStateUnknown.
-- Of a dead ledger the master key does not count, and the next one has that of the password which its metadata tell.
+- The key of a named ledger is that of the password which its metadata tell. Where another key is stored, it is that of
+  a dead ledger, or of a stranger: it does not count, and the request gets LedgerStateUnknown.
 - Of a ledger that is here with this life, which its writer or copies named, and of one that is here or younger than the
   bookie if it is named by its id alone, nothing is asked.
 - A request leaves when its connection is gone: nothing of it is kept or counted then. A question that no request waits
   for is not asked any more, unless it is under way.
-- Bounds: `MOST_AT_ONCE` questions are under way. A connection reads nothing more while `MOST_OF_ONE` of its requests,
-  or `BYTES_OF_ONE`, wait for answers, nor after its first one while all connections have `MOST_OF_ALL` or memory is
-  short. The bytes that wait count as held by their client.
+- Bounds: `MOST_AT_ONCE` questions are under way. Connections get turns in rotation, so that one which names very many
+  ledgers does not make the others wait for `ASK_S`. A connection reads nothing more while `MOST_OF_ONE` of its
+  requests, or `BYTES_OF_ONE`, wait for answers, nor after its first one while all connections have `MOST_OF_ALL` or
+  memory is short. The bytes that wait count as held by their client.
 
 Threads: event loop only.
 """
@@ -58,16 +62,17 @@ from typing import Final
 import structlog
 
 from bookie_pod.ledgers.operations import another_is_stored
-from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.ledgers.registry import Ledgers, LedgerWatch
 from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.question_turns import QuestionTurns, Turn
 from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.errors import (
     BookieUnavailable,
     LedgerFenced,
-    LedgerStateUnknown,
     MetadataError,
     NoSuchLedger,
     PodkeeperError,
+    TooManyRequests,
     Unauthorized,
 )
 from bookie_protocol.keys import is_named_by_copies, is_same_life, life_of, master_key
@@ -86,8 +91,6 @@ MOST_AT_ONCE: Final = 32
 MOST_OF_ONE: Final = 256
 BYTES_OF_ONE: Final = 1024 * 1024
 MOST_OF_ALL: Final = 4096
-MOST_KEYS: Final = 16
-"""Keys that are noted while the bookie asks; if more came, one of them may be the right one."""
 _REQUEST_BYTES: Final = 256
 """Bytes that a request counts besides its entry."""
 
@@ -101,6 +104,9 @@ class _Answer(Enum):
     OVER = "over"
     GONE = "over: it was deleted"
     UNKNOWN = "unknown"
+
+
+_REFUSALS: Final = (_Answer.OVER, _Answer.GONE, _Answer.UNKNOWN)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -127,16 +133,13 @@ class Asker:
 class _Question:
     ledger_id: int
     life: bytes
+    turn: Turn
+    """Done when it has had its turn."""
     askers: OrderedDict[Asker, Callable[[], None]] = field(default_factory=OrderedDict)
     """The requests that wait, in the order in which they came, each with its entry in `Wire.asked`."""
-    is_asked: bool = False
-    """True when it has had its turn."""
-    is_stale: bool = False
-    """True if something of the ledger was deleted here since the metadata were asked for."""
-    touched_by: set[bytes] = field(default_factory=set)
-    """The keys of fences of the ledger, refused ones too, and of copies that name no life, that have come since."""
     key: bytes | None = None
-    """The master key of the ledger that is named by its life, as the metadata tell its password; None: they do not."""
+    """The master key of the ledger that is named by its life, as the metadata tell its password, which never changes;
+    None: they did not tell it yet."""
     reason: str = "no answer"
     """The reason why the answer is unknown."""
     task: asyncio.Task[None] | None = None
@@ -165,13 +168,11 @@ class MetadataQuestions:
         self._look = look
         self._asking: dict[int, dict[bytes, _Question]] = {}
         """Questions by ledger and life."""
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._turns = QuestionTurns(MOST_AT_ONCE)
         self._refused: OrderedDict[tuple[int, bytes], tuple[float, _Answer, str, bytes | None]] = OrderedDict()
         """Refusals that are kept, by ledger and life: until when, the answer, its reason and the key."""
         self._waiting = 0
         """Requests that wait, of all connections."""
-        ledgers.storage.on_ledger_deleted(self._deleted)
-        ledgers.on_unnamed = self._touched
 
     def must_ask(self, ledger_id: int, life: bytes) -> bool:
         """Return whether an add of this ledger has to wait for `when_open`."""
@@ -183,11 +184,8 @@ class MetadataQuestions:
         """Serve the request when the answer has come; at once if one was refused a moment ago."""
         question = self._asking.get(ledger_id, {}).get(life)
         if question is None:
-            question = _Question(ledger_id, life)
-            kept = self._refused.get((ledger_id, life))
-            if kept is not None and asker.wire.context.loop.time() < kept[0]:
-                question.reason, question.key = kept[2:]
-                self._serve(question, asker, kept[1])
+            question = _Question(ledger_id, life, asyncio.get_running_loop().create_future())
+            if self._is_kept(question, asker):
                 return
             self._asking.setdefault(ledger_id, {})[life] = question
             question.task = asyncio.ensure_future(self._run(question))
@@ -195,9 +193,9 @@ class MetadataQuestions:
         self._wait(question, asker)
 
     async def _run(self, question: _Question) -> None:
-        async with asyncio.timeout(ASK_S), self._turns:
-            question.is_asked = True
-            answer = await self._ask(question)
+        async with asyncio.timeout(ASK_S), self._turns.one(question.turn):
+            with self._ledgers.watch(question.ledger_id, question.life, question.key) as watch:
+                answer = await self._ask(question, watch)
         self._tell(question, answer)  # in this turn of the event loop: in the next one it may be wrong
 
     def _ended(self, question: _Question, task: asyncio.Task[None]) -> None:
@@ -207,31 +205,26 @@ class MetadataQuestions:
                 question.reason = str(error)
             self._tell(question, _Answer.UNKNOWN)
 
-    async def _ask(self, question: _Question) -> _Answer:
+    async def _ask(self, question: _Question, watch: LedgerWatch) -> _Answer:
         ledger_id, life = question.ledger_id, question.life
         while True:
-            question.is_stale = False
-            question.touched_by.clear()
-            self._ledgers.cool_down(ledger_id)  # else copies that name no life come in without a call of `_touched`
-            stored, was_known = self._ledgers.life_of(ledger_id), self._ledgers.is_known(ledger_id)
-            question.key = None
+            watch.begin()
             metadata = await self._look(ledger_id)
             # Metadata of an older format, or rewritten by an older client, have no token: that is no other life.
             token = 0 if metadata is None else metadata.creation_token
             is_another = bool(life and token) and not is_same_life(life_of(token), life)
-            question.key = _key_of(metadata) if metadata is not None and life and not is_another else None
+            if metadata is not None and life and not is_another:
+                question.key = watch.key = _key_of(metadata)
             alive = metadata if _is_alive(metadata, life) else None
-            is_dead = alive is not None and _is_another(stored, life) and self._begins(alive, question)
+            is_dead = alive is not None and watch.stores_another and self._begins(alive, question)
             if is_dead:
                 await self._check()
-            if question.is_stale or self._ledgers.life_of(ledger_id) != stored:
+            if watch.is_outdated:
                 continue
-            if self._ledgers.is_known(ledger_id) != was_known:
-                continue  # what came to be may be a later ledger than that of the answer
-            if alive is None or not self._is_touched(question) or not self._has_another(ledger_id, stored, life):
+            if metadata is None or is_another:
+                return _Answer.GONE
+            if not watch.must_look_again(is_open=alive is not None):
                 break
-        if metadata is None or is_another:
-            return _Answer.GONE
         if alive is not None:
             if is_dead:
                 _log.info("ledger deleted: the id has another ledger now", ledger=ledger_id)
@@ -239,11 +232,6 @@ class MetadataQuestions:
             return _Answer.ALIVE
         is_written = metadata.state is LedgerState.OPEN or not self._is_older(ledger_id)
         return _Answer.GOES_ON if is_written else _Answer.OVER
-
-    def _has_another(self, ledger_id: int, stored: bytes, life: bytes) -> bool:
-        """Return whether the bookie may have, or remember the fence of, another ledger of the id."""
-        is_unsure = not stored and self._ledgers.is_fenced(ledger_id)
-        return is_unsure or _is_another(stored, life) or self._ledgers.fenced_and_deleted.was_fenced(ledger_id)
 
     def _begins(self, metadata: LedgerMetadata, question: _Question) -> bool:
         """Return whether the first request that waits, of those with the right key, is one of the ledger's writer, and
@@ -255,12 +243,6 @@ class MetadataQuestions:
         mine = [each for each in entries if self._bookie_id in metadata.bookies_for(each)]
         return first is not None and [first.entry_id] == mine[:1]
 
-    def _is_touched(self, question: _Question) -> bool:
-        """Return whether what came may be the living ledger's. Only a stranger presents a third key."""
-        if question.key is None or len(question.touched_by) > MOST_KEYS:
-            return bool(question.touched_by)
-        return any(key == question.key or self._ledgers.has_key(question.ledger_id, key) for key in question.touched_by)
-
     def _has_right_key(self, asker: Asker, question: _Question) -> bool:
         if question.key is None:
             return self._ledgers.has_key(question.ledger_id, asker.key)
@@ -269,14 +251,14 @@ class MetadataQuestions:
     def _tell(self, question: _Question, answer: _Answer) -> None:
         """Serve all who asked, in the order in which they did."""
         self._forget(question)
-        if answer in (_Answer.OVER, _Answer.GONE, _Answer.UNKNOWN):
+        if answer in _REFUSALS or any(_has_another_key(asker, question) for asker in question.askers):
             self._keep(question, answer)
         self._ledgers.alive = question.ledger_id if answer is _Answer.ALIVE else None
         wires: dict[Wire, None] = {}
         while question.askers:
             asker, lost = question.askers.popitem(last=False)
             wires[asker.wire] = None
-            self._leave(asker, lost)
+            self._leave(question, asker, lost)
             try:
                 self._serve(question, asker, answer)
             except Exception as defect:
@@ -293,9 +275,9 @@ class MetadataQuestions:
     def _serve(self, question: _Question, asker: Asker, answer: _Answer) -> None:
         if answer is _Answer.GONE:
             asker.gone()
-        elif question.key is not None and asker.key != question.key:
+        elif _has_another_key(asker, question):
             asker.refuse(Unauthorized(f"ledger {question.ledger_id} has another password"))
-        elif question.key is not None and _is_another(self._ledgers.life_of(question.ledger_id), question.life):
+        elif self._is_of_another(question):
             # Nor does the key of that one count, which the client would take for the word on its password.
             asker.refuse(another_is_stored(question.ledger_id))
         elif answer in (_Answer.GOES_ON, _Answer.ALIVE):
@@ -304,13 +286,33 @@ class MetadataQuestions:
             asker.over()
         else:
             asker.refuse(
-                LedgerStateUnknown(
+                TooManyRequests(
                     f"ledger {question.ledger_id}: this bookie cannot find out whether it is still written:"
                     f" {question.reason}"
                 )
             )
 
+    def _is_of_another(self, question: _Question) -> bool:
+        """Return whether what is stored has another life or key than the ledger that is named, as the metadata tell."""
+        ledger_id, key = question.ledger_id, question.key
+        if key is None:
+            return False
+        return self._ledgers.has_another_key(ledger_id, key) or _is_another(
+            self._ledgers.life_of(ledger_id), question.life
+        )
+
     # --- what is kept ---------------------------------------------------------------------------------------
+
+    def _is_kept(self, question: _Question, asker: Asker) -> bool:
+        """Answer the request if a kept answer refuses it."""
+        kept = self._refused.get((question.ledger_id, question.life))
+        if kept is None or asker.wire.context.loop.time() >= kept[0]:
+            return False
+        question.reason, question.key = kept[2:]
+        if kept[1] not in _REFUSALS and not _has_another_key(asker, question):
+            return False
+        self._serve(question, asker, kept[1])
+        return True
 
     def _keep(self, question: _Question, answer: _Answer) -> None:
         named = question.ledger_id, question.life
@@ -319,31 +321,21 @@ class MetadataQuestions:
         if len(self._refused) > MOST_KEPT:
             self._refused.popitem(last=False)
 
-    def _deleted(self, ledger_id: int, fenced: bool, next_log: int) -> None:
-        """The ledger was deleted here: what the service says of it may be from before, and let a late add in."""
-        for question in self._asking.get(ledger_id, {}).values():
-            question.is_stale = True
-
-    def _touched(self, ledger_id: int, key: bytes) -> None:
-        """A fence or a copy came: it may be of a later time than what the service says of the ledger."""
-        if self._asking:
-            for question in self._asking.get(ledger_id, {}).values():
-                if len(question.touched_by) <= MOST_KEYS:
-                    question.touched_by.add(key)
-
     # --- what waits -----------------------------------------------------------------------------------------
 
     def _wait(self, question: _Question, asker: Asker) -> None:
         wire, nbytes = asker.wire, asker.nbytes + _REQUEST_BYTES
 
         def lost() -> None:  # without its own name, it is no cycle: the entry goes with the last reference
-            self._leave(asker, question.askers.pop(asker))
+            self._leave(question, asker, question.askers.pop(asker))
             asker.refuse(BookieUnavailable("the connection that asked is closed"))
-            if not question.askers and not question.is_asked and question.task is not None:
+            if not question.askers and not question.turn.done() and question.task is not None:
                 self._forget(question)
+                question.turn.cancel()
                 question.task.cancel()
 
         question.askers[asker] = lost
+        self._turns.wait(question.turn, wire)
         wire.asked[lost] = None
         wire.asked_bytes += nbytes
         wire.share.hold(nbytes)
@@ -353,8 +345,9 @@ class MetadataQuestions:
         if is_enough or self._waiting >= MOST_OF_ALL or memory.total > memory.most_kept:
             wire.stall(Stall.LEDGER_ASKED)
 
-    def _leave(self, asker: Asker, lost: Callable[[], None]) -> None:
+    def _leave(self, question: _Question, asker: Asker, lost: Callable[[], None]) -> None:
         wire, nbytes = asker.wire, asker.nbytes + _REQUEST_BYTES
+        self._turns.leave(question.turn, wire)
         del wire.asked[lost]
         wire.asked_bytes -= nbytes
         wire.share.hold(-nbytes)
@@ -382,6 +375,11 @@ def _is_alive(metadata: LedgerMetadata | None, life: bytes) -> bool:
 def _is_another(stored: bytes, life: bytes) -> bool:
     """Return whether a life is known of what is stored, and it is not this one."""
     return bool(stored) and not is_same_life(stored, life)
+
+
+def _has_another_key(asker: Asker, question: _Question) -> bool:
+    """Return whether the metadata show that the request has a wrong password."""
+    return question.key is not None and asker.key != question.key
 
 
 def _key_of(metadata: LedgerMetadata) -> bytes | None:

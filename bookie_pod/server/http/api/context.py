@@ -64,7 +64,7 @@ class Workers:
 
 
 class Context:
-    """One per server. `find_admin` returns the rooms of the admin API by type, or None while there are none."""
+    """The context of one server. `find_admin` returns a room of the admin API by its type, or None before it exists."""
 
     def __init__(self, status: NodeStatus, registry: Registry, find_admin: FindAdmin, workers: Workers) -> None:
         self.status = status

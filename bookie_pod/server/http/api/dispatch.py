@@ -118,7 +118,7 @@ class Dispatcher:
         """Register every path with all methods."""
         for resource in resources:
             handler = self._handler(resource)
-            for method in METHODS:
+            for method in dict.fromkeys((*METHODS, *(each.route.method for each in resource.operations))):
                 app.router.add_route(method, resource.path, handler)
 
     def _handler(self, resource: Resource) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

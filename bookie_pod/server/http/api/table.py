@@ -3,8 +3,8 @@
 Invariants
 - Everything that the server answers on purpose is in a table of these: the router, the checks of parameters and
   `/openapi.json` are made from it.
-- Every path takes GET, PUT, POST and DELETE, as in the reference; a method without an operation gets the path's
-  `refusal`.
+- Every path takes GET, PUT, POST and DELETE, as in the reference; one of these without an operation gets the path's
+  `refusal`. A probe takes HEAD, too.
 
 Frozen; any thread.
 """

@@ -29,13 +29,17 @@ from bookie_pod.config.sections.service import AccessConfig, HttpConfig
 from bookie_pod.logs import MOST
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.text import OPEN_METRICS, PLAIN, TextFormat
+from bookie_pod.server.http import connection as connection_module
 from bookie_pod.server.http import server as server_module
+from bookie_pod.server.http import untaken
 from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.context import Context, Workers
-from bookie_pod.server.http.server import LINGER_S, MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpServer
+from bookie_pod.server.http.connection import _MOST_WAITING, LINGER_S, MAX_BODY_BYTES, MAX_HEAD_BYTES
+from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, ServerStartFailed, TooManyRequests
+from tests.support.garbage import left_in_cycles
 from tests.support.until import until
 from tests.unit.bookie_pod.server.http.connections import closed
 from tests.unit.bookie_pod.server.nodes import FakeNode
@@ -262,7 +266,7 @@ async def test_who_takes_no_answer_has_no_place_for_longer_than_others(
 async def test_a_connection_that_is_kept_alive_no_longer_is_gone_though_its_client_takes_nothing(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "KEEPALIVE_S", 0.5)
+    monkeypatch.setattr(connection_module, "KEEPALIVE_S", 0.5)
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(registry, "pieces", lambda text: ["x" * 32_000])
     server = await start_http(LOCAL, node, registry)
@@ -272,6 +276,22 @@ async def test_a_connection_that_is_kept_alive_no_longer_is_gone_though_its_clie
     held = [await unread(server) for _ in range(3)]
     await until(lambda: not running.connections)
     await closed(*held)
+    await server.stop()
+
+
+async def test_connection_that_closes_after_its_answer_is_gone_though_its_client_takes_nothing(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(untaken, "TAKEN_S", 0.5)
+    monkeypatch.setattr(registry, "pieces", lambda text: ["x" * 32_000])
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    running = server._runner.server
+    assert running is not None
+    writer = await unread(server)
+    writer.write(b"GET /heartbeat HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await until(lambda: not running.connections)
+    await closed(writer)
     await server.stop()
 
 
@@ -390,6 +410,42 @@ async def test_a_probe_that_comes_behind_a_crowd_while_the_loop_is_busy_is_answe
         assert await asyncio.to_thread(probe.recv, 12) == b"HTTP/1.1 200"
 
 
+async def test_what_is_no_http_is_parsed_no_further_and_leaves_no_cycle(server: HttpServer) -> None:
+    """aiohttp would make an error of each piece that comes behind it, and keep them all in cycles with their frames."""
+
+    async def refused() -> None:
+        head = b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 6_000
+        _, writer = await connect(server, head)
+        await closed(writer)
+
+    await refused()
+    with left_in_cycles() as left:
+        for _ in range(5):
+            await refused()
+    assert not left & {"frame", "traceback", "BadHttpMessage", "_Connection"}
+
+
+async def test_path_of_slashes_is_not_looked_for(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiohttp looks for a route of the path up to each of them: that of 8,000 takes hundredths of a second."""
+    resolved: list[str] = []
+    monkeypatch.setattr(aiohttp.web.UrlDispatcher, "resolve", lambda self, request: resolved.append(request.path))
+    reader, writer = await connect(server, b"GET " + b"/" * 8_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"404"
+    assert resolved == []
+    await closed(writer)
+
+
+async def test_requests_that_come_before_their_turn_are_few(server: HttpServer) -> None:
+    """What the parser makes of them counts nowhere until they are served."""
+    reader, writer = await connect(server, HEARTBEAT * (_MOST_WAITING + 1))
+    assert (await reader.readline()).split()[1] == b"503"
+    await closed(writer)
+    reader, writer = await connect(server, HEARTBEAT * _MOST_WAITING)
+    for _ in range(_MOST_WAITING):
+        assert (await reader.readuntil(b"OK\n")).split()[1] == b"200"
+    await closed(writer)
+
+
 async def test_whoever_came_a_moment_ago_makes_way_for_nobody(
     node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,7 +468,7 @@ async def test_what_is_no_http_is_a_line_in_the_log_and_few_of_them(server: Http
     with capture_logs() as logs:
         for _ in range(30):
             reader, writer = await connect(server, b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n")
-            assert (await reader.readline()).startswith(b"HTTP/1.0 400")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 400")
             await closed(writer)
     assert len(logs) == MOST
     assert all("exc_info" not in line and line["log_level"] == "warning" for line in logs)
@@ -457,6 +513,30 @@ async def test_requests_that_do_not_end(
     assert sent <= most + 500_000  # what lies in the sockets' buffers meanwhile
     assert answer.split()[1:2] in ([status], [])  # a reset may overtake it
     assert (await ask(server, "/healthz"))[0] == 200
+
+
+CHUNKED = b"GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "status"),
+    [
+        (CHUNKED, b"411"),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n" + bytes(5000) + CHUNKED, b"411"),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + CHUNKED, b"400"),
+    ],
+    ids=["at first", "behind another body", "behind an upgrade"],
+)
+async def test_a_body_in_chunks_is_refused_before_it_is_parsed(
+    server: HttpServer, begin: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of chunks of one byte cost a turn of the event loop some hundredths of a second, for each client."""
+    chunks = []
+    monkeypatch.setattr(aiohttp.StreamReader, "end_http_chunk_receiving", lambda self: chunks.append(self))
+    reader, _ = await connect(server, begin + b"1\r\nx\r\n" * 30_000)
+    async with asyncio.timeout(10):
+        assert (await reader.readline()).split()[1] == status
+    assert len(chunks) <= 1024 / len(b"1\r\nx\r\n")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/v1/bookie/gc"])

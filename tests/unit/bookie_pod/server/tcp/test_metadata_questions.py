@@ -125,7 +125,7 @@ async def test_what_cannot_be_asked_is_no_word_on_the_fence(
         metadata.answers.clear()
     (protobuf,) = await ask(rig, v3_add(entry(7, 5)))
     (binary,) = await ask(rig, v2_add(entry(7, 5)))
-    assert (v3_status(protobuf), v2_code(binary)) == (V3Status.EUNKNOWNLEDGERSTATE, V2Code.EIO)
+    assert (v3_status(protobuf), v2_code(binary)) == (V3Status.ETOOMANYREQUESTS, V2Code.ETOOMANYREQUESTS)
     metadata.down = False
     metadata.answers.set()
     metadata.open.add(7)
@@ -193,7 +193,7 @@ async def test_refusal_counts_for_requests_that_come_soon_after(
     rig: ServerRig, metadata: Metadata, monkeypatch: pytest.MonkeyPatch, down: bool
 ) -> None:
     metadata.down = down
-    expected = V3Status.EUNKNOWNLEDGERSTATE if down else V3Status.EFENCED
+    expected = V3Status.ETOOMANYREQUESTS if down else V3Status.EFENCED
     for each in range(3):
         (refused,) = await ask(rig, v3_add(entry(YOUNGER, each), life=NOW))
         assert v3_status(refused) == expected
@@ -239,11 +239,12 @@ async def test_answer_from_before_a_deletion_here_lets_no_late_add_in(rig: Serve
     assert metadata.asked == [YOUNGER] * 2
 
 
-@pytest.mark.parametrize("life", [FORMER, NOW])
-async def test_client_with_another_key_causes_no_question(rig: ServerRig, metadata: Metadata, life: bytes) -> None:
+async def test_client_that_names_no_life_and_has_another_key_causes_no_question(
+    rig: ServerRig, metadata: Metadata
+) -> None:
     await ask(rig, v3_add(entry(YOUNGER, 0), recovery=True))
-    (added,) = await ask(rig, v3_add(entry(YOUNGER, 1), bytes(19) + b"x", life=life))
-    (lac,) = await ask(rig, v3_write_lac(YOUNGER, 0, bytes(19) + b"x", life=life))
+    (added,) = await ask(rig, v3_add(entry(YOUNGER, 1), bytes(19) + b"x"))
+    (lac,) = await ask(rig, v3_write_lac(YOUNGER, 0, bytes(19) + b"x"))
     assert [v3_status(each) for each in (added, lac)] == [V3Status.EUA] * 2
     assert metadata.asked == []
 
@@ -273,6 +274,27 @@ async def test_questions_under_way_are_bounded_when_parked_adds_are_let_in(rig: 
     found = await answers(rig, transport, len(ledgers))
     assert [v3_status(each) for each in found] == [V3Status.EOK] * len(ledgers)
     assert metadata.most_at_once == metadata_questions.MOST_AT_ONCE
+
+
+@pytest.mark.parametrize("is_same_ledger", [False, True])
+async def test_connection_that_names_many_ledgers_does_not_delay_others(
+    rig: ServerRig, metadata: Metadata, is_same_ledger: bool
+) -> None:
+    """Even if it names the other's ledger, too, as the last one."""
+    metadata.answers.clear()
+    most = metadata_questions.MOST_AT_ONCE
+    greedy = range(YOUNGER, YOUNGER + 3 * most)
+    ledger = greedy[-1] if is_same_ledger else greedy[-1] + 1
+    conn, _ = rig.connect()
+    conn.data_received(b"".join(v3_add(entry(each, 0), life=NOW) for each in greedy))
+    await until(lambda: len(metadata.asked) == most)
+    other, _ = rig.connect()
+    other.data_received(v3_add(entry(ledger, 0), life=NOW))
+    await rig.settle()
+    metadata.answers.set()
+    await until(lambda: len(metadata.asked) == len({*greedy, ledger}))
+    assert metadata.asked.index(ledger) <= most + 1
+    assert metadata.most_at_once == most
 
 
 async def test_whose_connection_is_closed_while_it_waits_is_no_request_under_way(
@@ -347,7 +369,7 @@ async def test_a_question_that_ends_without_an_answer_is_no_word_on_the_fence(
     assert task is not None
     task.cancel()
     await until(lambda: transport.frames)
-    assert [v3_status(each) for each in transport.frames] == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert [v3_status(each) for each in transport.frames] == [V3Status.ETOOMANYREQUESTS]
     assert not conn.wire.stalled
     assert not questions._asking
 
@@ -475,7 +497,7 @@ async def test_ledger_stays_on_the_word_of_a_service_that_was_put_back(rig: Serv
 
     rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, metadata.look, "b1", check)
     (refused,) = await ask(rig, v3_add(entry(YOUNGER, 0), life=NOW))
-    assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
+    assert v3_status(refused) == V3Status.ETOOMANYREQUESTS
     assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from bookie_pod.ledgers.registry import MOST_LOOKS
 from bookie_pod.server.tcp import metadata_questions
 from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
 from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.errors import V2Code, V3Status
-from bookie_protocol.keys import life_of, life_of_copies, master_key
+from bookie_protocol.keys import life_of, life_of_copies, master_key, with_unnamed
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.wire.v2 import Flag
 from tests.support.asked_metadata import NEWEST, NOW, YOUNGER, Metadata, ask
 from tests.support.frames import KEY, entry, v2_add, v2_code, v3_add, v3_fence, v3_status, v3_write_lac
@@ -116,7 +120,7 @@ async def test_writer_that_names_no_life_goes_on_where_copies_were_first(
     (binary,) = await ask(rig, v2_add(entry(YOUNGER, 4)))
     assert v2_code(binary) == V2Code.EOK
     assert await statuses(rig, v3_write_lac(YOUNGER, 3), copy(5, COPIES_OF_NOW)) == [V3Status.EOK] * 2
-    assert (life_here(rig), metadata.asked) == (COPIES_OF_NOW, [YOUNGER])
+    assert (life_here(rig), metadata.asked) == (with_unnamed(COPIES_OF_NOW), [YOUNGER])
     assert rig.ledgers.states[YOUNGER].hot_key == KEY
 
 
@@ -128,6 +132,120 @@ async def test_life_that_the_writer_names_too_is_demanded_from_then_on(rig: Serv
     assert await statuses(rig, v3_add(entry(YOUNGER, 4))) == [V3Status.EFENCED]
     copied = v3_add(entry(YOUNGER, 5), recovery=True)
     assert await statuses(rig, copied) == [V3Status.EOK], "Apache's healers name none"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_life_is_not_named_by_an_answer_that_is_older_than_a_copy_that_names_none(
+    rig: ServerRig, metadata: Metadata, closed: bool
+) -> None:
+    """The id is used again while the bookie asks, and a worker of an earlier release fills it with copies of the next
+    ledger. Under the name of the former one they would be deleted with it."""
+    metadata.life = FORMER
+    (metadata.closed if closed else metadata.open).add(YOUNGER)
+    assert await statuses(rig, UNNAMED["copies"]) == [V3Status.EOK]
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(copy(0, COPIES_OF_FORMER) if closed else written(0, FORMER))
+    await until(lambda: metadata.asked)
+    metadata.life = NOW
+    assert await statuses(rig, v3_add(entry(YOUNGER, 6, b"now"), recovery=True)) == [V3Status.EOK]
+    metadata.answers.set()
+    await answers(rig, transport, 1)
+    assert (life_here(rig), metadata.asked) == (b"", [YOUNGER] * 2)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("add", [v2_add, v3_add])
+async def test_late_entry_does_not_replace_one_of_the_next_ledger_that_came_while_the_bookie_asked(
+    rig: ServerRig, metadata: Metadata, add: Callable[[bytes], bytes], closed: bool
+) -> None:
+    """The id is used again while the bookie asks, and the writer of the next ledger names no life, as Apache's."""
+    metadata.life = FORMER
+    (metadata.closed if closed else metadata.open).add(YOUNGER)
+    await ask(rig, UNNAMED["copies"])
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(copy(0, COPIES_OF_FORMER) if closed else written(0, FORMER))
+    await until(lambda: metadata.asked)
+    metadata.life = NOW
+    acknowledged = entry(YOUNGER, 0, b"acknowledged")
+    await ask(rig, add(acknowledged))
+    metadata.answers.set()
+    (late,) = await answers(rig, transport, 1)
+    assert v3_status(late) != V3Status.EOK
+    assert (rig.storage.cached(YOUNGER, 0), life_here(rig)) == (acknowledged, b"")
+    assert await statuses(rig, v3_add(entry(YOUNGER, 1))) == [V3Status.EOK], "its writer goes on"
+
+
+async def test_late_copy_of_a_closed_ledger_does_not_get_under_the_fence_of_the_next_one(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    """The recovery of the next ledger is told that nothing is here, while the bookie asks about the former one."""
+    await ask(rig, v3_fence(YOUNGER))
+    metadata.life = FORMER
+    metadata.closed.add(YOUNGER)
+    metadata.answers.clear()
+    conn, transport = rig.connect()
+    conn.data_received(copy(0, COPIES_OF_FORMER))
+    await until(lambda: metadata.asked)
+    metadata.life = NOW
+    await ask(rig, v3_fence(YOUNGER))
+    metadata.answers.set()
+    (late,) = await answers(rig, transport, 1)
+    assert (v3_status(late), life_here(rig), metadata.asked) == (V3Status.ENOLEDGER, b"", [YOUNGER] * 2)
+
+
+async def test_busy_writer_that_names_no_life_does_not_keep_its_ledger_from_being_healed(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    await ask(rig, UNNAMED["adds"])
+    metadata.open.add(YOUNGER)
+    look = metadata.look
+
+    async def look_while_it_appends(ledger_id: int) -> LedgerMetadata | None:
+        found = await look(ledger_id)
+        await ask(rig, v3_add(entry(YOUNGER, 6 + len(metadata.asked))))
+        return found
+
+    rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, look_while_it_appends, "b1")
+    assert await statuses(rig, copy(1, COPIES_OF_NOW)) == [V3Status.EOK]
+    assert len(metadata.asked) == MOST_LOOKS
+
+
+@pytest.mark.parametrize("life", [COPIES_OF_NOW, b""], ids=["named", "unnamed"])
+async def test_fences_of_a_closed_ledger_keep_no_copy_waiting(rig: ServerRig, metadata: Metadata, life: bytes) -> None:
+    await ask(rig, UNNAMED["copies"])
+    metadata.closed.add(YOUNGER)
+    look = metadata.look
+
+    async def look_while_it_is_fenced(ledger_id: int) -> LedgerMetadata | None:
+        found = await look(ledger_id)
+        await ask(rig, v3_fence(YOUNGER))
+        return found
+
+    rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, look_while_it_is_fenced, "b1")
+    assert await statuses(rig, copy(1, life)) == [V3Status.EOK]
+    assert len(metadata.asked) == (MOST_LOOKS if life else 0)
+
+
+async def test_what_names_no_life_lets_the_bookie_ask_no_more_where_nothing_can_be_proven(
+    rig: ServerRig, metadata: Metadata
+) -> None:
+    await keep_copies(rig, metadata, writer=True)
+    await ask(rig, UNNAMED["copies"])
+    asked = len(metadata.asked)
+    look = metadata.look
+
+    async def look_while_more_come(ledger_id: int) -> LedgerMetadata | None:
+        found = await look(ledger_id)
+        if len(metadata.asked) < asked + 5:
+            await ask(rig, UNNAMED["copies"])
+            await ask(rig, v3_fence(YOUNGER))
+        return found
+
+    rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, look_while_more_come, "b1")
+    assert await statuses(rig, written(0, NOW, b"late")) == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert len(metadata.asked) == asked + 1
 
 
 @pytest.mark.parametrize("writer", [False, True])
@@ -148,6 +266,42 @@ async def test_copies_of_a_dead_ledger_give_way_to_the_writer_of_the_next_one(
     assert record is not None
     assert (record.life, record.key) == (NOW, key)
     assert await statuses(rig, copy(2, COPIES_OF_FORMER)) == [V3Status.ENOLEDGER]
+
+
+UNNAMED = {
+    "copies": v3_add(entry(YOUNGER, 5, b"now"), recovery=True),
+    "copies, version 2": v2_add(entry(YOUNGER, 5, b"now"), flags=int(Flag.RECOVERY_ADD)),
+    "adds": v3_add(entry(YOUNGER, 5, b"now")),
+    "explicit LAC": v3_write_lac(YOUNGER, 5),
+}
+
+
+@pytest.mark.parametrize("came", UNNAMED)
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_dead_ledger_under_which_something_came_that_names_no_life_stays(
+    rig: ServerRig, metadata: Metadata, came: str, is_loaded: bool
+) -> None:
+    """A worker of an earlier release fills this bookie in place, whose writer's first add is still on its way."""
+    by_writer = "copies" in came
+    await keep_copies(rig, metadata, writer=by_writer)
+    await ask(rig, UNNAMED[came])
+    await ask(rig, UNNAMED[came])
+    if not is_loaded:
+        rig.ledgers.states.clear()
+    held = list(rig.storage.entry_ids(YOUNGER))
+    assert await statuses(rig, written(0, NOW, b"late")) == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert list(rig.storage.entry_ids(YOUNGER)) == held
+    assert rig.storage.cached(YOUNGER, 0) != entry(YOUNGER, 0, b"late")
+    keys = [kind for kind, ledger_id in rig.journal.records if (kind, ledger_id) == (RecordKind.KEY, YOUNGER)]
+    assert len(keys) == 2, "it is journaled once more, and once"
+    metadata.life = FORMER
+    more = written(6, FORMER), copy(7, COPIES_OF_FORMER), written(8, FORMER)
+    assert await statuses(rig, *more) == [V3Status.EOK] * 3, "its own clients go on"
+    assert rig.ledgers.states[YOUNGER].hot_key == KEY + FORMER
+    assert await statuses(rig, UNNAMED["adds"]) == [V3Status.EFENCED], "as its writer has named it"
+    metadata.life = NOW
+    rig.ledgers.states.clear()
+    assert await statuses(rig, written(0, NOW, b"late")) == [V3Status.EUNKNOWNLEDGERSTATE]
 
 
 @pytest.mark.parametrize("key", [KEY, OTHER_KEY], ids=["same password", "another password"])
@@ -219,7 +373,7 @@ async def test_copies_are_not_taken_while_the_metadata_cannot_be_asked(
 ) -> None:
     monkeypatch.setattr(metadata_questions, "KEPT_S", 0.0)
     metadata.down = True
-    assert await statuses(rig, copy(0, COPIES_OF_NOW)) == [V3Status.EUNKNOWNLEDGERSTATE]
+    assert await statuses(rig, copy(0, COPIES_OF_NOW)) == [V3Status.ETOOMANYREQUESTS]
     assert rig.storage.ledger(YOUNGER) is None
     assert await statuses(rig, v3_add(entry(YOUNGER, 0), recovery=True)) == [V3Status.EOK], "Apache's healers"
     metadata.down = False
@@ -270,7 +424,7 @@ async def test_add_without_a_life_that_comes_while_the_bookie_asks_is_noticed(
     metadata.answers.set()
     (refused,) = await answers(rig, transport, 1)
     assert v3_status(refused) == V3Status.EUNKNOWNLEDGERSTATE
-    assert metadata.asked == [YOUNGER] * 2
+    assert metadata.asked == [YOUNGER], "entry 3 named none either: nothing can be proven any more"
     assert list(rig.storage.entry_ids(YOUNGER)) == [0, 1, 2, 3, 5]
 
 
@@ -364,20 +518,69 @@ async def test_ledger_that_begins_without_a_life_while_the_bookie_asks_is_not_th
     assert (life_here(rig), metadata.asked) == (b"", [YOUNGER] * 2)
 
 
-@pytest.mark.parametrize("mine", [False, True], ids=["stranger", "recovery"])
-async def test_refused_fence_counts_for_a_question_only_with_the_key_of_the_living_ledger(
+@pytest.mark.parametrize("mine", [False, True], ids=["strangers", "recovery"])
+async def test_refused_fences_count_for_a_question_only_with_the_key_of_the_living_ledger(
     rig: ServerRig, metadata: Metadata, mine: bool
 ) -> None:
-    """Else a stranger could let the bookie ask until the writer gives up."""
-    await keep_copies(rig, metadata)
+    """Else strangers could let the bookie ask until the writer gives up. The first answer tells the key."""
+    await keep_copies(rig, metadata, writer=True)
     metadata.password = b"another"
-    metadata.answers.clear()
-    conn, transport = rig.connect()
-    conn.data_received(written(0, NOW, b"now", OTHER_KEY))
-    await until(lambda: metadata.asked)
-    key = OTHER_KEY if mine else master_key(b"a stranger's")
-    assert await statuses(rig, v3_fence(YOUNGER, key=key)) == [V3Status.EUA]
-    metadata.answers.set()
-    (taken,) = await answers(rig, transport, 1)
-    assert v3_status(taken) == V3Status.EOK
-    assert len(metadata.asked) == (2 if mine else 1)
+    keys = [OTHER_KEY] if mine else [master_key(b"a stranger's %d" % each) for each in range(40)]
+    fences = b"".join(v3_fence(YOUNGER, key=key) for key in keys)
+    strangers, transport = rig.connect()
+    look = metadata.look
+
+    async def look_while_fences_come(ledger_id: int) -> LedgerMetadata | None:
+        found = await look(ledger_id)
+        if len(metadata.asked) <= 3:
+            strangers.data_received(fences)
+        return found
+
+    rig.handlers.questions = MetadataQuestions(rig.ledgers, NEWEST, look_while_fences_come, "b1")
+    assert await statuses(rig, written(0, NOW, b"now", OTHER_KEY)) == [V3Status.EOK]
+    assert len(metadata.asked) == (4 if mine else 2)
+    assert {v3_status(each) for each in transport.frames} == {V3Status.EUA}
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("before", [v3_fence(YOUNGER), v3_add(entry(YOUNGER, 0))], ids=["fence", "former"])
+async def test_key_of_another_ledger_without_a_life_does_not_end_the_named_one(
+    rig: ServerRig, metadata: Metadata, before: bytes, closed: bool, is_loaded: bool
+) -> None:
+    """A stranger may have sent the fence, with a key that it made up. The metadata tell which key is the ledger's."""
+    await ask(rig, before)
+    (metadata.closed if closed else metadata.open).add(YOUNGER)
+    metadata.password = b"another"
+    if not is_loaded:
+        rig.ledgers.states.clear()
+    entries = list(rig.storage.entry_ids(YOUNGER))
+    named = (
+        written(0, NOW, b"now", OTHER_KEY),
+        copy(1, COPIES_OF_NOW, b"now", OTHER_KEY),
+        v3_write_lac(YOUNGER, 3, OTHER_KEY, life=NOW),
+    )
+    assert await statuses(rig, *named) == [V3Status.EUNKNOWNLEDGERSTATE] * 3
+    assert await statuses(rig, written(0, NOW), copy(1, COPIES_OF_NOW)) == [V3Status.EUA] * 2, "the metadata tell so"
+    unnamed = v3_add(entry(YOUNGER, 0), OTHER_KEY), v3_add(entry(YOUNGER, 0), OTHER_KEY, recovery=True)
+    assert await statuses(rig, *unnamed) == [V3Status.EUA] * 2
+    assert (life_here(rig), list(rig.storage.entry_ids(YOUNGER))) == (b"", entries)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_clients_with_another_password_cause_one_question(
+    rig: ServerRig, metadata: Metadata, stored: bool
+) -> None:
+    """The password of a life never changes."""
+    metadata.open.add(YOUNGER)
+    if stored:
+        assert await statuses(rig, v3_add(entry(YOUNGER, 0), recovery=True)) == [V3Status.EOK]
+    metadata.password = b"another"
+    for each in range(3):
+        key = master_key(b"a stranger's %d" % each)
+        refused = await statuses(rig, written(0, NOW, key=key), v3_write_lac(YOUNGER, 0, key, life=NOW))
+        assert refused == [V3Status.EUA] * 2
+    assert metadata.asked == [YOUNGER]
+    taken = await statuses(rig, written(0, NOW, key=OTHER_KEY))
+    assert taken == [V3Status.EUNKNOWNLEDGERSTATE if stored else V3Status.EOK]
+    assert metadata.asked == [YOUNGER] * 2

@@ -25,8 +25,9 @@ from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.context import Workers
 from bookie_pod.server.http.api.rendering import gson, jackson
 from bookie_pod.server.http.api.table import METHODS, Group
+from bookie_pod.server.http.connection import MAX_BODY_BYTES
 from bookie_pod.server.http.routes import resources
-from bookie_pod.server.http.server import MAX_BODY_BYTES, HttpServer
+from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.aside import STEPS
 from bookie_protocol.errors import InvalidConfiguration, TooManyRequests

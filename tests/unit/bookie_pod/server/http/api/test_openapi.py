@@ -5,6 +5,7 @@ Schemas of bodies: what is encoded fits them, and nothing else does.
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import Literal
 
@@ -29,11 +30,12 @@ from bookie_protocol.admin_api.autorecovery import (
 )
 from bookie_protocol.admin_api.bodies import Body, decode, plain
 from bookie_protocol.admin_api.cluster import FoundLedgers, KnownBookie
-from bookie_protocol.admin_api.decommission import LedgerReason, RecoverState
+from bookie_protocol.admin_api.decommission import BOOKIES_PATTERN, LedgerReason, RecoverState
 from bookie_protocol.admin_api.streams import CursorState, ListedLedger, StreamState
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
 from tests.support.fake_admin import gc_state
 from tests.support.http_answers import Document
 from tests.unit.bookie_pod.admin.conftest import Served
@@ -300,3 +302,11 @@ async def test_every_parameter_has_one_type(served: Served) -> None:
     schemas = [each["schema"] for _, _, operation in document.operations for each in operation["parameters"]]
     assert {schema["type"] for schema in schemas} == {"string", "integer", "boolean"}
     assert not any("anyOf" in schema for schema in schemas)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [("a", True), ("a,.b,c..", True), (".", False), ("a,..", False), ("a,.,b", False)]
+)
+def test_lists_of_bookies_are_described_as_they_are_taken(value: str, fits: bool) -> None:
+    assert bool(re.search(BOOKIES_PATTERN, value)) is fits
+    assert all(map(is_readable_bookie_id, value.split(","))) is fits
