@@ -33,7 +33,7 @@ from bookie_protocol.admin_api.autorecovery import (
     WorkerState,
 )
 from bookie_protocol.errors import BadRequest, Refused
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.auditor.runs import Finished, Recorded, Running

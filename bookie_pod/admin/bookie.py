@@ -59,7 +59,7 @@ from bookie_protocol.errors import (
     Refused,
 )
 from bookie_protocol.metadata_service.embedded.processes import this_boot
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery

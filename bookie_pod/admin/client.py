@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_pod.config.model import BookieConfig
 from bookie_protocol.errors import CouldNotTell
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_client import Client, ClientOptions

@@ -29,7 +29,7 @@ from bookie_protocol.errors import (
     NoCookie,
     Refused,
 )
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 
 class StoredCookies:

@@ -30,7 +30,8 @@ from bookie_protocol.admin_api import decommission as decommission_api
 from bookie_protocol.admin_api.cluster import ClusterFacts
 from bookie_protocol.admin_api.decommission import DrainProof, ProofQuery
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 MAX_LISTINGS: Final = 2
 _SHOWN: Final = 20

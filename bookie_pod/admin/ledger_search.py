@@ -24,7 +24,7 @@ from bookie_protocol.admin_api import cluster as cluster_api
 from bookie_protocol.admin_api.cluster import FoundLedgers, LedgerSearch
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 MOST_LOOKED_AT: Final = 400
 MOST_WEIGHT: Final = 10_000

@@ -10,14 +10,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import replace
 
-from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin
+from bookie_pod.autorecovery.decommission.presence import BookieAdmin
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.server.http.tls import client_context
 from bookie_protocol.addresses import is_loopback
 from bookie_protocol.admin_api.trust import Trust, named
 from bookie_protocol.bearer_tokens import MAX_BYTES, first_token
 from bookie_protocol.errors import InvalidConfiguration
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 
 def bookie_admin(
@@ -27,7 +27,7 @@ def bookie_admin(
     url: str | None = None,
     token: str | None = None,
     tls: ssl.SSLContext | None = None,
-) -> HttpBookieAdmin:
+) -> BookieAdmin:
     """Return a client of bookies' admin API. Arguments override the configuration; `tls` trusts named authorities only.
     `InvalidConfiguration` for a file that cannot be read."""
     context = tls or client_context(config)
@@ -36,7 +36,7 @@ def bookie_admin(
     else:
         trust = trust_of(config, context) if tls is None else Trust(authorities=tls)
     trust = replace(trust, remedy=f"{trust.remedy} (a command: --ca-file FILE, or the bookie's own --admin-url URL)")
-    return HttpBookieAdmin(service, url=url, token=token or _token(config), tls=context, trust=trust)
+    return BookieAdmin(service, url=url, token=token or _token(config), tls=context, trust=trust)
 
 
 def trust_of(config: HttpConfig, tls: ssl.SSLContext | None) -> Trust:

@@ -27,7 +27,7 @@ from bookie_pod.admin.watching import Watching
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery

@@ -23,7 +23,7 @@ from bookie_pod.server.http.tls import client_context
 from bookie_protocol.admin_api.bodies import Query, Route
 from bookie_protocol.admin_api.client import AdminClient, Place
 from bookie_protocol.errors import BookieUnavailable, CouldNotTell, MetadataNotFound
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.web_console.source import Watcher
 
 T = TypeVar("T")

@@ -33,7 +33,8 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments, ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.metadata_service.findings import Finding
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.interface import LedgerLife
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 STOP_SECONDS: Final = 15.0
 MANY_READS: Final = 1000
@@ -132,8 +133,8 @@ def make_worker(
     )
     checker = LedgerChecker(client, check_options)
 
-    async def recover_ledger(ledger_id: int) -> None:
-        await close_checked(client, checker, ledger_id)
+    async def recover_ledger(life: LedgerLife) -> None:
+        await close_checked(client, checker, life)
 
     parts = RepairParts(
         checker=checker,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bookie_client.options import ClientOptions
     from bookie_client.placement.options import PlacementOptions
     from bookie_pod.config.model import BookieConfig
-    from bookie_protocol.metadata_service.interface import MetadataService
+    from bookie_protocol.metadata_service.tree.service import MetadataService
 
 T = TypeVar("T")
 _OF_THE_METADATA: Final = ("BK_metadataService", "BK_zkAuthCredentialsPath")

@@ -27,7 +27,7 @@ from bookie_pod.config.sections.security import (
 )
 from bookie_pod.roles import ROLE_NAMES
 from bookie_protocol.errors import InvalidConfiguration
-from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 
 _LOCATION: Final = re.compile(r"(/[^/\s]+)+")
 

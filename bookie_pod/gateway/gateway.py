@@ -28,7 +28,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.roles import Role
 from bookie_protocol.ledger_service.ledger_service_pb2 import DESCRIPTOR
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import add_LedgerServiceServicer_to_server
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -45,7 +45,14 @@ from bookie_protocol.errors import (
     StorageFault,
     Unauthorized,
 )
-from bookie_protocol.keys import NO_LIFE, is_named_by_copies, is_same_life, is_unknown_key
+from bookie_protocol.keys import (
+    NO_LIFE,
+    is_named_by_copies,
+    is_same_life,
+    is_unknown_key,
+    named_again,
+    with_unnamed,
+)
 
 Done = Callable[[BaseException | None], None]
 
@@ -132,7 +139,7 @@ class LedgerOperations:
         state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
         if recovery:
             self._let_copy_in(state, life)
-        elif state.fenced or state.life != life:
+        elif state.fenced or state.life != life or not life:
             self._let_writer_in(state, life)
         lane = lanes[state.journal]
         entries = self.storage.active_entries(ledger_id)  # first: what it refuses brings no key record to the journal
@@ -193,7 +200,8 @@ class LedgerOperations:
         """
         if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
-        self.ledgers.on_unnamed(ledger_id, key)  # also if it is refused, which tells a recovery that nothing is here
+        # A fence that is refused counts, because the refusal tells a recovery that nothing is here.
+        self.ledgers.note_unnamed(ledger_id, key)
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
         if state.fence_durable is not None:
             return state.fence_durable
@@ -223,7 +231,7 @@ class LedgerOperations:
             raise BadRequest(f"the LAC packet is of ledger {packet_ledger}, the request of ledger {ledger_id}")
         check_storable(key, packet)
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
-        if state.life != life:
+        if state.life != life or not life:
             self._take_life(state, life, NoSuchLedger)
         state.explicit_lac = packet
         self.ledgers.record(state)
@@ -246,7 +254,7 @@ class LedgerOperations:
         """Check a writer whose ledger is fenced, or has another life, as far as this bookie knows."""
         # The fence of another ledger does not count: the writer replaces this bookie, and looks at the metadata.
         is_its_own = not life or not state.life or is_same_life(state.life, life)
-        if state.fenced and is_its_own and not self._is_fence_of_former(state):
+        if state.fenced and is_its_own and not (life and self._is_fence_of_former(state)):
             raise LedgerFenced(f"ledger {state.ledger_id} is fenced")
         self._take_life(state, life, LedgerFenced)
 
@@ -259,17 +267,22 @@ class LedgerOperations:
         """
         if life:
             self._name(state, life)
-        elif is_named_by_copies(state.life):
-            self.ledgers.on_unnamed(state.ledger_id, state.key)
+        elif not state.life or is_named_by_copies(state.life):
+            self._let_unnamed_in(state)
         else:
             raise gone(f"ledger {state.ledger_id}: its writer is another client")
 
     def _let_copy_in(self, state: LedgerState, life: bytes) -> None:
-        """Check a copy. One that names no life may be of any ledger of this id."""
-        if not life:
-            self.ledgers.on_unnamed(state.ledger_id, state.key)
-        elif not is_same_life(state.life, life) or (is_named_by_copies(state.life) and not is_named_by_copies(life)):
+        """Check a copy."""
+        if life:
             self._name(state, life)
+        else:
+            self._let_unnamed_in(state)
+
+    def _let_unnamed_in(self, state: LedgerState) -> None:
+        """Note that something came that names no life: it may be of any ledger of this id."""
+        self.ledgers.note_unnamed(state.ledger_id, state.key)
+        self._note_life(state, with_unnamed(state.life))
 
     def _is_fence_of_former(self, state: LedgerState) -> bool:
         """Return whether a former ledger of the id is fenced here: the living one is open, so no client fenced it."""
@@ -282,6 +295,11 @@ class LedgerOperations:
         if self._is_fence_of_former(state):
             # With the life, the fence would be that of the living ledger, and end it.
             raise LedgerStateUnknown(f"ledger {state.ledger_id}: a deleted ledger of the same id is fenced here")
+        self._note_life(state, named_again(state.life, life))
+
+    def _note_life(self, state: LedgerState, life: bytes) -> None:
+        if state.life == life:
+            return
         state.cool_down()  # what was admitted before may not be any more
         state.life = life
         state.key_journaled = False  # the life is journaled with the key, before the first entry

@@ -19,7 +19,8 @@ Source: docs/internals/wire-protocol.md, section 8; docs/internals/bookie-behavi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
@@ -28,9 +29,12 @@ from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.entry import read_lac_packet
 from bookie_protocol.errors import BadRequest, NoSuchLedger, Unauthorized
-from bookie_protocol.keys import NO_LIFE, is_named_by_copies, is_unknown_key
+from bookie_protocol.keys import NO_LIFE, as_named, has_unnamed, is_named_by_copies, is_same_life, is_unknown_key
 
 STATES_MAX: Final = 500_000
+MOST_LOOKS: Final = 3
+"""The number of looks at metadata during which unnamed requests may come where no life is stored. Each showed the same
+ledger, and a busy writer that names no life must not keep it from being healed."""
 
 
 class Ledgers:
@@ -53,8 +57,7 @@ class Ledgers:
         self._states_max = states_max
         self._hot: set[LedgerState] = set()
         self.fenced_and_deleted = fenced_and_deleted or FencedAndDeleted()
-        self.on_unnamed: Callable[[int, bytes], None] = _nobody
-        """Called with ledger and key when a fence of a ledger comes, or a copy that names no life."""
+        self._watches: dict[int, list[LedgerWatch]] = {}
         self.alive: int | None = None
         """The ledger that is open, as the metadata service has just said, for this turn of the event loop: the fence of
         a deleted ledger of its id is not its own."""
@@ -73,10 +76,14 @@ class Ledgers:
         state = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return state is not None and state.key == key
 
+    def has_another_key(self, ledger_id: int, key: bytes) -> bool:
+        """Return whether the ledger exists here, and its key is known and not this one."""
+        known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
+        return known is not None and bool(known.key) and known.key != key
+
     def check_key(self, ledger_id: int, key: bytes) -> None:
         """Raise Unauthorized if the ledger exists here with another key."""
-        known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
-        if known is not None and known.key and known.key != key:
+        if self.has_another_key(ledger_id, key):
             raise Unauthorized(f"ledger {ledger_id}: the master key is not the one it was created with")
 
     def life_of(self, ledger_id: int) -> bytes:
@@ -88,6 +95,25 @@ class Ledgers:
         """Return whether the ledger exists here and is fenced."""
         known = self.states.get(ledger_id) or self.storage.ledger(ledger_id)
         return known is not None and known.fenced
+
+    @contextmanager
+    def watch(self, ledger_id: int, life: bytes, key: bytes | None = None) -> Iterator[LedgerWatch]:
+        """Watch a ledger while the metadata service is asked about this life of it. `key`: as `LedgerWatch.key`."""
+        watches = self._watches.setdefault(ledger_id, [])
+        watches.append(watch := LedgerWatch(self, ledger_id, life, key))
+        try:
+            yield watch
+        finally:
+            watches.remove(watch)
+            if not watches:
+                del self._watches[ledger_id]
+
+    def note_unnamed(self, ledger_id: int, key: bytes) -> None:
+        """Note that a fence came with this key, or that an entry or explicit LAC without a life is let in. Entries on
+        the hot path are not noted (`cool_down`)."""
+        if self._watches:
+            for watch in self._watches.get(ledger_id, ()):
+                watch.note_unnamed(key)
 
     def create_fenced(self, ledger_id: int, key: bytes) -> None:
         """Make a ledger that no client writes any more, unless it exists. Raises BadRequest."""
@@ -147,7 +173,7 @@ class Ledgers:
         """Let the next adds of this ledger that name this life, as the last one did, take the hot path, if nothing
         speaks against it. Those of the writer take it before copies."""
         if not life and not is_named_by_copies(state.life):
-            life = state.life  # it must be named, though copies of other clients are taken without it
+            life = as_named(state.life)  # it must be named, though copies of other clients are taken without it
         hot_key = state.hot_key
         if (hot_key is None or (not copy and hot_key != state.key + life)) and not (
             state.fenced or state.waiters or not state.key_journaled or is_unknown_key(state.key)
@@ -164,6 +190,8 @@ class Ledgers:
     def forget(self, ledger_id: int, fenced: bool, next_log: int = 0) -> None:
         """The storage deleted this ledger; `fenced`: as its record said. See `LedgerOperations.forget`."""
         self._journaled_keys.discard(ledger_id)
+        for watch in self._watches.get(ledger_id, ()):
+            watch.note_deleted()
         if fenced:
             self.fenced_and_deleted.add(ledger_id)
         state = self.states.pop(ledger_id, None)
@@ -222,5 +250,69 @@ class Ledgers:
         self._hot.clear()
 
 
-def _nobody(ledger_id: int, key: bytes) -> None:
-    """Do nothing: no question about the ledger is under way."""
+class LedgerWatch:
+    """Sees what comes to a ledger here while the metadata service is asked about it, as the answer may be older.
+
+    with ledgers.watch(ledger_id, life) as watch:
+        while True:
+            watch.begin()
+            metadata = await look(ledger_id)
+            if not watch.is_outdated and not watch.must_look_again(is_open=...):
+                break
+    """
+
+    def __init__(self, ledgers: Ledgers, ledger_id: int, life: bytes, key: bytes | None) -> None:
+        self.key = key
+        """The master key of the ledger that is asked about; None: it is not known. Requests with another key are a
+        stranger's."""
+        self._ledgers = ledgers
+        self._ledger_id = ledger_id
+        self._life = life
+        self._looks = 0
+        """The number of looks during which something unnamed came."""
+        self._is_deleted = self._is_touched = False
+        self._before = self._what_is_here()
+
+    def begin(self) -> None:
+        """Begin another look."""
+        self._is_deleted = self._is_touched = False
+        self._ledgers.cool_down(self._ledger_id)  # else entries that name no life come in unnoticed
+        self._before = self._what_is_here()
+
+    def note_unnamed(self, key: bytes) -> None:
+        """Do as `Ledgers.note_unnamed`."""
+        if self.key is None or key == self.key:
+            self._is_touched = True
+
+    def note_deleted(self) -> None:
+        """Note that the ledger was deleted here: an answer from before that could let a late add in."""
+        self._is_deleted = True
+
+    @property
+    def stores_another(self) -> bool:
+        """Return whether the ledger that was stored when the look began can be proven dead: it has another life, and
+        nothing unnamed came under it."""
+        _, stored = self._before
+        return bool(stored) and not is_same_life(stored, self._life) and not has_unnamed(stored)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Return whether the ledger was deleted, begun or named here since the look began: it may be a later one than
+        that of the answer."""
+        return self._is_deleted or self._before != self._what_is_here()
+
+    def must_look_again(self, *, is_open: bool) -> bool:
+        """Return whether something unnamed came since the look began that may be of a later ledger than the answer.
+        `is_open`: the answer says that the ledger of this life is open. Then this is asked for as long as it takes, if
+        the bookie may have, or remember the fence of, another ledger of the id.
+        """
+        if not self._is_touched:
+            return False
+        self._looks += 1
+        if is_open and (self.stores_another or self._ledgers.fenced_and_deleted.was_fenced(self._ledger_id)):
+            return True
+        _, stored = self._before
+        return bool(self._life) and not stored and self._looks < MOST_LOOKS
+
+    def _what_is_here(self) -> tuple[bool, bytes]:
+        return self._ledgers.is_known(self._ledger_id), self._ledgers.life_of(self._ledger_id)

@@ -74,7 +74,7 @@ from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.telemetry.start import start_telemetry
 
 if TYPE_CHECKING:
-    from bookie_protocol.metadata_service.interface import MetadataService
+    from bookie_protocol.metadata_service.tree.service import MetadataService
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)

@@ -37,7 +37,7 @@ from bookie_protocol.errors import ExitCode
 from bookie_protocol.java_properties import line_of
 from bookie_protocol.lasting import lasting_task
 from bookie_protocol.metadata_service.options import MetadataDriver
-from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 
 if TYPE_CHECKING:
     from bookie_pod.node.live_status import LiveStatus

@@ -29,14 +29,14 @@ from bookie_protocol.errors import (
     BadRequest,
     MetadataDamaged,
     MetadataError,
-    MetadataExists,
     MetadataNotFound,
     MetadataUnavailable,
     MetadataWentBack,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService, SessionState, Versioned
-from bookie_protocol.metadata_service.under_replication import LedgerLock
+from bookie_protocol.metadata_service.interface import LedgerRange, SessionState, Versioned
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +79,10 @@ class LoopGcMetadata:
         self._is_whole = is_whole
         self._check_seconds = check_seconds
         self._check_history = check_history
+        self._guard = LedgerGuard(service)
         self._sessions_ended = 0
+        self._interruptions = 0
+        """Number of interrupted connections. Each may have ended a lock without our knowledge."""
         self._checked_in: int | None = None
         """The session (`_sessions_ended` of then) in which the service was checked last."""
         service.session.add_listener(self._on_session)
@@ -100,6 +103,7 @@ class LoopGcMetadata:
 
     def _on_session(self, state: SessionState) -> None:
         self._sessions_ended += state is SessionState.EXPIRED
+        self._interruptions += state is not SessionState.CONNECTED
 
     def check_instance(self) -> None:
         self._wait(self._check())
@@ -167,35 +171,15 @@ class LoopGcMetadata:
 
     @contextmanager
     def re_replication_lock(self, ledger_id: int) -> Iterator[StillHeld | None]:
-        marks = self._service.under_replication
-        ended = threading.Event()
-
-        def listen(state: SessionState) -> None:
-            if state is not SessionState.CONNECTED:  # suspended: the service may have ended it, and cannot tell us yet
-                ended.set()
-
-        async def take() -> tuple[LedgerLock, Callable[[], None]]:
-            stop_listening = self._service.session.add_listener(listen)
-            try:
-                return await marks.lock(ledger_id, timeout=self._timeout), stop_listening
-            except BaseException:
-                stop_listening()
-                raise
-
-        try:
-            lock, stop_listening = self._wait(take())
-        except MetadataExists:
+        interruptions = self._interruptions
+        lock = self._wait(self._guard.lock(ledger_id, timeout=self._timeout))
+        if lock is None:
             yield None
             return
-
-        async def give_back() -> None:
-            stop_listening()
-            await marks.release(lock, timeout=self._timeout)
-
         try:
-            yield lambda: not ended.is_set()
+            yield lambda: self._interruptions == interruptions
         finally:
-            self._wait(give_back())
+            self._wait(self._guard.give_back(lock, timeout=self._timeout))
 
     def is_whole_elsewhere(self, ledger_id: int) -> bool:
         return self._wait(self._whole(ledger_id), self._check_seconds + self._timeout)

@@ -28,7 +28,7 @@ from bookie_pod.node.processes.background import BackgroundTasks
 from bookie_pod.node.registration import RegistrationManager, ServerStatus
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import PodkeeperError, StorageFault
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery

@@ -16,9 +16,10 @@ import structlog
 
 from bookie_pod.config.sections.security import MetadataConfig
 from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, MetadataUnavailable
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.options import MetadataDriver, MetadataTls, SaslLogin
-from bookie_protocol.metadata_service.uri import open_metadata_service, parse_metadata_service_uri
+from bookie_protocol.metadata_service.tree.service import MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 from bookie_protocol.shown import one_line
 
 START_TIMEOUTS: Final = 12
@@ -80,6 +81,7 @@ async def open_metadata(config: MetadataConfig, uri: str, *, make_store: bool = 
         tls=metadata_tls(config),
         token_file=config.token_file,
         requests_per_second=config.zk_request_rate_limit,
+        follow_migration=config.follow_migration,
         make_store=make_store,
     )
 

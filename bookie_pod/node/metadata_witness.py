@@ -17,10 +17,12 @@ the service and remembers it here:
     markLost   it did not have the mark since
     history    the place to which the metadata were moved last (the record `history`); empty: never. Positions of
                another place say nothing
+    counts     what positions count there (`Session.counts`)
 
 Invariants
 - The service went back if it has an older mark, or none although it had one; or if it gave an answer at an older
-  position than before, to any process of this bookie; or if it was restored from a backup since. Neither mark nor
+  position than before, to any process of this bookie; or if it was restored from a backup since; or if it is the
+  ZooKeeper that the metadata had left for Oxia; or if the session has a reason of its own to doubt it. Neither mark nor
   position tell what the bookie got between their last note and the backup.
 - A finding remains, through restarts: the service catches up, and nothing but this file would know it a day later. It
   ends when the mark that was lost is there again, because the newest state was brought back, or when a person says that
@@ -56,8 +58,8 @@ from bookie_protocol.errors import (
     MetadataWentBack,
     StorageFault,
 )
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import history_of, split_history
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.versioned import Versioned
 
 NAME: Final = "metadata-seen"
@@ -72,6 +74,33 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A service that has the metadata. Only positions of the same place can be compared."""
+
+    history: str = ""
+    counts: str = ""
+
+    @property
+    def restored(self) -> str:
+        """The restoration from a backup that made this place. Empty if it was not restored."""
+        return split_history(self.history)[1]
+
+    def why_older(self, seen: Place) -> str:
+        """Return why a service at this place is older than one that was `seen`. Empty if nothing says so.
+
+        Pulsar's live migration goes from ZooKeeper to Oxia. A copy back makes another history.
+        """
+        if self.restored != seen.restored:
+            return "it was restored from a backup"
+        if seen.counts and self == replace(seen, counts=""):
+            return "the metadata had moved from it to Oxia"
+        return ""
+
+
+NOWHERE: Final = Place()
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The content of the file."""
 
@@ -81,7 +110,7 @@ class Seen:
     position: int = 0
     went_back: str = ""
     mark_lost: bool = False
-    history: str = ""
+    place: Place = NOWHERE
 
     @property
     def known(self) -> set[str]:
@@ -98,7 +127,8 @@ class Seen:
                 "position": self.position,
                 "wentBack": self.went_back,
                 "markLost": self.mark_lost,
-                "history": self.history,
+                "history": self.place.history,
+                "counts": self.place.counts,
             }
         ).encode()
 
@@ -115,7 +145,7 @@ class Seen:
             int(stored["position"]),
             str(stored["wentBack"]),
             bool(stored["markLost"]),
-            str(stored.get("history", "")),  # earlier releases noted none
+            Place(str(stored.get("history", "")), str(stored.get("counts", ""))),  # earlier releases noted none
         )
 
 
@@ -156,9 +186,8 @@ class MetadataWitness:
         self._turn = asyncio.Lock()
         self._begun = self._passed = 0
         """The number of the check that began last, and of the one that passed last."""
-        self._history: str | None = None
-        """The record `history` of this place as it was read last; None: not known yet. The position of `_seen` counts
-        if it is the same."""
+        self._place: Place | None = None
+        """This place as it was read last; None: not known yet. The position of `_seen` counts if it is the same."""
 
     @property
     def went_back(self) -> str | None:
@@ -185,7 +214,7 @@ class MetadataWitness:
         while True:
             await asyncio.sleep(LOOK_S)
             async with self._turn:
-                if self._history is None:
+                if not self._is_there():
                     with suppress(MetadataUnavailable):
                         await self._read_history()
                 await self._look()
@@ -244,28 +273,31 @@ class MetadataWitness:
     async def _read_history(self) -> None:
         """Read the record, and compare it with the one of before. A place may be restored under a bookie that was
         paused or cut off meanwhile. Raises `MetadataUnavailable`."""
-        before, self._history = self._history, await history_of(self._service)
-        if before is not None and before != self._history:
+        counts = self._service.session.counts
+        before, self._place = self._place, Place(await history_of(self._service.records), counts)
+        if before is not None and before != self._place:
             self._is_empty = False  # it may hold ledgers by now
-        if self._history == self._seen.history:
+        if self._place == self._seen.place:
             return
-        if not self._was_restored():
-            self._seen = replace(self._seen, history=self._history, position=0)
+        why_older = self._place.why_older(self._seen.place)
+        if not why_older:
+            self._seen = replace(self._seen, place=self._place, position=0)
         elif self._is_empty:
-            self._seen = Seen(self._bookie_id, history=self._history)
+            self._seen = Seen(self._bookie_id, place=self._place)
         else:
             if not self._seen.went_back:
-                await self._found_out("it was restored from a backup", mark_lost=bool(self._seen.known))
+                await self._found_out(why_older, mark_lost=bool(self._seen.known))
             return
         await self._write(self._seen)
 
-    def _was_restored(self) -> bool:
-        return split_history(self._history or "")[1] != split_history(self._seen.history)[1]
+    def _is_there(self) -> bool:
+        """Return whether the record was read from the current service: the metadata may have moved since."""
+        return self._place is not None and self._place.counts == self._service.session.counts
 
     def _is_older(self) -> bool:
-        """Tell a restored place, and the place of then at an older position."""
-        if self._history != self._seen.history:
-            return self._was_restored()
+        """Tell an older place, and the place of then at an older position."""
+        if self._place is None or self._place != self._seen.place:
+            return self._place is not None and bool(self._place.why_older(self._seen.place))
         return 0 < self._service.session.position < self._seen.position
 
     def _has_mark(self, stored: Versioned[bytes] | None) -> bool:
@@ -274,7 +306,7 @@ class MetadataWitness:
     async def _begin_anew(self, stored: Versioned[bytes] | None) -> None:
         """Accept the present state of the service. Raises `StorageFault`."""
         self._service.session.begin_history()
-        seen = Seen(self._bookie_id, written=_mark_of(stored), history=self._history or "")
+        seen = Seen(self._bookie_id, written=_mark_of(stored), place=self._place or NOWHERE)
         await asyncio.to_thread(self._store, seen)
         self._seen = seen
 
@@ -282,9 +314,11 @@ class MetadataWitness:
         session, seen = self._service.session, self._seen
         if seen.went_back:
             return
-        if session.went_back_to is not None:
+        if session.doubt:
+            await self._found_out(session.doubt)
+        elif session.went_back_to is not None:
             await self._found_out(f"it answered at position {session.went_back_to}, after later ones")
-        elif self._history == seen.history and 0 < session.position < seen.position:
+        elif self._place == seen.place and self._is_there() and 0 < session.position < seen.position:
             await self._found_out(f"it is at position {session.position}, and was at {seen.position}")
 
     async def _found_out(self, what: str, *, mark_lost: bool = False) -> None:
@@ -298,7 +332,7 @@ class MetadataWitness:
 
     async def _note(self) -> None:
         position = self._service.session.position
-        if self._history is not None and not self._seen.went_back and position > self._seen.position:
+        if self._is_there() and not self._seen.went_back and position > self._seen.position:
             await self._write(replace(self._seen, position=position))
 
     async def _renew(self, stored: Versioned[bytes] | None) -> None:

@@ -31,13 +31,14 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.gc import DisksConfig
 from bookie_pod.config.sections.journal import current_folders
+from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_pod.storage.files import Files
@@ -49,39 +50,18 @@ _VERSION: Final = "1"
 _MODES: Final = {"READ_WRITE": False, "READ_ONLY": True}
 
 
-class Registrar(Protocol):
-    """The part of the registration that a change of mode needs."""
-
-    async def to_read_only(self) -> None: ...
-    async def to_writable(self) -> None: ...
-
-
-class StatusStore(Protocol):
-    """The place that keeps the mode across restarts (`persistBookieStatusEnabled`)."""
-
-    def write(self, mode: Callable[[], tuple[bool, bool]]) -> None:
-        """Read-only, and by an operator's word: as `mode` tells when its turn comes. May block."""
-        ...
-
-
-class Gate(Protocol):
-    """The part of the admission that a change of mode needs."""
-
-    def set_mode(self, *, read_only: bool, high_priority_writes: bool) -> None: ...
-
-
 class BookieMode:
     """The mode, and who chose it."""
 
     def __init__(
         self,
         options: DisksConfig,
-        gate: Gate,
+        gate: WriteAdmission,
         run: Callable[[Awaitable[None]], None],
         on_fatal: Callable[[PodkeeperError], None],
         *,
         remembered: BookieStatus | None = None,
-        store: StatusStore | None = None,
+        store: StatusFiles | None = None,
         request_flush: Callable[[], None] = lambda: None,
     ) -> None:
         """`remembered` is the mode of an earlier process: an automatic one lasts until the first look at the disks.
@@ -91,7 +71,7 @@ class BookieMode:
         self._gate = gate
         self._run = run
         self._on_fatal = on_fatal
-        self._registrar: Registrar | None = None
+        self._registrar: RegistrationManager | None = None
         self._request_flush = request_flush
         self._room = True
         self._full = False
@@ -108,7 +88,7 @@ class BookieMode:
         """Return whether recovery adds pass a read-only bookie: its disks have room for them."""
         return self._room and not self._options.force_read_only
 
-    def attach(self, registrar: Registrar, *, announced_read_only: bool) -> None:
+    def attach(self, registrar: RegistrationManager, *, announced_read_only: bool) -> None:
         """Announce changes in the metadata service from now on, which knows `announced_read_only` so far."""
         self._registrar = registrar
         if self.read_only != announced_read_only:
@@ -220,7 +200,7 @@ class BookieMode:
     def _apply(self) -> None:
         self._gate.set_mode(read_only=self.read_only, high_priority_writes=self.high_priority_writes)
 
-    async def _announce(self, registrar: Registrar, read_only: bool) -> None:
+    async def _announce(self, registrar: RegistrationManager, read_only: bool) -> None:
         try:
             await (registrar.to_read_only() if read_only else registrar.to_writable())
         except MetadataUnavailable as error:

@@ -31,8 +31,9 @@ import structlog
 
 from bookie_protocol.errors import MetadataError, MetadataUnavailable, RegistrationFailed, StartupError
 from bookie_protocol.lasting import lasting_task
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 RETRY_SECONDS: Final = 1.0
 AWAY_SESSIONS: Final = 3

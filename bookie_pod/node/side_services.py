@@ -38,7 +38,7 @@ from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tokens import Tokens
 from bookie_pod.storage.files import storage_fault, storage_fault_of_library
 from bookie_protocol.errors import MetadataError, PodkeeperError, ResourcesShort
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery

@@ -27,7 +27,7 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.journal import Journal
 from bookie_protocol.errors import MetadataError, PodkeeperError
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_client.replication.check import LedgerChecker

@@ -35,40 +35,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
-from bookie_pod.storage.engines.interface import DirectoryGivenUp
-from bookie_pod.storage.journal.marks import LogMark
+from bookie_pod.storage.engines.interface import DirectoryGivenUp, LedgerStorage
+from bookie_pod.storage.journal.journal import Journal
+from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.errors import JournalDamaged, NoWritableDirectory, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
-
-
-class Flushable(Protocol):
-    """The part of `LedgerStorage` that a checkpoint needs."""
-
-    checkpoints_by_interval: bool
-
-    def start(self, checkpointer: SyncThread) -> None: ...
-    def flush(self) -> None: ...
-    def checkpoint(self, marks: Sequence[LogMark]) -> None: ...
-    def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None: ...
-    def written(self) -> int: ...
-
-
-class MarkedJournal(Protocol):
-    """The part of `Journal` that a checkpoint needs."""
-
-    def last_mark(self) -> LogMark: ...
-    def remove_below(self, mark: LogMark) -> list[int]: ...
-
-
-class MarkWriter(Protocol):
-    """The part of `MarkFiles` that a checkpoint needs."""
-
-    def write(self, mark: LogMark, writable: Sequence[str]) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +70,9 @@ class SyncThread:
 
     def __init__(
         self,
-        storage: Flushable,
-        journals: Sequence[MarkedJournal],
-        marks: Sequence[MarkWriter],
+        storage: LedgerStorage,
+        journals: Sequence[Journal],
+        marks: Sequence[MarkFiles],
         writable_directories: Callable[[], Sequence[str]],
         handlers: CheckpointHandlers,
         *,
@@ -121,6 +96,8 @@ class SyncThread:
         self._flushing = False
         self._wanted_lock = threading.Lock()
         self._stopping = False
+        self._told = ""
+        """The reason that was logged last. A disk may be full for days, and one line says so."""
         self._thread: threading.Thread | None = None
         storage.on_flush_failure(self._tell)
 
@@ -176,6 +153,7 @@ class SyncThread:
             failed = False
             try:
                 self.checkpoint(marks=None if wanted is None else wanted.marks)
+                self._told = ""
             except Exception as error:
                 failed = True
                 self._tell(error)
@@ -228,7 +206,9 @@ class SyncThread:
 
     def _tell(self, error: BaseException) -> None:
         if isinstance(error, NoWritableDirectory):
-            _log.error("no writable ledger directory, marks stay", error=str(error))
+            tell = _log.debug if self._told == str(error) else _log.error
+            tell("no writable ledger directory, marks stay", error=str(error))
+            self._told = str(error)
             self._handlers.on_no_writable_directory(error)
         elif isinstance(error, StorageFailed):
             _log.critical("the storage cannot go on", error=str(error))

@@ -13,7 +13,7 @@ from types import TracebackType
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView, Placement, ReplacementRequest
 from bookie_client.placement.random_choice import RandomPlacement
-from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
+from bookie_client.replication.check import FragmentReport, LedgerChecker, LedgerReport, ReplicaFinding, ReplicaVerdict
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.tail import Tail
 from bookie_pod.autorecovery.auditor.auditor import Auditor
@@ -24,13 +24,13 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataNotFound, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import LedgerDeleted, MetadataNotFound, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.paths import ledger_path
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.wire.availability import Availability, decode_availability, encode_availability
 from tests.support.metadata_drivers import EmbeddedUnderTest
 
@@ -70,10 +70,10 @@ def ledger(ledger_id: int, *ensembles: tuple[int, str], last: int | None = 9, wr
     return made if last is None else made.closed(last, 100 * (last + 1))
 
 
-class SaidChecker:
+class SaidChecker(LedgerChecker):
     """Answers with what the test says: verdicts by ledger and bookie, GOOD for all others."""
 
-    def __init__(self, service: TreeMetadataService) -> None:
+    def __init__(self, service: MetadataService) -> None:
         self._service = service
         self.verdicts: dict[tuple[int, str], ReplicaVerdict] = {}
         self.errors: dict[int, Exception] = {}
@@ -106,7 +106,7 @@ class SaidChecker:
         try:
             metadata = await self._service.ledgers.read(ledger_id)
         except MetadataNotFound as error:
-            raise NoSuchLedger(f"ledger {ledger_id}") from error
+            raise LedgerDeleted(f"ledger {ledger_id}") from error
         there = (await self._service.bookies.list(W)).bookies | (await self._service.bookies.list(R)).bookies
         found = fragments(ledger_id, metadata.value, metadata.value.last_entry_id)
 
@@ -165,9 +165,9 @@ class AuditorRig:
 
     def __init__(self, folder: Path) -> None:
         self._driver = EmbeddedUnderTest(str(folder))
-        self._bookies: dict[str, TreeMetadataService] = {}
+        self._bookies: dict[str, MetadataService] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._services: dict[str, TreeMetadataService] = {}
+        self._services: dict[str, MetadataService] = {}
         self._auditors: dict[str, Auditor] = {}
         self.registries: dict[str, Registry] = {}
         self.lists = SaidLists()

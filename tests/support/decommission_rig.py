@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
 from bookie_pod.autorecovery.decommission.drain import DrainOptions
+from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
 from bookie_pod.node.identity.leaving import is_under_way
@@ -29,9 +30,9 @@ from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as m
 from bookie_protocol.metadata_service.embedded.local import LocalTransport
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
-from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLife
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
 GOING = "b0:1"
@@ -57,7 +58,7 @@ def ledger(ledger_id: int, *ensembles: tuple[int, str], last: int | None = 9) ->
     return made if last is None else made.closed(last, 100 * (last + 1))
 
 
-class FakeMover:
+class FakeMover(ClientMover):
     """Exchanges bookies for writable ones in the metadata, as if the data had been copied, which takes a while.
 
     Before it exchanges, and before it stores the end of a ledger, it may be held back (`before_exchange`,
@@ -65,7 +66,7 @@ class FakeMover:
     it ends (`Rig.ends`).
     """
 
-    def __init__(self, service: TreeMetadataService, ends: Mapping[int, int]) -> None:
+    def __init__(self, service: MetadataService, ends: Mapping[int, int]) -> None:
         self._service = service
         self._ends = ends
         self.recovered: list[int] = []
@@ -79,7 +80,8 @@ class FakeMover:
         self.before_exchange: Hook = _at_once
         self.before_close: Hook = _at_once
 
-    async def recover(self, ledger_id: int) -> None:
+    async def recover(self, life: LedgerLife) -> None:
+        ledger_id = life.ledger_id
         stored = await self._service.ledgers.read(ledger_id)
         await self.before_close(ledger_id)
         if ledger_id in self.cannot_close:
@@ -153,9 +155,9 @@ class Rig:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._services: list[TreeMetadataService] = []
+        self._services: list[MetadataService] = []
         self.admin_reachable = True
-        self.bookie_sessions: dict[str, TreeMetadataService] = {}
+        self.bookie_sessions: dict[str, MetadataService] = {}
         self.registered: dict[str, BookieGroup] = {}
         self.options = QUICK
         self.ends: dict[int, int] = {}
@@ -183,11 +185,11 @@ class Rig:
         await asyncio.gather(*(service.close() for service in self._services))
         await self.owner.close()
 
-    async def connect(self) -> tuple[TreeMetadataService, DyingTransport]:
+    async def connect(self) -> tuple[MetadataService, DyingTransport]:
         transport = DyingTransport(self.owner)
         tree = EmbeddedTree(transport, 4.0)
         await tree.connect()
-        service = TreeMetadataService(tree, "/ledgers", None)
+        service = MetadataService(tree, "/ledgers", None)
         self._services.append(service)
         await service.prepare()
         return service, transport
@@ -252,7 +254,7 @@ class Rig:
 
     def coordinator(
         self,
-        service: TreeMetadataService | None = None,
+        service: MetadataService | None = None,
         *,
         options: DrainOptions | None = None,
         required: Form | None = None,

@@ -40,7 +40,7 @@ from bookie_pod.autorecovery.decommission.store import DecommissionStore
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataDamaged, MetadataError
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.tree.under_replication.election import Auditorship
 
 _log = structlog.get_logger(__name__)

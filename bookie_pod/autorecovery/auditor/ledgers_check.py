@@ -22,14 +22,13 @@ from typing import Final
 
 import structlog
 
-from bookie_client.healing.guard import Checks
-from bookie_client.replication.check import LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import LedgerChecker, LedgerReport, ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.lost_bookies import LostBookies
 from bookie_pod.autorecovery.auditor.marking import Marked, Marker
 from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
 from bookie_pod.metrics.autorecovery import AuditorInstruments
-from bookie_protocol.errors import MetadataUnavailable, NotThere, PodkeeperError
+from bookie_protocol.errors import LedgerDeleted, MetadataUnavailable, PodkeeperError
 from bookie_protocol.metadata_service.findings import Finding, Reason, joined
 
 _log = structlog.get_logger(__name__)
@@ -48,7 +47,7 @@ class LedgersCheck:
 
     def __init__(
         self,
-        checker: Checks,
+        checker: LedgerChecker,
         marker: Marker,
         known: LostBookies,
         metrics: AuditorInstruments,
@@ -101,7 +100,7 @@ class LedgersCheck:
             return await self._checker.check(ledger_id, findings=findings)
         except MetadataUnavailable:
             raise
-        except NotThere:
+        except LedgerDeleted:
             return Look({"deleted": 1})
         except PodkeeperError as error:
             _log.warning("a ledger could not be checked", ledger=ledger_id, reason=str(error))

@@ -46,7 +46,8 @@ from bookie_pod.autorecovery.auditor.periodic import CheckMetrics
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Runs
 from bookie_pod.autorecovery.auditor.schedule import MS, Clock
 from bookie_protocol.errors import MetadataDamaged, MetadataError
-from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.shown import one_line
 
 _log = structlog.get_logger(__name__)

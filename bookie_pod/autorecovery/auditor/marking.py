@@ -27,7 +27,7 @@ import structlog
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.metadata_service.findings import Finding, absences, covers
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Marked(Enum):
 
 
 class Known(Protocol):
-    """The present knowledge of bookies."""
+    """The present knowledge of bookies: `LostBookies`, whose audits mark through this module."""
 
     def is_lost(self, bookie: str) -> bool:
         """Its copies count as missing now."""

@@ -28,7 +28,7 @@ from bookie_pod.autorecovery.auditor.schedule import SKEW_MS, Clock, Due
 from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Sweep
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.shown import one_line
 
 _log = structlog.get_logger(__name__)

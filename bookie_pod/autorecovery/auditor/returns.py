@@ -40,7 +40,8 @@ from bookie_pod.autorecovery.auditor.runs import AuditRecords, Returned, decode_
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.sweep import Cursor, Sweep
 from bookie_protocol.errors import MetadataError, PodkeeperError
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _log = structlog.get_logger(__name__)
 

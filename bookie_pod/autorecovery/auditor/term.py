@@ -30,7 +30,6 @@ import structlog
 
 from bookie_client.access import replica_access
 from bookie_client.client import Client
-from bookie_client.healing.guard import Checks
 from bookie_client.placement.policy import ClusterView, PlacementPolicy
 from bookie_client.replication.check import CheckOptions, LedgerChecker, known_end
 from bookie_client.replication.lists import AskStored
@@ -50,7 +49,7 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _log = structlog.get_logger(__name__)
 PAUSE_SECONDS: Final = 5.0
@@ -114,9 +113,9 @@ class AuditorStatus:
 class Sources:
     """The questions that a term asks of bookies; tests pass their own."""
 
-    checker: Checks
+    checker: LedgerChecker
     """Checker of the check of all ledgers."""
-    first_and_last: Checks
+    first_and_last: LedgerChecker
     """Checker for marks that may be taken back."""
     ask_stored: AskStored
     ask_end: AskEnd

@@ -24,11 +24,13 @@ from typing import Final
 
 import structlog
 
-from bookie_client.healing.guard import Checks, LedgerGuard
+from bookie_client.healing.settling import settle
+from bookie_client.replication.check import LedgerChecker
 from bookie_pod.autorecovery.auditor.marking import Known
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable, PodkeeperError
 from bookie_protocol.metadata_service.findings import Reason
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 from bookie_protocol.together import read_ahead
 
@@ -41,8 +43,8 @@ PAUSE_SECONDS: Final = 10.0
 class Withdrawals:
     """`run` until cancelled; `request` whenever bookies came back."""
 
-    def __init__(self, service: MetadataService, checker: Checks, known: Known) -> None:
-        self._marks = service.under_replication
+    def __init__(self, service: MetadataService, checker: LedgerChecker, known: Known) -> None:
+        self._service = service
         self._guard = LedgerGuard(service)
         self._checker = checker
         self._known = known
@@ -83,7 +85,7 @@ class Withdrawals:
         return self.withdrawn - before
 
     async def _candidates(self) -> AsyncGenerator[UnderreplicatedLedger, None]:
-        async for mark in self._marks.list(self._are_back):
+        async for mark in self._service.under_replication.list(self._are_back):
             if self._is_over(mark):
                 yield mark
 
@@ -101,7 +103,7 @@ class Withdrawals:
             return  # a worker is at it
         async with self._guard.holding(lock):
             try:
-                gone = await self._guard.settle(lock, self._checker, self._is_over)
+                gone = await settle(self._service, lock, self._checker, self._is_over)
             except MetadataUnavailable:
                 raise
             except PodkeeperError:

@@ -29,11 +29,11 @@ from bookie_pod.autorecovery.decommission.drain import (
     DrainMeter,
     DrainOptions,
     LedgerDrain,
-    LedgerMover,
     Unreadable,
     drain_all,
     one_line,
 )
+from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, Presence, Vigil, make_read_only
 from bookie_pod.autorecovery.decommission.proof import Proving, prove, refuse_renamed, remove_cookie
 from bookie_pod.autorecovery.decommission.state import (
@@ -56,7 +56,8 @@ from bookie_pod.autorecovery.decommission.store import (
 from bookie_pod.autorecovery.decommission.survey import Claims, survey
 from bookie_protocol.errors import CouldNotTell, Refused
 from bookie_protocol.logs import get_logger
-from bookie_protocol.metadata_service.interface import Identity, MetadataService
+from bookie_protocol.metadata_service.interface import Identity
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _log = get_logger(__name__)
 
@@ -88,7 +89,7 @@ class Parts:
     """The parts that a coordinator works with. `required`: refuse a bookie that is found in the other form."""
 
     service: MetadataService
-    mover: LedgerMover
+    mover: ClientMover
     admin: BookieAdmin
     options: DrainOptions = field(default_factory=DrainOptions)
     required: Form | None = None

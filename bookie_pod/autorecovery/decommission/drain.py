@@ -24,12 +24,12 @@ Sources: docs/internals/auto-recovery.md, sections 6.3, 7 and 8; docs/internals/
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Protocol
+from typing import Any, Final
 
-from bookie_client.healing.guard import LedgerGuard
+from bookie_pod.autorecovery.decommission.moving import ClientMover, Passing
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker, DrainProgress
 from bookie_protocol import shown
 from bookie_protocol.errors import (
@@ -41,7 +41,9 @@ from bookie_protocol.errors import (
     SparesUnreachable,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.interface import LedgerLife, Versioned
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 
 LONGEST_REASON: Final = 400
@@ -51,36 +53,12 @@ MIN_TRIES: Final = 3
 """Tries that have to meet a lasting reason before a ledger is given up."""
 
 
-class Passing(str):
-    """A reason that another try may not meet any more."""
-
-
 class Unreadable(str):
     """A reason: no bookie that is registered has some entries, not even the one that is drained."""
 
 
 class Locked(Passing):
     """A reason: another process has the ledger's lock, so it is tried again."""
-
-
-class LedgerMover(Protocol):
-    """The client's part of a drain; `moving.ClientMover` is it."""
-
-    async def recover(self, ledger_id: int) -> None:
-        """Fence the writer and close the ledger. Raises what `bookie_client.replication.check` raises, and
-        `RecoveryFailed` only if no bookie that is registered may tell its end later."""
-        ...
-
-    async def move(
-        self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
-    ) -> str:
-        """Copy what these bookies hold of every segment that has its end, and exchange them in the metadata, in the
-        session that holds the ledger's lock.
-
-        Return why something was left out; empty: nothing was. `progress` is called with the bytes as they are copied.
-        Raises `PodkeeperError`, and `EntriesUnreadable` only if no bookie that is registered may have the entries.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,115 +87,94 @@ class LedgerDrain:
     """Drains ledgers of some bookies; any number at once, but one ledger once."""
 
     def __init__(
-        self, service: MetadataService, mover: LedgerMover, bookies: Collection[str], options: DrainOptions
+        self, service: MetadataService, mover: ClientMover, bookies: Collection[str], options: DrainOptions
     ) -> None:
         self._service = service
         self._mover = mover
         self._bookies = frozenset(bookies)
         self._options = options
         self._guard = LedgerGuard(service)
-        self._open_since: dict[int, float] = {}  # ledgers that are waited for: no more than name the bookies
+        self._open_since: dict[int, tuple[LedgerLife, float]] = {}
+        """The ledgers whose writers have time to leave: which one of the id, and since when."""
 
     async def drain(self, ledger_id: int, progress: Callable[[int], None]) -> str | None:
         """Try once; return why the ledger, or its mark, still names a bookie; None: neither does.
 
         `progress` is called with the bytes as they are copied.
         """
-        try:
-            lock = await self._guard.lock(ledger_id)
-        except PodkeeperError as error:
-            return reason_of(error)
-        if lock is None:
-            return await self._locked(ledger_id)
-        async with self._guard.holding(lock):
-            try:
-                reason = await self._guard.work(lock, self._under_lock(lock, progress))
-                if reason is None:
-                    self._open_since.pop(ledger_id, None)
-                    if await self._mark_is_settled(lock):
-                        await self._guard.remove_mark(lock)
-                return reason
-            except PodkeeperError as error:
-                return reason_of(error)
+        return await self._under_lock(ledger_id, lambda lock: self._drain(lock, progress))
 
     async def end_recovery(self, ledger_id: int) -> str | None:
         """See that a ledger IN_RECOVERY comes to its end: by its recovering client, or after the grace period by us.
 
         Why it has not yet; None: it is closed, or gone.
         """
-        metadata = await self._read(ledger_id)
-        if metadata is None or metadata.is_closed:
+        stored = await self._read(ledger_id)
+        if stored is None or stored.value.is_closed:
+            self._open_since.pop(ledger_id, None)
             return None
+        return await self._under_lock(ledger_id, lambda lock: self._end(stored))
+
+    async def _under_lock(
+        self, ledger_id: int, work: Callable[[LedgerLock], Coroutine[Any, Any, str | None]]
+    ) -> str | None:
+        """Return what this work on a ledger returns, or why it failed or was not begun."""
         try:
             lock = await self._guard.lock(ledger_id)
+            if lock is None:
+                holder = await self._guard.holder(ledger_id)
+                return Locked(f"a replication worker on {holder} works on it: it has the ledger's lock")
+            async with self._guard.holding(lock):
+                return await self._guard.work(lock, work(lock))
         except PodkeeperError as error:
             return reason_of(error)
-        if lock is None:
-            return await self._locked(ledger_id)
-        async with self._guard.holding(lock):
-            try:
-                found, reason = await self._guard.work(lock, self._see_to_the_writer(metadata))
-                return reason or (None if found.is_closed else Passing("another client is recovering it"))
-            except PodkeeperError as error:
-                return reason_of(error)
 
-    async def _locked(self, ledger_id: int) -> Locked:
-        try:
-            holder = await self._service.under_replication.locked_by(ledger_id)
-        except PodkeeperError:
-            holder = None
-        return Locked(f"a replication worker on {holder or 'another machine'} works on it: it has the ledger's lock")
-
-    async def _under_lock(self, lock: LedgerLock, progress: Callable[[int], None]) -> str | None:
-        metadata = await self._read(lock.ledger_id)
-        if metadata is None:
-            return None  # its mark goes with it
-        if not self._names(metadata):
-            await self._leave_mark(lock)
-            return None
-        reason = Passing("")
-        if self._is_being_written(metadata):
-            metadata, reason = await self._see_to_the_writer(metadata)
-        left_out = await self._mover.move(metadata, self._bookies, lock.session_id, progress)
-        found = await self._read(lock.ledger_id)
-        if found is not None and self._names(found):
+    async def _drain(self, lock: LedgerLock, progress: Callable[[int], None]) -> str | None:
+        ledger_id = lock.ledger_id
+        stored = found = await self._read(ledger_id)
+        reason, left_out = Passing(""), ""
+        if stored is None or not self._is_being_written(stored.value):
+            self._open_since.pop(ledger_id, None)  # its writer has left: another time begins when it is back
+        if stored is not None and self._names(stored.value):
+            metadata = stored.value
+            if self._is_being_written(metadata):
+                metadata, reason = await self._see_to_the_writer(stored)
+            left_out = await self._mover.move(metadata, self._bookies, lock.session_id, progress)
+            found = await self._read(ledger_id)
+        if found is not None and self._names(found.value):
             return reason or left_out or Passing("its metadata changed meanwhile; it is tried again")
-        if found is not None:
-            await self._leave_mark(lock)
+        self._open_since.pop(ledger_id, None)
+        if found is None and lock.mark is not None:
+            await self._guard.remove_mark(lock)
+        else:
+            await self._guard.leave_mark(lock, self._bookies)
         return None
 
-    async def _see_to_the_writer(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, Passing]:
+    async def _end(self, stored: Versioned[LedgerMetadata]) -> str | None:
+        found, reason = await self._see_to_the_writer(stored)
+        return reason or (None if found.is_closed else Passing("another client is recovering it"))
+
+    async def _see_to_the_writer(self, stored: Versioned[LedgerMetadata]) -> tuple[LedgerMetadata, Passing]:
         """The metadata to go on with, and why the last segment has to wait."""
+        metadata = stored.value
         ledger_id, state = metadata.ledger_id, metadata.state.value
-        now = asyncio.get_running_loop().time()
-        left = self._open_since.setdefault(ledger_id, now) + self._options.open_grace - now
+        life, now = LedgerLife.of(stored), asyncio.get_running_loop().time()
+        known, since = self._open_since.get(ledger_id, (life, now))
+        if known != life:
+            since = now
+        self._open_since[ledger_id] = life, since
+        left = since + self._options.open_grace - now
         if not self._options.recover_open:
             return metadata, Passing(f"{state}: waits for its writer to leave the bookie or to close the ledger")
         if left > 0:
             said = f"{state}: its writer has {left:.0f} s left to leave the bookie, then it is recovered"
             return metadata, Passing(said)
-        await self._mover.recover(ledger_id)
-        return await self._read(ledger_id) or metadata, Passing("")
+        await self._mover.recover(life)
+        return (await self._read(ledger_id) or stored).value, Passing("")
 
-    async def _leave_mark(self, lock: LedgerLock) -> None:
-        """The metadata name no bookie of ours any more. A mark that names others too may stand for ever: our bookies
-        leave it."""
-        if lock.mark is not None:
-            await self._service.under_replication.withdraw(lock, self._bookies)
-
-    async def _mark_is_settled(self, lock: LedgerLock) -> bool:
-        """Return whether the mark asks for nothing that is still to be done: it names our bookies only, or a deleted
-        ledger."""
-        if lock.mark is None:
-            return False
-        mark = await self._service.under_replication.read(lock.ledger_id)
-        if mark is not None and mark.replicas and self._bookies.issuperset(mark.replicas):
-            return True
-        return await self._read(lock.ledger_id) is None
-
-    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+    async def _read(self, ledger_id: int) -> Versioned[LedgerMetadata] | None:
         try:
-            return (await self._service.ledgers.read(ledger_id)).value
+            return await self._service.ledgers.read(ledger_id)
         except MetadataNotFound:
             return None
 
@@ -334,6 +291,17 @@ class DrainMeter:
         return max(estimates)
 
 
+async def drain_one(ledger_id: int, drain: LedgerDrain, meter: DrainMeter) -> str | None:
+    """Try a ledger once, as the meter tells; return why it is not drained."""
+    copied = meter.begin(ledger_id)
+    reason: str | None = Passing("interrupted")
+    try:
+        reason = await drain.drain(ledger_id, copied)
+    finally:
+        meter.end(ledger_id, reason)
+    return reason
+
+
 async def drain_all(
     ledgers: Iterable[int],
     drain: LedgerDrain,
@@ -351,12 +319,7 @@ async def drain_all(
         for ledger_id in waiting:
             if stop():
                 return
-            copied = meter.begin(ledger_id)
-            reason: str | None = Passing("interrupted")
-            try:
-                reason = await drain.drain(ledger_id, copied)
-            finally:
-                meter.end(ledger_id, reason)
+            await drain_one(ledger_id, drain, meter)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):

@@ -15,37 +15,48 @@ from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ReplicationOptions
 from bookie_client.replication.source_reads import FAULTY_ANSWERS
 from bookie_client.replication.targets import unregistered
-from bookie_pod.autorecovery.decommission.drain import Passing
 from bookie_protocol.errors import BookieUnavailable, EntriesUnreadable, PodkeeperError, RecoveryFailed
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.versioned import LedgerLife
 
 _LEAVES = "it is being drained"
 
 
+class Passing(str):
+    """A reason that another try may not meet any more."""
+
+
 class ClientMover:
-    """Implements `drain.LedgerMover`."""
+    """The client's part of a drain."""
 
     def __init__(self, client: Client, options: ReplicationOptions | None = None) -> None:
         self._client = client
         self._replicator = FragmentReplicator(client, options)
         self._checker = LedgerChecker(client, CheckOptions(throttle=self._replicator.options.throttle))
 
-    async def recover(self, ledger_id: int) -> None:
+    async def recover(self, life: LedgerLife) -> None:
+        """Fence the writer and close the ledger. Raises what `bookie_client.replication.check` raises, and
+        `RecoveryFailed` only if no bookie that is registered may tell its end later."""
         try:
-            await close_checked(self._client, self._checker, ledger_id)
+            await close_checked(self._client, self._checker, life)
         except RecoveryFailed as error:
-            ensemble = (await self._client.metadata(ledger_id)).last_ensemble
-            words = await last_words(self._client, ledger_id, ensemble)
+            ensemble = (await self._client.metadata(life.ledger_id)).last_ensemble
+            words = await last_words(self._client, life.ledger_id, ensemble)
             # A bookie that is busy, or in limbo, may tell later.
             told = {bookie for bookie, word in words.items() if isinstance(word, (EntryAnswer, *FAULTY_ANSWERS))}
             await self._unless_they_answer(error, words.keys() - told)
             # They tell now, and may have been silent before.
-            await close_checked(self._client, self._checker, ledger_id)
+            await close_checked(self._client, self._checker, life)
 
     async def move(
         self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
     ) -> str:
-        """The last segment of a ledger that is not closed is left out: its end is its writer's."""
+        """Copy what these bookies hold of every segment that has its end, and exchange them in the metadata, in the
+        session that holds the ledger's lock. The last segment of a ledger that is not closed is its writer's.
+
+        Return why something was left out; empty: nothing was. `progress` is called with the bytes as they are copied.
+        Raises `PodkeeperError`, and `EntriesUnreadable` only if no bookie that is registered may have the entries.
+        """
         left_out = ""
         members = () if metadata.is_closed else frozenset(metadata.last_ensemble).intersection(bookies)
         for fragment in fragments(metadata.ledger_id, metadata, -1):

@@ -19,7 +19,8 @@ from bookie_pod.autorecovery.decommission.store import DecommissionStore
 from bookie_pod.autorecovery.decommission.survey import Survey, remedy_of, survey
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.together import bounded
 
 _ASKED_AT_A_TIME: Final = 32

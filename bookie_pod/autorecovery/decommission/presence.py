@@ -12,7 +12,7 @@ import ssl
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 import aiohttp
 
@@ -29,7 +29,8 @@ from bookie_protocol.errors import (
     Refused,
     Unauthorized,
 )
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 ADMIN_S: Final = 20.0
 """Seconds that a bookie's admin API may take to change its mode."""
@@ -120,18 +121,9 @@ class Vigil:
             await asyncio.sleep(FOLLOW_PAUSE_S)
 
 
-class BookieAdmin(Protocol):
-    """Changes the mode of a bookie that serves."""
-
-    async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
-        """`decommission`: when the one began for which this is done; the bookie refuses if it is over by then.
-
-        `BookieUnavailable`: it cannot be reached. `Refused`, `Unauthorized`: it will not."""
-        ...
-
-
-class HttpBookieAdmin:
-    """Over the HTTP endpoint that the bookie publishes with its registration (Apache's path), or over `url`.
+class BookieAdmin:
+    """Changes the mode of a bookie that serves, over the HTTP endpoint that it publishes with its registration
+    (Apache's path), or over `url`.
 
     `token`: for bookies whose admin API demands one, shown to those in `trust`. `tls`: for those that serve https. A
     bookie of another kind, such as one of Apache's among ours, may know neither: one that does not say that it serves
@@ -177,6 +169,9 @@ class HttpBookieAdmin:
         return [told.replace("http:", "https:", 1), told]
 
     async def set_read_only(self, bookie_id: str, read_only: bool, decommission: int | None = None) -> None:
+        """`decommission`: when the one began for which this is done; the bookie refuses if it is over by then.
+
+        `BookieUnavailable`: it cannot be reached. `Refused`, `Unauthorized`: it will not."""
         *likelier, last = await self._urls_of(bookie_id)
         for url in likelier:
             with suppress(NoTls):

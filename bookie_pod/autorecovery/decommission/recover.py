@@ -21,12 +21,14 @@ from collections.abc import Collection
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
-from bookie_pod.autorecovery.decommission.drain import DrainMeter, DrainOptions, LedgerDrain, LedgerMover, Locked
+from bookie_pod.autorecovery.decommission.drain import DrainMeter, DrainOptions, LedgerDrain, Locked, drain_one
+from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.proof import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.survey import all_ledgers, bytes_held, remedy_of
 from bookie_protocol.errors import CouldNotTell, NotThere, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
+from bookie_protocol.together import bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Recover:
     """One run. `meter` and `result` may be read while it works."""
 
     def __init__(
-        self, service: MetadataService, mover: LedgerMover, bookies: Collection[str], options: RecoverOptions
+        self, service: MetadataService, mover: ClientMover, bookies: Collection[str], options: RecoverOptions
     ) -> None:
         self._service = service
         self._bookies = frozenset(bookies)
@@ -111,43 +113,19 @@ class Recover:
             else:
                 todo.append(ledger)
         self.meter.expect({ledger.ledger_id: ledger.nbytes for ledger in todo})
-        await self._restore_all([ledger.ledger_id for ledger in todo])
+        await bounded((ledger.ledger_id for ledger in todo), self._restore, options.drain.ledgers_at_once)
         if unreadable and not options.skip_unrecoverable:
             raise CouldNotTell(remedy_of(*min(unreadable.items())))
         if options.delete_cookies:
             await self._delete_cookies()
         return self.result
 
-    async def _restore_all(self, ledger_ids: list[int]) -> None:
-        waiting = iter(ledger_ids)
-
-        async def work() -> None:
-            for ledger_id in waiting:
-                await self._restore(ledger_id)
-
-        tasks = [asyncio.create_task(work()) for _ in range(self._options.drain.ledgers_at_once)]
-        try:
-            for task in asyncio.as_completed(tasks):
-                await task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
     async def _restore(self, ledger_id: int) -> None:
-        while True:
-            copied = self.meter.begin(ledger_id)
-            reason: str | None = "interrupted"
-            try:
-                reason = await self._drain.drain(ledger_id, copied)
-            finally:
-                self.meter.end(ledger_id, reason)
-            if reason is None:
-                self.result.restored += 1
-                return
-            if not isinstance(reason, Locked):
-                break
+        while isinstance(reason := await drain_one(ledger_id, self._drain, self.meter), Locked):  # noqa: ASYNC110 - a lock has no event
             await asyncio.sleep(self._options.drain.retry_interval)
+        if reason is None:
+            self.result.restored += 1
+            return
         self.result.failed[ledger_id] = reason
         if not self._options.skip_unrecoverable:
             raise CouldNotTell(f"ledger {ledger_id} cannot be restored: {reason}")

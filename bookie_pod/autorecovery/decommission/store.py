@@ -41,8 +41,9 @@ from bookie_pod.autorecovery.decommission.state import (
     encode_record,
 )
 from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
-from bookie_protocol.metadata_service.interface import Identity, MetadataService, Versioned
+from bookie_protocol.metadata_service.interface import Identity, Versioned
 from bookie_protocol.metadata_service.records import DECOMMISSION
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 FINISHED: Final = "decommissioned"
 

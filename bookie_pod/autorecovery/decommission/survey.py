@@ -36,7 +36,7 @@ from typing import Final
 from bookie_protocol.aside import STEPS, Aside, Slices
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import LockHolder
 from bookie_protocol.together import read_ahead
 
@@ -205,7 +205,7 @@ class Claims:
             self._locks = dict(await self._service.under_replication.holders())
         while self._locks:
             now = await self._service.under_replication.holders()
-            self._locks = {ledger: holder for ledger, holder in self._locks.items() if now.get(ledger) == holder}
+            self._locks = {ledger: now[ledger] for ledger, then in self._locks.items() if then.may_be(now.get(ledger))}
             if self._locks:
                 hosts = sorted({holder.host for holder in self._locks.values()})[:SHOWN]
                 await wait(

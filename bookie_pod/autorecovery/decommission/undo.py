@@ -19,7 +19,7 @@ from bookie_pod.autorecovery.decommission.proof import fence_cookie, stored_cook
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, UndoRequested
 from bookie_pod.autorecovery.decommission.store import DecommissionStore, HeldRecord, TakenOver
 from bookie_protocol.errors import BookieUnavailable, NotDecommissioned, Refused
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _ROUNDS = 100
 

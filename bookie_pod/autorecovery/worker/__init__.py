@@ -2,7 +2,6 @@
 
 worker.py           takes marked ledgers, several at a time, leaves alone those that failed, and stops in an orderly way
 ledger_repair.py    what is done to one ledger, and which findings count, given what its mark names
-fragment_repair.py  which bookies are filled again, and which are replaced
 progress.py         what people are shown
 
 - A lock is held from the first look until the mark is gone or the waiting is over: the grace of an open ledger, the

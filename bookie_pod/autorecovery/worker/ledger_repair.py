@@ -3,8 +3,10 @@
 Look at every replica; copy what is lost, fragment by fragment; look again; only a ledger without a fault is reported as
 repaired. An unknown state is neither a fault nor a success: the mark stays.
 
-- Lost, denied and damaged copies are made again (`fragment_repair`). An entry of which no copy can be read is reported,
-  and the ledger keeps its mark and its length.
+- Lost, denied and damaged copies are made again (`healing.fragment_repair`). An entry of which no copy can be read is
+  reported, and the ledger keeps its mark and its length. It holds up its fragment, and nothing is exchanged there. So
+  entries that may be of that kind are asked for before the first byte is copied: those that a look found missing or
+  damaged somewhere, those that no bookie lists, and those that an earlier try of any worker noted in the mark.
 - Copying a ledger may take hours. What was found `FRESH_SECONDS` ago is looked at again before its fragment is copied:
   the copies of a bookie that has come back meanwhile stay where they are.
 - A mark without replicas asks for other bookies because the placement breaks the policy. Lost copies go first.
@@ -40,14 +42,16 @@ Source: docs/internals/auto-recovery.md, sections 6.2 to 6.4 and 7.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
-from bookie_client.healing.guard import Checks, what_is_unsettled
+from bookie_client.healing.fragment_repair import FragmentRepair
 from bookie_client.healing.rule import (
     bad_positions,
     faulty_entries,
@@ -57,11 +61,11 @@ from bookie_client.healing.rule import (
     trouble_of,
     waits_for,
 )
-from bookie_client.replication.check import FAULTS, FragmentReport, LedgerReport
+from bookie_client.healing.settling import what_is_unsettled
+from bookie_client.replication.check import FAULTS, FragmentReport, LedgerChecker, LedgerReport
 from bookie_client.replication.fragments import Fragment
-from bookie_pod.autorecovery.worker.fragment_repair import FragmentRepair, Replicator
+from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ProgressListener, ReplicationResult
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
-from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_protocol.errors import (
     EntriesUnreadable,
@@ -70,10 +74,10 @@ from bookie_protocol.errors import (
     NotEnoughBookies,
     PodkeeperError,
 )
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason, Trouble, distrusted
 from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
 from bookie_protocol.shown import one_line
+from bookie_protocol.versioned import LedgerLife
 
 _log = structlog.get_logger(__name__)
 
@@ -82,19 +86,28 @@ FRESH_SECONDS: Final = 5.0
 """Seconds for which a finding is acted upon without a second look."""
 
 
-class Checker(Checks, Protocol):
-    """`LedgerChecker`."""
+class Outcome(Enum):
+    """The end of a round with a ledger."""
 
-    async def holes(self, fragment: Fragment, positions: Collection[int]) -> tuple[int, ...]: ...
+    REPAIRED = "repaired"
+    """Every copy is there; the mark may go."""
+    DELETED = "deleted"
+    WITHDRAWN = "withdrawn"
+    """Its mark is gone; there is nothing to do."""
+    OPEN = "open"
+    """Its writer has to replace a lost bookie first, or the ledger has to be recovered."""
+    FAILED = "failed"
 
-    async def check_again(
-        self,
-        metadata: LedgerMetadata,
-        found: FragmentReport,
-        positions: Collection[int],
-        *,
-        findings: Collection[Finding] = (),
-    ) -> FragmentReport: ...
+
+class RoundResult(NamedTuple):
+    """`reason`: why not, for people. `lost_entries`: entries of which no copy is left, the first few. `trouble`: the
+    kind of a failure. `life`: the ledger of the id that is open."""
+
+    outcome: Outcome
+    reason: str = ""
+    lost_entries: tuple[int, ...] = ()
+    trouble: Trouble = Trouble.OTHER
+    life: LedgerLife | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +118,12 @@ class RepairParts:
     looks at an open ledger, fences and closes it.
     """
 
-    checker: Checker
-    replicator: Replicator
+    checker: LedgerChecker
+    replicator: FragmentReplicator
     writable: Callable[[], Awaitable[frozenset[str]]]
     mark: Callable[[int], Awaitable[UnderreplicatedLedger | None]]
     mark_more: Callable[[int, Collection[Finding]], Awaitable[None]]
-    recover: Callable[[int], Awaitable[None]]
+    recover: Callable[[LedgerLife], Awaitable[None]]
     progress: WorkerProgress
     metrics: ReplicationWorkerMetrics
 
@@ -149,18 +162,21 @@ class _Round:
 
 
 class LedgerRepair:
-    """Implements `worker.Repair`, for any number of ledgers at a time."""
+    """The work on ledgers whose lock is held, any number at a time. Raises `PodkeeperError` for a round that failed."""
 
     def __init__(self, parts: RepairParts) -> None:
         self._parts = parts
         self._progress = parts.progress
-        self._fragments = FragmentRepair(parts.replicator, parts.progress, parts.metrics)
+        self._fragments = CountedRepair(parts.replicator, parts.progress, parts.metrics)
 
     async def repair(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
+        """Look at it and restore what can be restored without disturbing a writer."""
         return await self._turn(lock, note, self._repair)
 
-    async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
-        return await self._turn(lock, note, self._recover)
+    async def recover(self, lock: LedgerLock, note: LedgerNote, life: LedgerLife | None) -> RoundResult:
+        """Look again at a ledger whose writer had its time, recover it if it still has to be, then repair it. The next
+        ledger of its id is open like any other."""
+        return await self._turn(lock, note, partial(self._recover, life=life))
 
     async def _turn(
         self, lock: LedgerLock, note: LedgerNote, act: Callable[[_Round, LedgerReport], Awaitable[RoundResult]]
@@ -180,19 +196,19 @@ class LedgerRepair:
         turn = replace(turn, looked_at=self._progress.clock())
         return turn, await self._parts.checker.check(turn.lock.ledger_id, findings=turn.doubts)
 
-    async def _recover(self, turn: _Round, report: LedgerReport) -> RoundResult:
+    async def _recover(self, turn: _Round, report: LedgerReport, life: LedgerLife | None) -> RoundResult:
         result = await self._repair(turn, report)
-        if result.outcome is not Outcome.OPEN:
+        if result.outcome is not Outcome.OPEN or result.life != life:
             return result
         ledger_id, note = turn.lock.ledger_id, turn.note
         self._progress.enter(note, Phase.CHECKING)
         turn, report = await self._look(turn)
-        reason = waits_for(report, turn.doubts)
-        if reason is None:
-            return result
+        reason, found = waits_for(report, turn.doubts), LedgerLife.of(report.metadata)
+        if reason is None or found != life:
+            return result._replace(life=found)
         _log.warning("open ledger is fenced and recovered", ledger=ledger_id, reason=reason)
         self._progress.enter(note, Phase.RECOVERING, reason=reason)
-        await self._parts.recover(report.ledger_id)
+        await self._parts.recover(found)
         self._parts.metrics.recovered()
         self._progress.ledgers_recovered += 1
         self._progress.enter(note, Phase.CHECKING)
@@ -207,7 +223,8 @@ class LedgerRepair:
             report = await self._parts.checker.check(report.ledger_id, findings=doubts)
         waiting = waits_for(report, doubts)
         if waiting is not None:
-            return RoundResult(Outcome.OPEN, waiting, tuple(setbacks.lost_entries[:SHOWN_ENTRIES]))
+            lost, life = tuple(setbacks.lost_entries[:SHOWN_ENTRIES]), LedgerLife.of(report.metadata)
+            return RoundResult(Outcome.OPEN, waiting, lost, life=life)
         if setbacks.reasons:
             return setbacks.failed(report)
         moved = not doubts and await self._mend(turn, report)
@@ -319,3 +336,74 @@ def _repairable(report: FragmentReport, doubts: Collection[Finding]) -> dict[int
         return bad
     faults = {found.position for found in report.findings if found.verdict in FAULTS}
     return {position: bookie for position, bookie in bad.items() if position in faults}
+
+
+class CountedRepair:
+    """Repairs fragments, any number at a time, and counts copies in the worker's progress and metrics."""
+
+    def __init__(
+        self, replicator: FragmentReplicator, progress: WorkerProgress, metrics: ReplicationWorkerMetrics
+    ) -> None:
+        self._replicator = replicator
+        self._progress = progress
+        self._metrics = metrics
+
+    async def restore(
+        self,
+        found: FragmentReport,
+        bad: Mapping[int, str],
+        doubtful: Collection[int],
+        note: LedgerNote,
+        writable: frozenset[str],
+        lock: LedgerLock,
+    ) -> None:
+        """Make new copies for the bad positions. `doubtful`: entries of which there may be no copy; `writable`: bookies
+        that can be filled in place.
+
+        Raises as `FragmentRepair.restore`; `NotEnoughBookies` also when some copies found a place.
+        """
+        if doubtful:
+            await self._replicator.ask_for(found.fragment, doubtful)
+        lost = {each.position: each.verdict for each in found.findings if each.position in bad}
+        left = (await self._repair(note, lock).restore(found.fragment, lost, writable)).left
+        if left:
+            why = [f"{bad[position]}: {reason}" for position, reason in sorted(left.items())]
+            raise NotEnoughBookies("; ".join(dict.fromkeys(why)))
+
+    async def fill(self, fragment: Fragment, lacking: Mapping[int, str], note: LedgerNote, lock: LedgerLock) -> None:
+        """Fill bookies of a segment that may still grow. Raises what `FragmentReplicator.replicate` raises."""
+        await self._repair(note, lock).copy(fragment, lacking, set(lacking), by_lists=True)
+
+    async def mend(self, fragment: Fragment, note: LedgerNote, lock: LedgerLock) -> bool:
+        """Exchange bookies so that the placement obeys its policy. Return whether any was exchanged."""
+        done = await self._replicator.mend(fragment, session_id=lock.session_id, progress=self._listener(note))
+        self._written(done)
+        return done.ensemble != fragment.ensemble
+
+    def _repair(self, note: LedgerNote, lock: LedgerLock) -> FragmentRepair:
+        return FragmentRepair(
+            replicator=self._replicator,
+            session_id=lock.session_id,
+            written=self._written,
+            progress=self._listener(note),
+        )
+
+    def _written(self, done: ReplicationResult) -> None:
+        self._metrics.written(done.entries, done.nbytes)
+
+    def _listener(self, note: LedgerNote) -> ProgressListener:
+        seen = [0, 0]
+        clock = self._progress.clock
+        told_at = clock()
+
+        def listen(now: CopyProgress) -> None:
+            nonlocal told_at
+            # A fragment that is begun again counts from zero again.
+            entries = now.entries - seen[0] if now.entries >= seen[0] else now.entries
+            nbytes = now.nbytes - seen[1] if now.nbytes >= seen[1] else now.nbytes
+            seen[:] = now.entries, now.nbytes
+            self._progress.copied(note, entries, nbytes)
+            self._metrics.copied(entries, nbytes, clock() - told_at)
+            told_at = clock()
+
+        return listen

@@ -28,17 +28,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final
 
 import structlog
 
-from bookie_client.healing.guard import LedgerGuard
+from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, Outcome, RoundResult
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.findings import Failure, Trouble, binding
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
 from bookie_protocol.pace import doubled
 from bookie_protocol.shown import one_line
@@ -51,42 +52,8 @@ SICK_AFTER: Final = 8
 """Rounds in a row without an answer from any bookie, after which a worker suspects itself."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+_Work = Callable[[LedgerLock, LedgerNote], Coroutine[Any, Any, RoundResult]]
 _log = structlog.get_logger(__name__)
-
-
-class Outcome(Enum):
-    """The end of a round with a ledger."""
-
-    REPAIRED = "repaired"
-    """Every copy is there; the mark may go."""
-    DELETED = "deleted"
-    WITHDRAWN = "withdrawn"
-    """Its mark is gone; there is nothing to do."""
-    OPEN = "open"
-    """Its writer has to replace a lost bookie first, or the ledger has to be recovered."""
-    FAILED = "failed"
-
-
-class RoundResult(NamedTuple):
-    """`reason`: why not, for people. `lost_entries`: entries of which no copy is left, the first few. `trouble`: the
-    kind of a failure."""
-
-    outcome: Outcome
-    reason: str = ""
-    lost_entries: tuple[int, ...] = ()
-    trouble: Trouble = Trouble.OTHER
-
-
-class Repair(Protocol):
-    """The work on one ledger whose lock is held. Raises `PodkeeperError` for a round that failed."""
-
-    async def repair(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
-        """Look at it and restore what can be restored without disturbing a writer."""
-        ...
-
-    async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
-        """Look again at a ledger whose writer had its time, recover it if it still has to be, then repair it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +66,6 @@ class WorkerOptions:
     pause_after_error: float = 5.0
     tasks_per_second: float = 0.0
     """Ledgers taken from the metadata service; 0: no limit."""
-
-
-_Work = Callable[[LedgerLock, LedgerNote], Coroutine[Any, Any, RoundResult]]
 
 
 class SelfDoubt:
@@ -143,7 +107,7 @@ class ReplicationWorker:
     def __init__(
         self,
         service: MetadataService,
-        repair: Repair,
+        repair: LedgerRepair,
         options: WorkerOptions,
         progress: WorkerProgress,
         metrics: ReplicationWorkerMetrics,
@@ -201,23 +165,11 @@ class ReplicationWorker:
             await asyncio.sleep(self._doubt.pause())
             await self._turn()
             try:
-                return await self._acquire()
+                return await self._guard.take(self._rests)
             except MetadataError as error:
                 _log.warning("no ledger can be taken", reason=str(error))
                 self._metrics.failed_with(error)
             await asyncio.sleep(max(self._options.pause_after_error, 0.1))
-
-    async def _acquire(self) -> LedgerLock:
-        """Acquire a lock as the store does; one that is taken at the very moment of the cancellation is given back."""
-        taking = asyncio.ensure_future(self._marks.acquire(self._rests))
-        try:
-            return await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            taking.cancel()
-            await asyncio.wait({taking})
-            if not taking.cancelled() and taking.exception() is None:
-                await self._marks.release(taking.result())
-            raise
 
     def _rests(self, mark: UnderreplicatedLedger) -> float:
         """Seconds for which this worker leaves a ledger with this mark alone."""
@@ -259,7 +211,7 @@ class ReplicationWorker:
         try:
             await place.enter()
             result: RoundResult | None = await self._round(lock, note, self._repair.repair)
-            if result is not None and result.outcome is Outcome.OPEN:
+            while result is not None and result.outcome is Outcome.OPEN:
                 result = await self._after_the_grace(lock, note, place, result)
             if result is not None and result.outcome is Outcome.FAILED:
                 await self._note_failure(lock, note, result)
@@ -270,15 +222,16 @@ class ReplicationWorker:
             place.leave()
             self.progress.end(note, keep=failed)
             in_hand.leave()
-            await self._marks.release(lock)
+            await self._guard.give_back(lock)
 
     async def _after_the_grace(
-        self, lock: LedgerLock, note: LedgerNote, place: _Place, result: RoundResult
+        self, lock: LedgerLock, note: LedgerNote, place: _Place, found: RoundResult
     ) -> RoundResult | None:
-        """Return the result; None: nothing was decided, and a worker takes the ledger again later."""
+        """Return the result, which is that another ledger of the id is open now, or an end; None: nothing was decided,
+        and a worker takes the ledger again later."""
         grace = self._options.open_ledger_grace
-        _log.info("open ledger: its writer has time", ledger=note.ledger_id, seconds=grace, reason=result.reason)
-        self.progress.enter(note, Phase.WAITING_FOR_WRITER, reason=result.reason, wait=grace)
+        _log.info("open ledger: its writer has time", ledger=note.ledger_id, seconds=grace, reason=found.reason)
+        self.progress.enter(note, Phase.WAITING_FOR_WRITER, reason=found.reason, wait=grace)
         place.leave()
         await asyncio.sleep(grace)
         await place.enter()
@@ -287,8 +240,9 @@ class ReplicationWorker:
                 return None
         except MetadataError as error:
             return RoundResult(Outcome.FAILED, str(error))
-        result = await self._round(lock, note, self._repair.recover)
-        return result._replace(outcome=Outcome.FAILED) if result.outcome is Outcome.OPEN else result
+        result = await self._round(lock, note, partial(self._repair.recover, life=found.life))
+        is_open_still = result.outcome is Outcome.OPEN and result.life == found.life
+        return result._replace(outcome=Outcome.FAILED) if is_open_still else result
 
     async def _round(self, lock: LedgerLock, note: LedgerNote, work: _Work) -> RoundResult:
         loop = asyncio.get_running_loop()
@@ -337,7 +291,7 @@ class ReplicationWorker:
         )
         failure = Failure(self._worker_id, result.trouble, 1, result.lost_entries, result.reason)
         try:
-            await self._marks.note_failure(lock, failure)
+            await self._guard.note_failure(lock, failure)
         except MetadataError as error:
             _log.warning("failure is not noted", ledger=note.ledger_id, reason=str(error))
             self._marks.rest(note.ledger_id, rest)

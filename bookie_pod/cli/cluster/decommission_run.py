@@ -22,7 +22,7 @@ from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts,
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, make_plan
-from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin
+from bookie_pod.autorecovery.decommission.presence import BookieAdmin
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress, Form, Phase
 from bookie_pod.autorecovery.decommission.store import (
     DecommissionRequest,
@@ -61,7 +61,7 @@ class AdminAccess:
     ca_file: str | None = None
     cert_file: str | None = None
 
-    def open(self, cluster: Cluster) -> HttpBookieAdmin:
+    def open(self, cluster: Cluster) -> BookieAdmin:
         """`InvalidConfiguration` for a URL or a file that cannot be used."""
         if self.url is not None:
             scheme_of(self.url, "--admin-url")

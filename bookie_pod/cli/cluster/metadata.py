@@ -23,7 +23,7 @@ from bookie_protocol.quiet import quiet_grpc, quiet_kazoo
 
 if TYPE_CHECKING:
     from bookie_pod.config.sections.security import MetadataConfig
-    from bookie_protocol.metadata_service.interface import MetadataService
+    from bookie_protocol.metadata_service.tree.service import MetadataService
 
 T = TypeVar("T")
 RETRY_S: Final = 1.0
@@ -168,7 +168,7 @@ def nuke(
     --instance-id or --bookie-suffix does not match, and, without --force, if there are ledgers. With --if-exists
     it may be repeated, for example by a Kubernetes Job.
     """
-    from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+    from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 
     found = parse_metadata_service_uri(uri).root
     if root != found:

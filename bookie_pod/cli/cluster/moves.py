@@ -16,10 +16,8 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataWentBack
 from bookie_protocol.shown import shown_uri, time_text
 
 if TYPE_CHECKING:
-    from bookie_protocol.metadata_service.interface import MetadataService
     from bookie_protocol.metadata_service.moving.backup_file import BackupFile, Trailer
     from bookie_protocol.metadata_service.moving.nodes import Tally
-    from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 
 _TELL_EVERY_S: Final = 10.0
 _config = config_option(CONFIG_HELP, "config")
@@ -53,9 +51,9 @@ def copy(
         from bookie_protocol.metadata_service.moving.moves import copy_cluster
 
         async with AsyncExitStack() as stack:
-            old = _of_nodes(await stack.enter_async_context(opened(source, config, timeout)))
+            old = await stack.enter_async_context(opened(source, config, timeout))
             of_new = target_config or config
-            new = _of_nodes(await stack.enter_async_context(opened(target, of_new, timeout, make_store=True)))
+            new = await stack.enter_async_context(opened(target, of_new, timeout, make_store=True))
             tally = await copy_cluster(old, new, _progress("copied"))
         shown = shown_uri(target)
         if tally is None:
@@ -97,8 +95,7 @@ def backup(uri: str, file: str, keep: int | None, config: str | None, timeout: f
         from bookie_protocol.metadata_service.moving.backup_folder import BackupFolder
         from bookie_protocol.metadata_service.moving.moves import back_up
 
-        async with opened(uri, config, timeout) as opened_service:
-            service = _of_nodes(opened_service)
+        async with opened(uri, config, timeout) as service:
             own = None if keep is None else await service.cluster.instance_id() or ""
             folder = None if own is None else BackupFolder(file, own)
             path = file if folder is None else await asyncio.to_thread(folder.new_path, time.time())
@@ -145,7 +142,7 @@ def restore(
         if seen and not older:
             await _check_seen(found, seen)
         async with opened(uri, config, timeout, make_store=True) as service:
-            header, tally = await write(found, _of_nodes(service), _progress("restored"))
+            header, tally = await write(found, service, _progress("restored"))
         shown, own, at_ms = shown_uri(uri), header.instance_id, header.taken_ms
         rest = f"of cluster {own} restored to {shown} and compared, as they were at {time_text(at_ms)}"
         return _tell_of(as_json, tally, rest, uri=shown, instance_id=own, taken_ms=at_ms)
@@ -172,7 +169,7 @@ def reopen(uri: str, confirm: bool, config: str | None, timeout: float | None, a
         from bookie_protocol.metadata_service.moving.moves import reopen as open_again
 
         async with opened(uri, config, timeout) as service:
-            instance_id = await open_again(_of_nodes(service))
+            instance_id = await open_again(service)
         tell(as_json, f"cluster {instance_id} is open again at {shown_uri(uri)}", uri=shown_uri(uri))
         return 0
 
@@ -183,13 +180,6 @@ def _tell_of(as_json: bool, tally: Tally | Trailer, rest: str, **more: object) -
     line = f"{tally.nodes} nodes with {tally.ledgers} ledgers {rest}"
     tell(as_json, line, nodes=tally.nodes, ledgers=tally.ledgers, **more)
     return 0
-
-
-def _of_nodes(service: MetadataService) -> TreeMetadataService:
-    from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-
-    assert isinstance(service, TreeMetadataService)  # as those of all drivers are
-    return service
 
 
 def _progress(done: str) -> Callable[[int], None]:
@@ -207,7 +197,7 @@ def _progress(done: str) -> Callable[[int], None]:
 
 async def _check_seen(file: BackupFile, directories: Sequence[str]) -> None:
     """Raises `MetadataWentBack` unless the file is as new as what each of these bookies has seen."""
-    from bookie_pod.node.metadata_witness import KIND, read_seen
+    from bookie_pod.node.metadata_witness import KIND, Place, read_seen
     from bookie_protocol.metadata_service.tree import paths
 
     marks = f"/{paths.PODKEEPER}/{KIND}/"
@@ -216,7 +206,11 @@ async def _check_seen(file: BackupFile, directories: Sequence[str]) -> None:
     for directory in directories:
         seen = read_seen(directory)
         has_mark = not seen.known or has.get(seen.bookie, b"").decode("ascii", "replace") in seen.known
-        if not has_mark or seen.history != header.history or not 0 < seen.position <= header.position:
+        if (
+            not has_mark
+            or seen.place != Place(header.history, header.counts)
+            or not 0 < seen.position <= header.position
+        ):
             raise MetadataWentBack(
                 f"{file.path} is older than what bookie {seen.bookie} has seen, or cannot be compared with that: use a"
                 " newer backup, or repeat with --older if there is none"

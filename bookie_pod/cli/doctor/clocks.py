@@ -16,7 +16,8 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.identity.bookie_id import derive_bookie_id
 from bookie_pod.server.http.tls import client_context
 from bookie_protocol.errors import InvalidConfiguration, PodkeeperError
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 FAR_S: Final = 2.0
 """Seconds between clocks that count as a difference: a `Date` is a whole second."""

@@ -18,9 +18,9 @@ from bookie_pod.node.identity.bookie_id import derive_bookie_id
 from bookie_pod.node.metadata import metadata_tls, open_metadata
 from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import InvalidConfiguration, MetadataNotFound, MetadataRefused, PodkeeperError
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.options import MetadataDriver
-from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+from bookie_protocol.metadata_service.tree.service import MetadataService
+from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 from bookie_protocol.shown import one_line, shown_uri
 
 SLOW_ANSWER_MS: Final = 100.0

@@ -30,8 +30,8 @@ from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.archive import KIND
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger, NoSuchStream, StreamPositionGone
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import archived_ledger
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.shown import moment
 from bookie_protocol.together import bounded
 
@@ -325,5 +325,5 @@ async def offloaded(service: MetadataService, manifest: Manifest) -> frozenset[i
 
 
 async def _is_archived(service: MetadataService, listed: StreamLedger) -> bool:
-    there = await archived_ledger(service, listed.ledger_id)
+    there = await archived_ledger(service.records, listed.ledger_id)
     return there is not None and there.counts.entries == listed.entries

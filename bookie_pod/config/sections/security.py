@@ -157,6 +157,10 @@ class MetadataConfig:
     token_file: str | None = key("metadataServiceTokenFile", None, own=True)
     """File whose first token is shown to Oxia or to an embedded metadata service, over TLS or to this machine. It is
     read again when it changes."""
+    follow_migration: bool = key("metadataServiceFollowMigration", True, own=True)
+    """Take part in Pulsar's live migration of the metadata from ZooKeeper to Oxia. With `zkEnableSecurity` only if no
+    other user may write what Pulsar says of it. If it is false, the migration does not wait for this process, and what
+    the process writes meanwhile is lost: set it to false only where no migration takes place."""
     zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
     """Time-out of the session with the metadata service, in ms, which ZooKeeper, etcd and Oxia may change to one within
     their bounds; and of each request. The bookie counts as lost this long after it stopped answering. After a longer

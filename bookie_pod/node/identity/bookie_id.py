@@ -19,7 +19,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
-from typing import Final, Protocol
+from typing import Final
 
 from bookie_pod.config.sections.network import NetworkConfig
 from bookie_protocol.addresses import EVERY_ADDRESS
@@ -34,36 +34,23 @@ from bookie_protocol.metadata_service.service_info import (
 _SIOCGIFADDR: Final = 0x8915
 
 
-class HostNetwork(Protocol):
-    """The host's data about itself. Each method may raise `OSError`."""
+class HostNetwork:
+    """The data of this host (Linux) about itself. Each method may raise `OSError`."""
 
     def interface_address(self, name: str) -> str:
-        """IPv4 address of a network interface."""
-        ...
-
-    def default_address(self) -> str:
-        """IP address that the host's own name stands for."""
-        ...
-
-    def canonical_name(self, address: str) -> str:
-        """Host name of an address, by reverse look-up."""
-        ...
-
-
-class SystemNetwork:
-    """The real host (Linux)."""
-
-    def interface_address(self, name: str) -> str:
+        """Return the IPv4 address of a network interface."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             request = struct.pack("256s", name.encode()[:15])
             return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
 
     def default_address(self) -> str:
+        """Return the IP address that the host's own name stands for."""
         # The resolver's first choice: IPv4 where the host has both.
         found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
         return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
 
     def canonical_name(self, address: str) -> str:
+        """Return the host name of an address, by reverse look-up."""
         return socket.gethostbyaddr(address)[0]
 
 
@@ -78,7 +65,7 @@ def derive_host(options: NetworkConfig, network: HostNetwork | None = None) -> s
     """The host under which clients reach this bookie. Raises `InvalidConfiguration`."""
     if options.advertised_address:
         return options.advertised_address
-    network = network or SystemNetwork()
+    network = network or HostNetwork()
     address = _local_address(options, network)
     if not options.use_host_name_as_bookie_id:
         return address
@@ -90,7 +77,7 @@ def candidate_bookie_ids(options: NetworkConfig, network: HostNetwork | None = N
     present = derive_bookie_id(options, network)
     if options.bookie_id:
         return (present,)
-    network = network or SystemNetwork()
+    network = network or HostNetwork()
     candidates: list[str] = []
     try:
         address = _raw_address(options, network)

@@ -38,7 +38,7 @@ from bookie_protocol.errors import (
     MetadataRefused,
     ResourcesShort,
 )
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _log = structlog.get_logger(__name__)
 

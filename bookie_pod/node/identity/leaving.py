@@ -23,8 +23,9 @@ import structlog
 
 from bookie_pod.node.mode import BookieMode
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound
-from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.records import DECOMMISSION
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.shown import moment
 
 RETRY_S: Final = 1.0

@@ -20,13 +20,15 @@ Threads: event loop.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from bookie_pod.node.identity.cookie_check import StoredCookie
 from bookie_pod.node.identity.cookies import Cookie, parse_cookie
 from bookie_pod.node.identity.leaving import Leaving
 from bookie_pod.node.mode import BookieMode
 from bookie_protocol.errors import InvalidCookie, MetadataNotFound
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
+from bookie_protocol.versioned import may_be_one_life
 
 
 class NotAMember(InvalidCookie):
@@ -88,7 +90,7 @@ class Membership:
                 " the metadata service, or its cookie was deleted by hand; the bookie ends and takes no more data"
             ) from None
         found = parse_cookie(stored.value, f"the metadata service under {own.bookie_id}")
-        if stored.identity.creation != own.identity.creation:
+        if not may_be_one_life(stored.identity.creation, own.identity.creation):
             raise NotAMember(
                 f"the cookie of bookie {own.bookie_id} is another one than at the start of this bookie: another bookie"
                 " has the id now, or the cookie was deleted and stored again; stop the other bookie, or start this one"
@@ -100,6 +102,7 @@ class Membership:
                 f" and now names bookie {found.bookie_id}: finish what changed it (such as"
                 " `bookie cluster rename-bookie`), then start the bookie"
             )
+        self._own = replace(own, identity=stored.identity)  # another kind of creation behind a move of the metadata
 
 
 def _who(cookie: Cookie) -> tuple[str, str, str | None]:

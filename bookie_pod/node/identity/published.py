@@ -42,8 +42,9 @@ from bookie_pod.storage.entry_log.names import parse_log_name
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.directory import SUFFIX as JOURNAL_SUFFIX
 from bookie_protocol.errors import InvalidConfiguration, InvalidCookie, MetadataNotFound
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.shown import moment
 
 _TIME: Final = "%Y-%m-%d %H:%M:%SZ"

@@ -46,7 +46,8 @@ from bookie_protocol.errors import (
     SessionEnded,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import Identity, MetadataService
+from bookie_protocol.metadata_service.interface import Identity
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.pace import Pace
 
 SETTLE_S: Final = 15.0

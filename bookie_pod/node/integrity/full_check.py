@@ -14,6 +14,8 @@ Invariants
 - A ledger leaves limbo, and the flag goes, only if the storage has put no ledger in limbo since the comparison began:
   what was there then may be lost by now.
 - A ledger that the metadata service no longer has is done: garbage collection removes it.
+- Entries under another key than the metadata tell, or another life, are a stranger's, or a former ledger's: they do not
+  count, and nothing is stored among them. So the check fails until they are gone, or the ledger is placed elsewhere.
 - A ledger that failed stays in limbo and is tried again. What is in limbo, and not placed here, is the collection's.
 - Copies name the life of the ledger, which the metadata, read again, have confirmed before the first one is stored.
 - A copy goes through the write cache and the journal like any add, so it is durable when it has been stored. At most
@@ -35,10 +37,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bookie_pod.ledgers.operations import LedgerOperations, WriteLane, resolve
+from bookie_pod.ledgers.operations import LedgerOperations, WriteLane, another_is_stored, resolve
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.node.identity.earlier_life import look
-from bookie_pod.node.integrity.preboot import key_of, ledgers_of
+from bookie_pod.node.integrity.preboot import is_of_another, key_of, ledgers_of
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_protocol.entry import read_prefix
@@ -51,8 +53,8 @@ from bookie_protocol.errors import (
     PodkeeperError,
 )
 from bookie_protocol.keys import is_same_life, life_of_copies
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState, holds_entry
-from bookie_protocol.metadata_service.interface import LedgerStore
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.metadata_service.interface import LedgerLife, LedgerStore
 
 if TYPE_CHECKING:
     from bookie_pod.node.integrity.replicas import Replicas
@@ -68,6 +70,8 @@ MAX_INTERVAL_S: Final = 600.0
 Each walks over the metadata of the whole cluster, and entries without any copy fail for good.
 """
 RECOVERIES_AT_ONCE: Final = 20
+LOOKS: Final = 10
+"""Looks at the metadata of a ledger before its first copy is stored, while requests come that may be another one's."""
 COPIES_AT_ONCE: Final = 3000
 """Missing entries that are looked up before they are copied."""
 
@@ -131,8 +135,10 @@ class LocalCopies:
             is_open = bool(life) and metadata.state is LedgerState.OPEN
             if metadata.is_closed:  # its writer may not have heard of its end
                 ledgers.create_fenced(ledger_id, key_of(metadata))
-        known = ledgers.for_read(ledger_id).key if ledgers.is_known(ledger_id) else b""
-        key, lac = known or key_of(metadata), read_prefix(entry)[2]
+        record = self._operations.storage.ledger(ledger_id)
+        if record is not None and is_of_another(record, metadata):
+            raise another_is_stored(ledger_id)
+        key, lac = (record and record.key) or key_of(metadata), read_prefix(entry)[2]
         ledgers.alive = ledger_id if is_open else None
         try:
             return self._operations.add(self._lanes, ledger_id, entry_id, lac, key, entry, recovery=True, life=life)
@@ -144,21 +150,19 @@ class LocalCopies:
 
         Raises LedgerDeleted, LedgerStateUnknown, MetadataError.
         """
-        ledger_id = metadata.ledger_id
-        while True:
-            before = self._what_is_here(ledger_id)
-            found = await look(self._metadata, ledger_id)
-            if before == self._what_is_here(ledger_id):
-                break  # otherwise what came to be may be a later ledger than that of the answer
-        if found is None:
-            raise LedgerDeleted(f"ledger {ledger_id} was deleted")
-        if found.creation_token != metadata.creation_token:
-            raise LedgerStateUnknown(f"ledger {ledger_id}: another ledger has this id now")
-        return found
-
-    def _what_is_here(self, ledger_id: int) -> tuple[object, ...]:
-        ledgers = self._operations.ledgers
-        return ledgers.states.get(ledger_id), ledgers.is_known(ledger_id), ledgers.life_of(ledger_id)
+        ledger_id, life = metadata.ledger_id, life_of_copies(metadata.creation_token)
+        with self._operations.ledgers.watch(ledger_id, life, key_of(metadata) or None) as watch:
+            for _ in range(LOOKS):
+                watch.begin()
+                found = await look(self._metadata, ledger_id)
+                if found is None:
+                    raise LedgerDeleted(f"ledger {ledger_id} was deleted")
+                if found.creation_token != metadata.creation_token:
+                    raise LedgerStateUnknown(f"ledger {ledger_id}: another ledger has this id now")
+                is_open = bool(life) and found.state is LedgerState.OPEN
+                if not watch.is_outdated and not watch.must_look_again(is_open=is_open):
+                    return found
+        raise LedgerStateUnknown(f"ledger {ledger_id}: requests that may be another ledger's came at each look")
 
     async def settle(self) -> None:
         """Wait until everything that was stored is durable. Raises StorageFault."""
@@ -265,8 +269,8 @@ class DataIntegrityCheck:
             replicas = await self._connect()
             await self._recover_all(replicas, limbo)
             among = None if everything else limbo
-            async for metadata in ledgers_of(self._store, self._bookie_id, self._failed, among):
-                await self._ledger(replicas, metadata)
+            async for stored in ledgers_of(self._store, self._bookie_id, self._failed, among):
+                await self._ledger(replicas, stored.value)
             if state.ledgers_failed:
                 _log.warning("ledgers failed the data integrity check, tried again", count=state.ledgers_failed)
                 return False
@@ -290,35 +294,36 @@ class DataIntegrityCheck:
     async def _recover_all(self, replicas: Replicas, limbo: Sequence[int]) -> None:
         waiting: set[asyncio.Task[None]] = set()
         try:
-            async for metadata in ledgers_of(self._store, self._bookie_id, lambda ledger_id, error: None, limbo):
-                if metadata.is_closed or not self._is_fenced_in_limbo(metadata.ledger_id):
+            async for stored in ledgers_of(self._store, self._bookie_id, lambda ledger_id, error: None, limbo):
+                if stored.value.is_closed or not self._is_fenced_in_limbo(stored.value):
                     continue
                 if len(waiting) >= RECOVERIES_AT_ONCE:
                     _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                waiting.add(asyncio.create_task(self._recover(replicas, metadata.ledger_id)))
+                waiting.add(asyncio.create_task(self._recover(replicas, LedgerLife.of(stored))))
             if waiting:
                 await asyncio.wait(waiting)
         finally:
             for task in waiting:
                 task.cancel()
 
-    async def _recover(self, replicas: Replicas, ledger_id: int) -> None:
+    async def _recover(self, replicas: Replicas, life: LedgerLife) -> None:
         try:
-            await replicas.recover(ledger_id)
+            await replicas.recover(life)
             self.state.ledgers_recovered += 1
         except LedgerDeleted:
             return
         except PodkeeperError as error:
             # It is not closed when its turn to be copied comes, and counts as failed there.
             self.state.last_error = str(error)
-            _log.warning("a ledger in limbo could not be recovered", ledger=ledger_id, reason=str(error))
+            _log.warning("a ledger in limbo could not be recovered", ledger=life.ledger_id, reason=str(error))
 
     # --- copies ---------------------------------------------------------------------------------------------
 
     async def _ledger(self, replicas: Replicas, metadata: LedgerMetadata) -> None:
         ledger_id = metadata.ledger_id
         try:
-            if self._is_fenced_in_limbo(ledger_id) and not metadata.is_closed:
+            self._tell_key(metadata)
+            if self._is_fenced_in_limbo(metadata) and not metadata.is_closed:
                 raise CouldNotTell(f"ledger {ledger_id} is in limbo, and its end is not known yet")
             doubts = self._storage.doubts
             missing = self._missing(metadata)
@@ -331,9 +336,16 @@ class DataIntegrityCheck:
         except PodkeeperError as error:
             self._failed(ledger_id, error)
 
-    def _is_fenced_in_limbo(self, ledger_id: int) -> bool:
-        record = self._storage.ledger(ledger_id)
-        return record is not None and record.fenced and record.limbo
+    def _tell_key(self, metadata: LedgerMetadata) -> None:
+        """Give a ledger without a key, as a rebuild leaves it, that of the metadata. Else the next client that comes,
+        perhaps a stranger, would tell it."""
+        record, key = self._storage.ledger(metadata.ledger_id), key_of(metadata)
+        if record is not None and not record.key and key:
+            self._ledgers.for_write(metadata.ledger_id, key)
+
+    def _is_fenced_in_limbo(self, metadata: LedgerMetadata) -> bool:
+        record = self._storage.ledger(metadata.ledger_id)
+        return record is not None and record.fenced and record.limbo and not is_of_another(record, metadata)
 
     def _failed(self, ledger_id: int, error: PodkeeperError) -> None:
         self.state.ledgers_failed += 1
@@ -342,7 +354,7 @@ class DataIntegrityCheck:
 
     def _missing(self, metadata: LedgerMetadata) -> Iterator[int]:
         """Entries that belong here and are not, ascending; looks at the index as it is asked."""
-        held = self._held(metadata.ledger_id)
+        held = self._held(metadata)
         next_held = next(held, None)
         for entry_id in expected_entries(metadata, self._bookie_id):
             while next_held is not None and next_held < entry_id:
@@ -350,12 +362,14 @@ class DataIntegrityCheck:
             if next_held != entry_id:
                 yield entry_id
 
-    def _held(self, ledger_id: int) -> Iterator[int]:
-        """Yield the ids of the entries here; end early if the ledger is deleted, which the copying code finds out
-        itself.
+    def _held(self, metadata: LedgerMetadata) -> Iterator[int]:
+        """Yield the ids of the entries here; end early if the ledger is deleted, or another one is stored, which the
+        copying code finds out itself.
         """
-        with suppress(NoSuchLedger):
-            yield from self._storage.entry_ids(ledger_id, in_logs=True)
+        record = self._storage.ledger(metadata.ledger_id)
+        if record is not None and not is_of_another(record, metadata):
+            with suppress(NoSuchLedger):
+                yield from self._storage.entry_ids(metadata.ledger_id, in_logs=True)
 
     async def _copy(self, replicas: Replicas, metadata: LedgerMetadata, missing: list[int]) -> None:
         failed, last = 0, ""
@@ -376,7 +390,8 @@ class DataIntegrityCheck:
             return
         if self._storage.doubts != doubts:
             raise CouldNotTell(f"ledger {metadata.ledger_id}: entries may have been lost here since they were compared")
-        if metadata.is_closed or self._bookie_id not in metadata.last_ensemble:
+        is_over = metadata.is_closed or self._bookie_id not in metadata.last_ensemble
+        if is_over and not is_of_another(record, metadata):
             self._ledgers.leave_limbo(metadata.ledger_id)
         else:
             self.state.ledgers_open += 1
@@ -387,12 +402,8 @@ def expected_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
 
     Of a ledger that is not closed these are only the ids before its last ensemble, whose end is unknown.
     """
-    starts = metadata.first_entry_ids
-    end = metadata.last_entry_id + 1 if metadata.is_closed else starts[-1]
-    for first, behind in zip(starts, (*starts[1:], end), strict=True):
-        ensemble = metadata.ensembles[first]
-        if bookie_id not in ensemble:
-            continue
-        position = ensemble.index(bookie_id)
-        sizes = metadata.ensemble_size, metadata.write_quorum_size
-        yield from (each for each in range(first, min(behind, end)) if holds_entry(position, each, *sizes))
+    from bookie_client.replication.fragments import fragments  # bookies load the client when they need it
+
+    for fragment in fragments(metadata.ledger_id, metadata, -1):
+        for position in fragment.positions(bookie_id):
+            yield from fragment.entries_of(position)

@@ -37,7 +37,7 @@ from bookie_pod.node.identity.cookie_check import (
 from bookie_pod.node.identity.cookies import BookieDirectories, Cookie, format_cookie
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import InvalidCookie, MetadataNotFound, MetadataVersionConflict
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 
 @dataclass(frozen=True, slots=True)

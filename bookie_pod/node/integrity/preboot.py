@@ -38,9 +38,9 @@ from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.journal.directory import SUFFIX
 from bookie_pod.storage.journal.marks import mark_file_name
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
-from bookie_protocol.keys import is_unknown_key, master_key
+from bookie_protocol.keys import has_unnamed, is_same_life, life_of_copies, master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import LedgerStore
+from bookie_protocol.metadata_service.interface import LedgerStore, Versioned
 from bookie_protocol.together import read_ahead
 
 _log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ async def ledgers_of(
     bookie_id: str,
     on_damaged: Callable[[int, MetadataDamaged], None],
     among: Iterable[int] | None = None,
-) -> AsyncIterator[LedgerMetadata]:
+) -> AsyncIterator[Versioned[LedgerMetadata]]:
     """Yield the metadata of every ledger, or of those in `among`, that names this bookie, in this order.
 
     `on_damaged` is called for those that cannot be understood. Raises MetadataError.
@@ -63,15 +63,15 @@ async def ledgers_of(
     count, tell_at = 0, time.monotonic() + TELL_EVERY_S
     ids = _ids(store) if among is None else _each(among)
     async with aclosing(read_ahead(ids, lambda each: _read(store, each), READS_AT_ONCE)) as answers:
-        async for ledger_id, metadata in answers:
+        async for ledger_id, found in answers:
             count += 1
             if time.monotonic() >= tell_at:
                 tell_at = time.monotonic() + TELL_EVERY_S
                 _log.info("reading the metadata of all ledgers", read=count, at_ledger=ledger_id)
-            if isinstance(metadata, MetadataDamaged):
-                on_damaged(ledger_id, metadata)
-            elif metadata is not None and bookie_id in metadata.all_bookies():
-                yield metadata
+            if isinstance(found, MetadataDamaged):
+                on_damaged(ledger_id, found)
+            elif found is not None and bookie_id in found.value.all_bookies():
+                yield found
 
 
 async def _ids(store: LedgerStore) -> AsyncGenerator[int, None]:
@@ -98,9 +98,18 @@ def key_of(metadata: LedgerMetadata) -> bytes:
     return master_key(metadata.password) if metadata.password is not None else b""
 
 
-async def _read(store: LedgerStore, ledger_id: int) -> tuple[int, LedgerMetadata | MetadataDamaged | None]:
+def is_of_another(record: LedgerRecord, metadata: LedgerMetadata) -> bool:
+    """Return whether what is stored is certainly not of this ledger: it has another key, or another life under which
+    nothing came that names none."""
+    key, life = key_of(metadata), life_of_copies(metadata.creation_token)
+    if key and record.key and record.key != key:
+        return True
+    return bool(life and record.life) and not is_same_life(record.life, life) and not has_unnamed(record.life)
+
+
+async def _read(store: LedgerStore, ledger_id: int) -> tuple[int, Versioned[LedgerMetadata] | MetadataDamaged | None]:
     try:
-        return ledger_id, (await store.read(ledger_id)).value
+        return ledger_id, await store.read(ledger_id)
     except MetadataNotFound:
         return ledger_id, None
     except MetadataDamaged as error:
@@ -111,7 +120,8 @@ async def run_preboot_check(storage: LedgerStorage, store: LedgerStore, bookie_i
     """Put in limbo what may be lost; how many ledgers. Durable on return. Raises MetadataError, StorageFault."""
     limbo = _Limbo(storage)
     damaged: list[int] = []
-    async for metadata in ledgers_of(store, bookie_id, lambda ledger_id, error: damaged.append(ledger_id)):
+    async for stored in ledgers_of(store, bookie_id, lambda ledger_id, error: damaged.append(ledger_id)):
+        metadata = stored.value
         await limbo.flag(reason)
         may_be_fenced = metadata.state is not LedgerState.OPEN or bookie_id in metadata.last_ensemble
         limbo.put(metadata.ledger_id, key_of(metadata), may_be_fenced=may_be_fenced)
@@ -146,7 +156,7 @@ class _Limbo:
         if record is None:  # no new life: logs may hold what it had
             record = LedgerRecord(key, first_log=0)
             self._storage.set_ledger(ledger_id, record)
-        elif is_unknown_key(record.key):
+        elif not record.key:  # with zeros, what is stored came from a client without a password
             record = self._storage.set_master_key(ledger_id, key)
         fenced = record.fenced or may_be_fenced
         self._storage.set_ledger(ledger_id, replace(record, fenced=fenced, limbo=True))

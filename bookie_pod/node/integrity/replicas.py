@@ -25,7 +25,8 @@ from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.closing import close_checked
 from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.interface import LedgerLife
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 FIRST_AVOID_S: Final = 1.0
 AVOID_S: Final = 60.0
@@ -70,12 +71,12 @@ class Replicas:
         """Raises LedgerDeleted, MetadataUnavailable."""
         return await self._client.metadata(ledger_id)
 
-    async def recover(self, ledger_id: int) -> LedgerMetadata:
+    async def recover(self, life: LedgerLife) -> LedgerMetadata:
         """Fence the ledger, find its end without the word of this bookie, or of another that lost data, and close it.
 
-        Raises RecoveryFailed, LedgerDeleted.
+        Raises RecoveryFailed, LedgerDeleted, MetadataError.
         """
-        return await close_checked(self._client, LedgerChecker(self._client), ledger_id)
+        return await close_checked(self._client, LedgerChecker(self._client), life)
 
     async def fetch(self, of: LedgerMetadata, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
         """Yield each of these entries from whichever bookie has it, in order.

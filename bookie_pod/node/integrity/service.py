@@ -38,7 +38,7 @@ from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_protocol.errors import PodkeeperError
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.node.integrity.replicas import Replicas

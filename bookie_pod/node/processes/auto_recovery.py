@@ -33,7 +33,7 @@ from bookie_pod.node.processes.until_signal import run_until_signal
 from bookie_pod.node.processes.watch import PartEnded
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.server.http.server import HttpServer

@@ -50,7 +50,7 @@ from bookie_pod.server.http.start import start_http
 from bookie_pod.telemetry.start import own_name, start_telemetry
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.lasting import lasting_task
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.gateway.gateway import Gateway

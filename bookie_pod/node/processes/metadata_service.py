@@ -45,7 +45,7 @@ from bookie_pod.roles import EVERYTHING, Role
 from bookie_pod.server.access import Access
 from bookie_pod.server.grpc.access import DemandRole, Strangers
 from bookie_pod.server.grpc.places import Places
-from bookie_pod.server.grpc.receiving import MAX_UNSEEN_CALLS, FewHeaders, GovernedCalls, bounds
+from bookie_pod.server.grpc.receiving import FEW_STREAMS, FewHeaders, GovernedCalls, bounds
 from bookie_pod.server.grpc.tls import TlsFiles, renewed_credentials
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.tokens import Tokens
@@ -65,6 +65,8 @@ from bookie_protocol.metadata_service.oxia.wire import DEFAULT_NAMESPACE
 from bookie_protocol.metadata_service.oxia.wire import methods as oxia_methods
 
 ROLLOVER_S: Final = 60
+UNSEEN_CALLS: Final = FEW_STREAMS
+"""Calls that gRPC keeps until the server sees them: as many as one client may send. Each may cost a megabyte."""
 CALLS: Final = 1024
 """Operations that run at a time; more are refused, unless one of these waits for its client."""
 STREAMS: Final = 3
@@ -209,9 +211,9 @@ def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
         options=(
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             ("grpc.max_connection_idle_ms", IDLE_MS),
-            *bounds(calls, max_sessions + MORE_CONNECTIONS),
+            *bounds(calls, UNSEEN_CALLS, max_sessions + MORE_CONNECTIONS),
         ),
-        calls=calls + MAX_UNSEEN_CALLS,
+        calls=calls + UNSEEN_CALLS,
     )
 
 

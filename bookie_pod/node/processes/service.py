@@ -32,7 +32,8 @@ from bookie_pod.node.metadata import open_metadata, with_patience
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataError, ServerStartFailed, StartupError
-from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.server.http.server import HttpServer
@@ -184,8 +185,9 @@ async def others_get_sessions(config: BookieConfig, metadata: MetadataService) -
         return False
     try:
         await another.cluster.exists()
+        another_has_one = another.session.state is SessionState.CONNECTED  # not while the metadata move to Oxia
     except MetadataError:
         return False
     finally:
         await another.close()
-    return metadata.session.state is not SessionState.CONNECTED
+    return another_has_one and metadata.session.state is not SessionState.CONNECTED

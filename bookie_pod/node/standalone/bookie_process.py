@@ -35,8 +35,9 @@ from bookie_protocol.errors import (
     PodkeeperError,
     ServerStartFailed,
 )
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.records import DECOMMISSION
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 STOP_SECONDS: Final = 20.0
 _TAIL_BYTES: Final = 3000

@@ -47,7 +47,7 @@ from bookie_protocol.errors import PodkeeperError, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner, OwnerLimits
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.shown import one_line
 

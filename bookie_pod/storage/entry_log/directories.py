@@ -26,7 +26,7 @@ class DiskState(IntEnum):
 
 
 class DiskListener(Protocol):
-    """Called on the disk monitor's thread: only note what is reported."""
+    """`EntryLogger`, which knows this module. Called on the disk monitor's thread: only note what is reported."""
 
     def disk_state(self, directory: str, state: DiskState) -> None: ...
 

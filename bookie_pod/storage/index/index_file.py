@@ -10,11 +10,13 @@ Header, the first 1024 bytes, written whole and zero-padded (big-endian):
     8     4  length L of the master key, i32, not negative
     12    L  master key
     12+L  4  state bits i32: 1 = fenced; ours, since the reference keeps bits that it does not know: 2 = limbo, 4 = in
-             limbo and surely not fenced (in limbo without it is fenced), 8 = copies named the life, and no writer has
+             limbo and surely not fenced (in limbo without it is fenced), 16 = something that names no life came
+             under the life
     16+L  4  version 1 only: length of the explicit LAC packet i32, 0 = none, else at least 16
     20+L     version 1 only: the packet
-    492   8  ours, with the check: the creation token u64 of the life that the ledger's writer, or copies, named
-             (`bookie_protocol.keys`), 0 = none
+    484   8  ours, with the check: the creation token u64 of the life that copies of the ledger named, and its writer
+             has not (`bookie_protocol.keys`), 0 = none
+    492   8  likewise that which its writer named
     500   4  ours, with the check: the first log that may hold entries of this life of the ledger, u32, 0 = any
     504   8  ours, where the fields leave room for it: "PKHC", and CRC32C of the 504 bytes before, u32. In the sector of
              what it covers, so that a crash leaves both or neither. The reference writes zeros there, and never looks
@@ -41,7 +43,14 @@ import google_crc32c
 
 from bookie_pod.storage.index.ledger_data import MAX_EXPLICIT_LAC_BYTES, MAX_KEY_BYTES, LedgerRecord
 from bookie_protocol.errors import StorageFault
-from bookie_protocol.keys import NO_LIFE, creation_token_of, is_named_by_copies, life_of, life_of_copies
+from bookie_protocol.keys import (
+    creation_token_of,
+    has_unnamed,
+    is_named_by_copies,
+    life_of,
+    life_of_copies,
+    with_unnamed,
+)
 
 HEADER_BYTES: Final = 1024
 MAGIC: Final = b"BKLE"
@@ -55,7 +64,7 @@ MOVING_SUFFIX: Final = ".idx.rloc"
 _FENCED: Final = 0x1
 _LIMBO: Final = 0x2
 _NOT_FENCED: Final = 0x4
-_LIFE_OF_COPIES: Final = 0x8
+_HAS_UNNAMED: Final = 0x10
 _MIN_LAC_BYTES: Final = 16
 _HEAD: Final = struct.Struct(">4sii")
 _INT: Final = struct.Struct(">i")
@@ -68,8 +77,8 @@ _CHECK_TAG: Final = b"PKHC"
 _CHECK_AT: Final = _SECTOR - _CHECK.size
 _FIRST_LOG: Final = struct.Struct(">I")
 _FIRST_LOG_AT: Final = _CHECK_AT - _FIRST_LOG.size
-_LIFE: Final = struct.Struct(">Q")
-_LIFE_AT: Final = _FIRST_LOG_AT - _LIFE.size
+_LIVES: Final = struct.Struct(">QQ")
+_LIVES_AT: Final = _FIRST_LOG_AT - _LIVES.size
 _UNSIGNED: Final = (1 << 64) - 1
 
 
@@ -80,15 +89,17 @@ def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes
     bits = _FENCED if record.fenced else 0
     if record.limbo:
         bits |= _LIMBO if record.fenced else _LIMBO | _NOT_FENCED
-    if is_named_by_copies(record.life):
-        bits |= _LIFE_OF_COPIES
+    if has_unnamed(record.life):
+        bits |= _HAS_UNNAMED
     data = _HEAD.pack(MAGIC, version, len(record.key)) + record.key + _INT.pack(bits)
     lac = record.explicit_lac
     if version > 0 and lac is not None and _MIN_LAC_BYTES <= len(lac) <= HEADER_BYTES - len(data) - _INT.size:
         data += _INT.pack(len(lac)) + lac
     if len(data) <= _CHECK_AT:
-        if len(data) <= _LIFE_AT and record.life:
-            data = data.ljust(_LIFE_AT, b"\0") + _LIFE.pack(creation_token_of(record.life))
+        if len(data) <= _LIVES_AT and record.life:
+            token = creation_token_of(record.life)
+            lives = (token, 0) if is_named_by_copies(record.life) else (0, token)
+            data = data.ljust(_LIVES_AT, b"\0") + _LIVES.pack(*lives)
         if len(data) <= _FIRST_LOG_AT:
             data = data.ljust(_FIRST_LOG_AT, b"\0") + _FIRST_LOG.pack(record.first_log or 0)
         data = data.ljust(_CHECK_AT, b"\0")
@@ -139,8 +150,10 @@ def decode_header(data: bytes) -> tuple[int, LedgerRecord] | None:
     fenced = bool(bits & _FENCED) or (limbo and not bits & _NOT_FENCED)
     checked = data[_CHECK_AT : _CHECK_AT + len(_CHECK_TAG)] == _CHECK_TAG
     first_log = _FIRST_LOG.unpack_from(data, _FIRST_LOG_AT)[0] if checked and end <= _FIRST_LOG_AT else 0
-    named = life_of_copies if bits & _LIFE_OF_COPIES else life_of
-    life = named(_LIFE.unpack_from(data, _LIFE_AT)[0]) if checked and end <= _LIFE_AT else NO_LIFE
+    of_copies, of_writer = _LIVES.unpack_from(data, _LIVES_AT) if checked and end <= _LIVES_AT else (0, 0)
+    life = life_of(of_writer) or life_of_copies(of_copies)
+    if bits & _HAS_UNNAMED:
+        life = with_unnamed(life)
     return version, LedgerRecord(key, fenced, limbo, lac, first_log, life)
 
 

@@ -12,6 +12,7 @@ The bytes are the value of a row of the `ledgers` database: the protobuf message
                    reference keeps fields that it does not know
     2001           fixed64, ours, optional: the life that its writer named (`bookie_protocol.keys`), as in an add
     2002           fixed64, ours, optional: the life that copies named; never together with 2001
+    2003, 2004     as 2001 and 2002, in their place: something that names no life came under it
 
 A ledger in limbo without field 15 counts as fenced: the reference and earlier releases do not say whether it is.
 
@@ -48,13 +49,10 @@ from weakref import WeakValueDictionary
 from bookie_pod.storage.log_ids import is_before, later_of, two_behind
 from bookie_protocol.errors import BadRequest, StorageFault, Unauthorized
 from bookie_protocol.keys import (
-    COPIES_TAG,
     LIFE_SIZE,
-    LIFE_TAG,
     NO_LIFE,
+    STORED_LIFE_TAGS,
     is_unknown_key,
-    life_of,
-    life_of_copies,
     takes_the_place_of,
 )
 
@@ -71,9 +69,7 @@ _FIRST_LOG_FIELD: Final = 2000
 _FIRST_LOG: Final = struct.Struct("<2sI")
 _FIRST_LOG_TAG: Final = b"\x85\x7d"
 """Number and wire type of the field, as a varint."""
-_LIFE_FIELD: Final = 2001
-_COPIES_FIELD: Final = 2002
-_LIFE_TAGS: Final = (LIFE_TAG, COPIES_TAG)
+_LIFE_TAGS: Final = tuple(STORED_LIFE_TAGS.values())
 _NO_TOKEN: Final = bytes(8)
 _WIRE_TYPES: Final = {
     1: _VARINT,
@@ -83,8 +79,7 @@ _WIRE_TYPES: Final = {
     5: _VARINT,
     15: _VARINT,
     _FIRST_LOG_FIELD: _FIXED32,
-    _LIFE_FIELD: _FIXED64,
-    _COPIES_FIELD: _FIXED64,
+    **dict.fromkeys(STORED_LIFE_TAGS, _FIXED64),
 }
 _T = TypeVar("_T")
 _MOST_SHARED: Final = 1 << 14
@@ -169,7 +164,9 @@ def _decode_fields(value: bytes) -> LedgerRecord:
             limbo=limbo,
             explicit_lac=None if lac is None else _as_bytes(lac),
             first_log=_fixed(fields, _FIRST_LOG_FIELD),
-            life=life_of(_fixed(fields, _LIFE_FIELD)) or life_of_copies(_fixed(fields, _COPIES_FIELD)),
+            life=next(
+                (tag + _as_bytes(fields[at]) for at, tag in STORED_LIFE_TAGS.items() if _fixed(fields, at)), NO_LIFE
+            ),
         )
     except (ValueError, IndexError) as error:
         raise StorageFault(f"LedgerData of {len(value)} bytes does not parse: {error}") from error

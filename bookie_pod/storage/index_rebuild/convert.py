@@ -48,7 +48,7 @@ from bookie_pod.storage.index.ledgers import FLAGS_KEY, checked_flags
 from bookie_pod.storage.index.locations import KEY, LocationRun
 from bookie_pod.storage.index.seal import IndexSeal
 from bookie_pod.storage.index.store import StoreKind
-from bookie_pod.storage.index_rebuild.swap import Move, ToolStores, free_backup_suffix, remove_empty, remove_tree, swap
+from bookie_pod.storage.index_rebuild.swap import DiskStores, Move, free_backup_suffix, remove_empty, remove_tree, swap
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX, DiskLayout, IndexKind
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
@@ -157,7 +157,7 @@ class Conversion(ABC):
     Until `commit` nothing of the old index was touched. Databases that were opened are closed again by `close`.
     """
 
-    def __init__(self, files: Files, stores: ToolStores, folder: str, source: StoredIndex) -> None:
+    def __init__(self, files: Files, stores: DiskStores, folder: str, source: StoredIndex) -> None:
         self.report = ConversionReport()
         self._flags = StorageFlags(files, folder)
         self._files = files
@@ -225,7 +225,7 @@ class ToDatabases(Conversion):
 
     _target: DatabaseIndex | None = None
 
-    def __init__(self, files: Files, stores: ToolStores, folder: str, source: FileIndex, logs: ConvertedLogs) -> None:
+    def __init__(self, files: Files, stores: DiskStores, folder: str, source: FileIndex, logs: ConvertedLogs) -> None:
         """`StorageFault`: the seal cannot be read."""
         super().__init__(files, stores, folder, source)
         self._index_files = source
@@ -333,7 +333,7 @@ class ToIndexFiles(Conversion):
     """The conversion from the databases of DbLedgerStorage to index files."""
 
     def __init__(
-        self, files: Files, stores: ToolStores, folder: str, source: DatabaseIndex, ledger_folder: str
+        self, files: Files, stores: DiskStores, folder: str, source: DatabaseIndex, ledger_folder: str
     ) -> None:
         """`IndexEndLost`: what the source has lost would be denied for good."""
         IndexSeal(files, ledger_folder).check(source.stores)
@@ -378,7 +378,7 @@ class ToIndexFiles(Conversion):
 
 
 def conversion(
-    files: Files, stores: ToolStores, layout: DiskLayout, source: StoredIndex, logs: ConvertedLogs, target: IndexKind
+    files: Files, stores: DiskStores, layout: DiskLayout, source: StoredIndex, logs: ConvertedLogs, target: IndexKind
 ) -> Conversion:
     """The conversion of a bookie's index. `InvalidConfiguration` for several ledger or index directories."""
     if len(layout.ledgers) > 1 or len(layout.index_folders) > 1:

@@ -29,7 +29,7 @@ from bookie_pod.storage.index_rebuild.ledgers import LedgerRebuild, LedgerRebuil
 from bookie_pod.storage.index_rebuild.locations import LocationRebuild, RebuildReport, put_chosen, used_places
 from bookie_pod.storage.index_rebuild.swap import (
     BUILD_FOLDER,
-    ToolStores,
+    DiskStores,
     free_backup_suffix,
     open_new,
     remove_build_folder,
@@ -87,7 +87,7 @@ class OfflineRebuild:
 
     kind: StoreKind
 
-    def __init__(self, files: Files, stores: ToolStores, readers: StoreFactory, index_folder: str) -> None:
+    def __init__(self, files: Files, stores: DiskStores, readers: StoreFactory, index_folder: str) -> None:
         self._files = files
         self._stores = stores
         self._readers = readers
@@ -158,7 +158,7 @@ class OfflineLocations(OfflineRebuild):
     kind = StoreKind.LOCATIONS
 
     def __init__(
-        self, files: Files, stores: ToolStores, readers: StoreFactory, index_folder: str, logs: StoredLogs
+        self, files: Files, stores: DiskStores, readers: StoreFactory, index_folder: str, logs: StoredLogs
     ) -> None:
         """`StorageFault` if the ledger database does not open, is lost, or has lost its end: rebuild that first,
         because entries of ledgers that it does not know are left out."""
@@ -317,7 +317,7 @@ class OfflineLedgers(OfflineRebuild):
     def __init__(
         self,
         files: Files,
-        stores: ToolStores,
+        stores: DiskStores,
         readers: StoreFactory,
         index_folder: str,
         logs: StoredLogs,

@@ -42,7 +42,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -52,6 +52,7 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.entry_log.scan import ScanEnd
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.storage import GcMetadata
 from bookie_pod.storage.gc.throttle import ScrubPace
@@ -62,7 +63,7 @@ from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.index_rebuild.journaled import Journaled, take
 from bookie_pod.storage.index_rebuild.locations import ROW_BYTES, LocationRebuild, used_places
 from bookie_pod.storage.index_rebuild.state import RebuildPhase, RebuildRequest, RebuildState
-from bookie_pod.storage.index_rebuild.swap import NewDatabase, ToolStores
+from bookie_pod.storage.index_rebuild.swap import DiskStores, NewDatabase
 from bookie_pod.storage.index_rebuild.torn_records import TornRecords
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.journal.survey import read_folders
@@ -178,7 +179,7 @@ class LedgersRebuild:
             return
         found = self._journaled.get(ledger_id, Journaled())
         key = found.key
-        if is_unknown_key(key) and metadata.password is not None:
+        if not key and metadata.password is not None:  # zeros are the key of a client without a password
             key = master_key(metadata.password)
         record = LedgerRecord(key, True, True, found.explicit_lac, found.next_log, found.life)
         if self._directory.restore_ledger(ledger_id, record):
@@ -370,7 +371,7 @@ class RebuildParts:
     """The parts that all directories share."""
 
     files: Files
-    stores: ToolStores
+    stores: DiskStores
     journal_folders: Sequence[str]
     """`current` folders."""
     metadata: GcMetadata
@@ -459,19 +460,10 @@ class DirectoryRebuild:
             new.discard()
 
 
-class HeldCollector(Protocol):
-    """The parts of a `GarbageCollector` that are used here."""
-
-    excluded: Callable[[], Mapping[int, str]]
-
-    @property
-    def is_idle(self) -> bool: ...
-
-
 class CollectionHold:
     """The hold on one collector. Made after all other parts have set what the collector must spare."""
 
-    def __init__(self, collector: HeldCollector, logs: EntryLogger) -> None:
+    def __init__(self, collector: GarbageCollector, logs: EntryLogger) -> None:
         self._collector = collector
         self._others = collector.excluded
         self._all = _AllLogs(logs)

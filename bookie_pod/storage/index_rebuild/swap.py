@@ -26,7 +26,7 @@ import json
 import posixpath
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -50,28 +50,8 @@ OPEN_PAUSE_S: Final = 0.02
 """Seconds between tries to open a database whose predecessor a reader may still use."""
 
 
-class IndexFolders(Protocol):
-    """Folders and databases below an index folder, as whole things."""
-
-    def is_there(self, path: str) -> bool:
-        """Return whether anything is at `path`, a database that does not open included. `OSError`."""
-        ...
-
-    def move(self, source: str, target: str) -> None:
-        """Rename, durable on return. `OSError`."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Remove with everything in it; no error if it is not there. `OSError`."""
-        ...
-
-
-class ToolStores(StoreFactory, IndexFolders, Protocol):
-    """Databases that can be moved and removed while they are closed."""
-
-
 class DiskStores:
-    """`ToolStores` of RocksDB databases."""
+    """Folders and RocksDB databases below an index folder, which can be moved and removed while they are closed."""
 
     def __init__(self, files: Files, stores: StoreFactory | None = None) -> None:
         self._files = files
@@ -81,17 +61,20 @@ class DiskStores:
         return self._stores.exists(path)
 
     def is_there(self, path: str) -> bool:
+        """Return whether anything is at `path`, a database that does not open included. `OSError`."""
         return self._files.exists(path)
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
         return self._stores.open(path, kind)
 
     def move(self, source: str, target: str) -> None:
+        """Rename, durable on return. `OSError`."""
         self._files.rename(source, target)
         for folder in {posixpath.dirname(source), posixpath.dirname(target)}:
             self._files.sync_directory(folder)
 
     def remove(self, path: str) -> None:
+        """Remove with everything in it; no error if it is not there. `OSError`."""
         remove_tree(self._files, path)
 
 
@@ -123,7 +106,7 @@ def backup_suffix(now: float | None = None) -> str:
     return time.strftime(".BACKUP-%Y%m%d-%H%M%S", time.gmtime(now))
 
 
-def free_backup_suffix(folders: IndexFolders, index_folder: str, names: Sequence[str], now: float | None = None) -> str:
+def free_backup_suffix(folders: DiskStores, index_folder: str, names: Sequence[str], now: float | None = None) -> str:
     """A backup suffix with which none of these names is in the folder yet: a swap replaces nothing. `OSError`."""
     suffix = found = backup_suffix(now)
     at = 1
@@ -133,7 +116,7 @@ def free_backup_suffix(folders: IndexFolders, index_folder: str, names: Sequence
     return found
 
 
-def swap(files: Files, folders: IndexFolders, index_folder: str, purpose: str, moves: Sequence[Move]) -> None:
+def swap(files: Files, folders: DiskStores, index_folder: str, purpose: str, moves: Sequence[Move]) -> None:
     """Write the moves down, then do them. `StorageFault`: `finish` them later, if they were written down."""
     _check_possible(folders, index_folder, moves)
     content = {"version": VERSION, "purpose": purpose, "moves": [list(move) for move in moves]}
@@ -144,7 +127,7 @@ def swap(files: Files, folders: IndexFolders, index_folder: str, purpose: str, m
     _carry_out(files, folders, index_folder, moves)
 
 
-def finish(files: Files, folders: IndexFolders, index_folder: str) -> str | None:
+def finish(files: Files, folders: DiskStores, index_folder: str) -> str | None:
     """Finish a swap that was interrupted; what it was for, None if there was none. `StorageFault`."""
     found = _written_down(files, index_folder)
     if found is None:
@@ -177,7 +160,7 @@ def _written_down(files: Files, index_folder: str) -> tuple[str, list[Move]] | N
         ) from error
 
 
-def _check_possible(folders: IndexFolders, index_folder: str, moves: Sequence[Move]) -> None:
+def _check_possible(folders: DiskStores, index_folder: str, moves: Sequence[Move]) -> None:
     """Raise `StorageFault` for moves that could be begun, but not ended."""
     moved: dict[str, bool] = {}
     try:
@@ -198,7 +181,7 @@ def _both(index_folder: str, source: str, target: str) -> StorageFault:
     )
 
 
-def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Sequence[Move]) -> None:
+def _carry_out(files: Files, folders: DiskStores, index_folder: str, moves: Sequence[Move]) -> None:
     def is_there(name: str) -> bool:
         return folders.is_there(f"{index_folder}/{name}")
 
@@ -221,7 +204,7 @@ def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Se
         raise storage_fault(what, error) from error
 
 
-def open_new(files: Files, stores: ToolStores, index_folder: str, kind: StoreKind) -> OrderedStore:
+def open_new(files: Files, stores: DiskStores, index_folder: str, kind: StoreKind) -> OrderedStore:
     """An empty database that counts as written (see `engines.detection`). `StorageFault`."""
     remove_build_folder(files, stores, index_folder)
     path = f"{index_folder}/{BUILD_FOLDER}/{kind.value}"
@@ -240,7 +223,7 @@ def open_new(files: Files, stores: ToolStores, index_folder: str, kind: StoreKin
     return store
 
 
-def remove_build_folder(files: Files, stores: ToolStores, index_folder: str) -> None:
+def remove_build_folder(files: Files, stores: DiskStores, index_folder: str) -> None:
     """Remove what was built; no error if there is nothing. `StorageFault`."""
     folder = f"{index_folder}/{BUILD_FOLDER}"
     try:
@@ -254,7 +237,7 @@ def remove_build_folder(files: Files, stores: ToolStores, index_folder: str) -> 
 class NewDatabase:
     """A database that is built; `switch` puts it in place, `discard` removes it."""
 
-    def __init__(self, files: Files, stores: ToolStores, index_folder: str, kind: StoreKind) -> None:
+    def __init__(self, files: Files, stores: DiskStores, index_folder: str, kind: StoreKind) -> None:
         """`StorageFault` if it cannot be made."""
         self.backup = ""
         """Path of the old database, once it was put aside."""
@@ -306,7 +289,7 @@ class NewDatabase:
             _log.warning("what a rebuild of an index has left is not removed", reason=str(error))
 
 
-def finish_online_rebuilds(files: Files, stores: ToolStores, index_folders: Iterable[str]) -> None:
+def finish_online_rebuilds(files: Files, stores: DiskStores, index_folders: Iterable[str]) -> None:
     """Before the databases are opened: finish the swaps of online rebuilds that a crash interrupted, and remove what
     others have left. Swaps of tools are left alone. `StorageFault`."""
     for folder in index_folders:

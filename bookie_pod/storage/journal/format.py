@@ -7,7 +7,7 @@ All integers are big-endian and signed.
     record    length i32 > 0, ledger id i64, entry id i64, rest
                 entry id >= 0       an entry as the client sent it
                 entry id -0x1000    master key of the ledger: key length i32, key          (since version 3);
-                                    ours: the life as in an add, if it is known. The reference does not look there
+                                    ours: the life as `LedgerData` has it. The reference does not look there
                 entry id -0x2000    the ledger is fenced                                   (since version 4)
                 entry id -0x8000    explicit LAC: packet length i32, packet                (since version 6)
                 entry id -0x10000   the ledger was deleted: first log of its next life, u32 (earlier releases: nothing;
@@ -48,7 +48,7 @@ from enum import Enum
 
 import google_crc32c
 
-from bookie_protocol.keys import COPIES_TAG, LIFE_SIZE, LIFE_TAG, NO_LIFE
+from bookie_protocol.keys import LIFE_SIZE, NO_LIFE, STORED_LIFE_TAGS
 
 MAGIC = b"BKLG"
 CHECKS_MAGIC = b"PKG2"
@@ -88,6 +88,7 @@ _ID = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 _IDS_AND_LENGTH = struct.Struct(">qqi")
 _DELETION = struct.Struct(">qqI")
+_LIFE_TAGS = tuple(STORED_LIFE_TAGS.values())
 
 CHECK_LENGTH = 36
 OLD_CHECK_LENGTH = 28
@@ -195,7 +196,7 @@ def tail_of_special_record(body: bytes) -> bytes:
 def life_behind_key(body: bytes) -> bytes:
     """Return the life in the body of a ledger-key record whose key can be read; `NO_LIFE` if there is none."""
     life = bytes(body[_IDS_AND_LENGTH.size + _IDS_AND_LENGTH.unpack_from(body)[2] :])
-    return life if len(life) == LIFE_SIZE and life.startswith((LIFE_TAG, COPIES_TAG)) else NO_LIFE
+    return life if len(life) == LIFE_SIZE and life.startswith(_LIFE_TAGS) else NO_LIFE
 
 
 def without_explicit_lacs(data: bytes) -> bytes:

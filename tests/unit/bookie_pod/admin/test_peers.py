@@ -11,8 +11,8 @@ from bookie_pod.admin.peers import bookie_admin, trust_of
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.server.http.tls import client_context
 from bookie_protocol.admin_api.client import AdminClient, Place
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.certificates import Certificates
 
 BOOKIES = ("https://h:8000", "http://127.0.0.1:8000", "http://h:8000")

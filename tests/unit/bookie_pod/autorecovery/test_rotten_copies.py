@@ -13,7 +13,7 @@ import pytest
 
 from bookie_client import Client
 from bookie_client.access import replica_access
-from bookie_client.healing.guard import LedgerGuard
+from bookie_client.healing.settling import settle
 from bookie_client.replication.check import CheckOptions, LedgerChecker, LedgerReport
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.ledgers_check import LedgersCheck
@@ -29,6 +29,7 @@ from bookie_pod.node.upkeep import CopiesElsewhere
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerStateUnknown, StorageFault
 from bookie_protocol.metadata_service.findings import Finding, Reason, Trouble, absences
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import ReplicationCluster, written
 
@@ -120,7 +121,7 @@ async def test_a_mark_stays_as_long_as_a_copy_is_not_durable(models: Replication
         lock = await guard.lock(ledger_id)
         assert lock is not None
         async with guard.holding(lock):
-            assert await guard.settle(lock, LedgerChecker(client)) is not fails
+            assert await settle(models.service, lock, LedgerChecker(client)) is not fails
         assert bool(model.ledgers[ledger_id].unsynced) is fails
 
 

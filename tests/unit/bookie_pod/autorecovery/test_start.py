@@ -14,9 +14,9 @@ from bookie_client.client import Client
 from bookie_client.replication.check import LedgerChecker
 from bookie_pod.autorecovery.auditor.term import sources_of
 from bookie_pod.autorecovery.start import MANY_READS, _worker_options, make_worker
-from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair
+from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RoundResult
 from bookie_pod.autorecovery.worker.progress import LedgerNote
-from bookie_pod.autorecovery.worker.worker import RoundResult, WorkerOptions
+from bookie_pod.autorecovery.worker.worker import WorkerOptions
 from bookie_pod.config.load import load_config
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics

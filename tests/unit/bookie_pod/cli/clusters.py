@@ -9,7 +9,7 @@ import pytest
 from bookie_pod.cli.main import run
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 Capture = pytest.CaptureFixture[str]
 

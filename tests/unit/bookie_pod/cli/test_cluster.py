@@ -11,7 +11,8 @@ import pytest
 from bookie_pod.cli.cluster import metadata
 from bookie_pod.cli.main import run
 from bookie_protocol.errors import MetadataUnavailable
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_access import with_service
 from tests.unit.bookie_pod.cli.clusters import Capture, create_ledger, init
 

@@ -11,7 +11,7 @@ from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, F
 from bookie_pod.cli.main import run
 from bookie_protocol.metadata_service.findings import Failure as FailedRepair
 from bookie_protocol.metadata_service.findings import Finding, Reason, Trouble
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.tree.under_replication.election import AuditorElection
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.metadata_access import with_service

@@ -13,8 +13,9 @@ from bookie_client import Client
 from bookie_pod.cli.cluster.health import show_health
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.local_clusters import LocalCluster, announced
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 

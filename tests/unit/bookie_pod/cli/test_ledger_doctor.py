@@ -14,8 +14,9 @@ from bookie_pod.cli.doctor.findings import State
 from bookie_pod.cli.ledger.doctor import Examination, examine
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.metadata_service.findings import Failure, Trouble
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 

@@ -10,11 +10,11 @@ import pytest
 
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.main import run
-from bookie_pod.node.metadata_witness import KIND, Seen
+from bookie_pod.node.metadata_witness import KIND, Place, Seen
 from bookie_protocol.errors import ExitCode, MetadataDamaged
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.moving.backup_file import BackupFile
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_access import with_service
 from tests.unit.bookie_pod.cli.clusters import Capture, create_ledger, init
 
@@ -169,7 +169,7 @@ def test_backup_and_restore(uri: str, cluster: str, tmp_path: Path, capsys: Capt
         (Seen(BOOKIE, "new", "", 1), CommandExit.COULD_NOT_TELL),
         (Seen(BOOKIE, "old", "", 1000), CommandExit.COULD_NOT_TELL),
         (Seen(BOOKIE, "old", "", 0), CommandExit.COULD_NOT_TELL),
-        (Seen(BOOKIE, "old", "", 1, history="another place"), CommandExit.COULD_NOT_TELL),
+        (Seen(BOOKIE, "old", "", 1, place=Place("another place")), CommandExit.COULD_NOT_TELL),
     ],
 )
 def test_what_bookies_have_seen(uri: str, cluster: str, tmp_path: Path, seen: Seen, code: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bookie_pod.cli.main import cli, run
 from bookie_pod.cli.shell import REFUSED, TRANSLATIONS
-from bookie_pod.node.identity.bookie_id import SystemNetwork
+from bookie_pod.node.identity.bookie_id import HostNetwork
 
 CONFIGURATION = "metadataServiceUri=zk+null://zk1:2181/prod/ledgers\nbookieId=b1\nbookiePort=3181\n"
 URI = "zk+null://zk1:2181/prod/ledgers"
@@ -105,7 +105,7 @@ def test_an_id_is_changed_from_an_address_to_a_name_and_back(
 ) -> None:
     words = "metadataServiceUri=zk+null://zk1:2181/l\nlisteningInterface=lo\nallowLoopback=true\nbookiePort=3181\n"
     (tmp_path / "bk.conf").write_text(words)
-    monkeypatch.setattr(SystemNetwork, "canonical_name", lambda self, address: "h")
+    monkeypatch.setattr(HostNetwork, "canonical_name", lambda self, address: "h")
     assert run(["shell", "updateledgers", "-b", to, "-s", "3"]) == 0
     assert [" ".join(words) for words in ran] == [f"cluster rename-bookie {ids} --rate=3 --yes"]
 

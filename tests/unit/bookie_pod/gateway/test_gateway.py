@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from bookie_pod.gateway.gateway import Gateway
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.errors import LedgerFenced
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
+from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from tests.support.until import until
 from tests.unit.bookie_pod.gateway.calls import CLOSED, batches, error_of, read_all, rest_of, write
 from tests.unit.bookie_pod.gateway.conftest import serve
@@ -196,3 +198,16 @@ async def test_a_gateway_that_could_not_be_served_is_made_anew(cluster):
         await gateway.stop()
     assert "bookie_gateway_OPEN_WRITERS 0" in registry.render()
     await server.stop(None)
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+async def test_calls_that_come_at_once_are_all_answered(served, clients):
+    """gRPC's core would end some of them unseen, with CANCELLED or UNAVAILABLE."""
+    target, options = f"127.0.0.1:{served.server.port}", [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(target, options) for _ in range(clients)]
+    stubs = [LedgerServiceStub(channel) for channel in channels]
+    calls = [stub.GetMetadata(pb.GetMetadataRequest(ledger_id=5)) for stub in stubs for _ in range(300)]
+    codes = Counter([await call.code() for call in calls])
+    for channel in channels:
+        await channel.close()
+    assert codes == {grpc.StatusCode.NOT_FOUND: 300 * clients}

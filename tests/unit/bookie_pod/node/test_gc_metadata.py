@@ -29,7 +29,7 @@ from bookie_protocol.metadata_service.interface import (
     SessionState,
     Versioned,
 )
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_drivers import EmbeddedUnderTest
 
 BOOKIE = "b1:3181"
@@ -109,7 +109,7 @@ def _bridge(service: Service, timeout: float = 10.0, instance: str | None = "one
     return LoopGcMetadata(service, loop, BOOKIE, instance, timeout, service.is_whole)  # type: ignore[arg-type]
 
 
-async def _remove(service: TreeMetadataService, path: str) -> None:
+async def _remove(service: MetadataService, path: str) -> None:
     for name in (await service.tree.children(path)).names:
         await _remove(service, f"{path}/{name}")
     await service.tree.delete(path)

@@ -88,6 +88,7 @@ async def test_the_configuration_reaches_the_driver(tmp_path: Path, monkeypatch:
         tls_enable=True,
         trust_store_path="/ca",
         token_file="/token",
+        follow_migration=False,
     )
     await open_metadata(config, "zk://a:1/x")
     await open_metadata(replace(config, zk_auth_scheme="sasl"), "zk://a:1/x")
@@ -96,6 +97,7 @@ async def test_the_configuration_reaches_the_driver(tmp_path: Path, monkeypatch:
     assert (digest["timeout"], digest["secure"], digest["requests_per_second"]) == (1.5, True, 7.0)
     assert (digest["auth"], digest["sasl"]) == ((("digest", "bookie:secret"),), None)
     assert (digest["tls"], digest["token_file"]) == (MetadataTls(ca_file="/ca"), "/token")
+    assert digest["follow_migration"] is False
     assert sasl["auth"] == ()
     assert (sasl["sasl"].username, sasl["sasl"].password) == ("bookie", "secret")
     assert "secret" not in repr(sasl["sasl"])

@@ -25,7 +25,7 @@ from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.moving.backup_file import BackupFile
 from bookie_protocol.metadata_service.moving.moves import back_up, copy_cluster, restore
 from bookie_protocol.metadata_service.records import HISTORY, HISTORY_NAME
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.decommission_rig import DyingTransport
 from tests.support.until import until
 
@@ -40,7 +40,7 @@ class World:
         self._backup = folder / "backup"
         self.bookie = folder / "bookie"
         self.bookie.mkdir()
-        self.service: TreeMetadataService
+        self.service: MetadataService
         self.ledgers = [1]
 
     async def open(self) -> None:
@@ -48,7 +48,7 @@ class World:
         self.transport = DyingTransport(self._owner)
         tree = EmbeddedTree(self.transport, 4.0)
         await tree.connect()
-        self.service = TreeMetadataService(tree, "/ledgers", None)
+        self.service = MetadataService(tree, "/ledgers", None)
 
     async def close(self) -> None:
         await self.service.close()
@@ -204,6 +204,21 @@ async def test_person_lets_the_older_state_count(world: World) -> None:
     await (await world.witness()).check()
 
 
+async def test_service_that_the_session_doubts_is_not_believed_until_a_person_says_so(world: World) -> None:
+    """As when Pulsar moved the metadata without waiting for this process."""
+    witness = await world.witness()
+    await witness.check()
+    world.service.session.doubt = "what was written last may be missing"
+    with pytest.raises(MetadataWentBack):
+        await witness.check()
+    world.service.session.doubt = ""  # as in the next process
+    again = await world.witness()
+    with pytest.raises(MetadataWentBack):
+        await again.check()
+    await again.accept()
+    await again.check()
+
+
 async def test_mark_whose_writing_was_interrupted_is_known(world: World) -> None:
     witness = await world.witness()
     await witness.check()
@@ -275,11 +290,10 @@ async def test_file_that_cannot_be_understood_is_a_doubt(world: World) -> None:
 
 
 @pytest.fixture
-async def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TreeMetadataService]:
+async def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MetadataService]:
     """Another store, whose history has just begun."""
     owner = await EmbeddedOwner.open(str(tmp_path_factory.mktemp("elsewhere")))
     made = await connect_local(owner, 4.0)
-    assert isinstance(made, TreeMetadataService)
     yield made
     await made.close()
     await owner.close()
@@ -294,7 +308,7 @@ async def used_much(world: World) -> None:
     await witness.stop()
 
 
-async def test_metadata_that_were_moved_are_believed(world: World, elsewhere: TreeMetadataService) -> None:
+async def test_metadata_that_were_moved_are_believed(world: World, elsewhere: MetadataService) -> None:
     await used_much(world)
     await copy_cluster(world.service, elsewhere, lambda _: None)
     assert elsewhere.session.position < world.service.session.position
@@ -308,8 +322,23 @@ async def test_metadata_that_were_moved_are_believed(world: World, elsewhere: Tr
         await (await world.witness()).check()
 
 
+async def test_service_that_counts_something_else_from_now_on_is_believed(world: World) -> None:
+    """As when Pulsar moves the metadata to Oxia under a running bookie."""
+    await used_much(world)
+    witness, session = await world.witness(), world.service.session
+    session.counts, session.position = "oxia", 3
+    await witness.stop()  # it has not read anything of the new place yet
+    assert witness.went_back is None
+    await witness.check()
+    assert witness.went_back is None
+    again = await world.witness()
+    session.position = 2
+    await again.stop()
+    assert again.went_back is not None
+
+
 async def test_place_that_nobody_can_tell_yet_is_compared_later(
-    world: World, elsewhere: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+    world: World, elsewhere: MetadataService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await used_much(world)
     await copy_cluster(world.service, elsewhere, lambda _: None)
@@ -332,7 +361,7 @@ class Silent:
 
 
 @pytest.fixture
-async def restored(world: World, elsewhere: TreeMetadataService, tmp_path: Path) -> AsyncIterator[TreeMetadataService]:
+async def restored(world: World, elsewhere: MetadataService, tmp_path: Path) -> AsyncIterator[MetadataService]:
     """A place that was restored from a backup; the bookie looked at the service before, and not since."""
     await (await world.witness()).check()
     file = BackupFile(str(tmp_path / "file"))
@@ -343,7 +372,7 @@ async def restored(world: World, elsewhere: TreeMetadataService, tmp_path: Path)
     world.service = at_home
 
 
-async def test_older_backup_is_not_believed(world: World, restored: TreeMetadataService) -> None:
+async def test_older_backup_is_not_believed(world: World, restored: MetadataService) -> None:
     """It has the newest mark; the bookie has seen ledgers that were made behind it."""
     witness = await world.witness()
     await world.use()
@@ -355,7 +384,7 @@ async def test_older_backup_is_not_believed(world: World, restored: TreeMetadata
 
 
 async def test_backup_as_new_as_all_that_was_noted_is_not_believed_until_a_person_says_so(
-    world: World, restored: TreeMetadataService
+    world: World, restored: MetadataService
 ) -> None:
     world.service = restored
     witness = await world.witness()
@@ -388,7 +417,7 @@ async def test_place_that_was_restored_under_a_running_bookie_is_not_believed(
     await witness.check()
 
 
-async def test_bookie_without_a_mark_believes_no_backup(world: World, restored: TreeMetadataService) -> None:
+async def test_bookie_without_a_mark_believes_no_backup(world: World, restored: MetadataService) -> None:
     at_home, world.service = world.service, restored
     for remembers in (True, False):
         if not remembers:
@@ -401,7 +430,7 @@ async def test_bookie_without_a_mark_believes_no_backup(world: World, restored: 
     world.service = at_home
 
 
-async def test_bookie_without_ledgers_believes_a_backup(world: World, restored: TreeMetadataService) -> None:
+async def test_bookie_without_ledgers_believes_a_backup(world: World, restored: MetadataService) -> None:
     world.service, world.ledgers = restored, []
     await world.witness()
     world.ledgers = [1]
@@ -410,11 +439,10 @@ async def test_bookie_without_ledgers_believes_a_backup(world: World, restored: 
 
 
 async def test_backup_that_was_moved_on_is_not_believed(
-    world: World, restored: TreeMetadataService, tmp_path: Path
+    world: World, restored: MetadataService, tmp_path: Path
 ) -> None:
     owner = await EmbeddedOwner.open(str(tmp_path / "third"))
     third = await connect_local(owner, 4.0)
-    assert isinstance(third, TreeMetadataService)
     await copy_cluster(restored, third, lambda _: None)
     world.service = third
     with pytest.raises(MetadataWentBack):
@@ -425,7 +453,7 @@ async def test_backup_that_was_moved_on_is_not_believed(
 
 @pytest.mark.parametrize("newest", [True, False])
 async def test_place_of_before_is_believed_again_unless_it_is_older(
-    world: World, restored: TreeMetadataService, newest: bool
+    world: World, restored: MetadataService, newest: bool
 ) -> None:
     await world.back_up()
     witness = await world.witness()
@@ -440,6 +468,27 @@ async def test_place_of_before_is_believed_again_unless_it_is_older(
         await world.put_back()
         with pytest.raises(MetadataWentBack):
             await (await world.witness()).check()
+
+
+async def test_zookeeper_that_the_metadata_had_left_for_oxia_is_not_believed(world: World) -> None:
+    """A backup from behind the last garbage collection in ZooKeeper has the newest mark, and Oxia's position says
+    nothing."""
+    session = world.service.session
+    await (await world.witness()).check()
+    session.counts = "oxia"
+    witness = await world.witness()
+    await witness.stop()
+    session.counts = ""
+    for _ in range(2):
+        with pytest.raises(MetadataWentBack):
+            await (await world.witness()).check()
+    session.counts = "oxia"
+    await (await world.witness()).check()
+    session.counts = ""
+    left = await world.witness()
+    await left.accept()
+    await left.check()
+    await (await world.witness()).check()
 
 
 async def test_history_that_cannot_be_understood_is_a_doubt(world: World) -> None:

@@ -18,8 +18,9 @@ from bookie_protocol.errors import (
     RegistrationFailed,
     StartupError,
 )
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, Session, SessionState
+from bookie_protocol.metadata_service.interface import BookieGroup, Session, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.until import until
 
 INFO = BookieServiceInfo(())

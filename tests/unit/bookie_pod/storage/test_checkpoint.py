@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.journal.marks import LogMark
@@ -210,6 +211,16 @@ def test_failures_of_requested_flushes_go_the_same_way() -> None:
         rig.requested_flush_failed(error)
     assert [str(error) for error in rig.read_only] == ["full"]
     assert [str(error) for error in rig.failed] == ["ours"]
+
+
+def test_a_disk_that_stays_full_is_told_once() -> None:
+    rig = Rig()
+    assert rig.requested_flush_failed is not None
+    with capture_logs() as logs:
+        for error in ("full", "full", "fuller"):
+            rig.requested_flush_failed(NoWritableDirectory(error))
+    assert [each["error"] for each in logs if each["log_level"] == "error"] == ["full", "fuller"]
+    assert len(rig.read_only) == 3
 
 
 def test_shutdown_flushes_and_marks_but_deletes_no_journal() -> None:

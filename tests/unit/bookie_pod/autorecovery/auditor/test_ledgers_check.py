@@ -17,7 +17,7 @@ from bookie_pod.autorecovery.auditor.runs import (
     recorded_checks,
     set_enabled,
 )
-from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.auditor_rig import DAY, AuditorRig, FastClock, complete, ledger, of
 
@@ -40,7 +40,7 @@ async def test_what_a_bookie_denies_twice_is_marked(rig: AuditorRig) -> None:
 async def test_who_does_not_answer_is_not_missing(rig: AuditorRig) -> None:
     await rig.store(*LEDGERS)
     rig.checker.verdicts = {(n, "b1:1"): ReplicaVerdict.UNREACHABLE for n in range(8)}
-    rig.checker.errors = {5: BookieUnavailable("nobody answers")}
+    rig.checker.errors = {5: MetadataDamaged("what")}
     auditor = await rig.auditor(auditor_check_interval_s=DAY)
     last = await complete(rig, auditor)
     assert await rig.marked() == {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookie_client.replication.check import LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import LedgerChecker, LedgerReport, ReplicaVerdict
 from bookie_client.replication.lists import LISTS_TO_GIVE_UP
 from bookie_client.replication.tail import Tail
 from bookie_client.replication.throttle import ReplicationThrottle
@@ -22,9 +22,9 @@ from bookie_pod.autorecovery.auditor.withdrawals import Withdrawals
 from bookie_protocol.errors import (
     BookieTimeout,
     BookieUnavailable,
+    LedgerDeleted,
     MetadataDamaged,
     MetadataExists,
-    NoSuchEntry,
     NoSuchLedger,
     PodkeeperError,
 )
@@ -83,7 +83,7 @@ def suspects_of(*named: tuple[int, str]) -> frozenset[Suspect]:
 # --- the check of all ledgers -----------------------------------------------------------------------------------
 
 
-class Checker:
+class Checker(LedgerChecker):
     """Reports what it is told."""
 
     def __init__(self, report: LedgerReport | Exception) -> None:
@@ -152,7 +152,7 @@ async def test_an_end_that_is_not_known_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("error", "counts"),
-    [(NoSuchLedger("gone"), {"deleted": 1}), (BookieUnavailable("nobody"), {"ledgers": 1, "could_not_tell": 1})],
+    [(LedgerDeleted("gone"), {"deleted": 1}), (MetadataDamaged("what"), {"ledgers": 1, "could_not_tell": 1})],
 )
 async def test_what_cannot_be_checked_is_counted(error: Exception, counts: dict[str, int]) -> None:
     check, _ = ledgers_check(error, Known(), Marker())
@@ -362,7 +362,7 @@ class Marks:
     async def read(self, ledger_id: int) -> UnderreplicatedLedger | None:
         return self.stored.get(ledger_id)
 
-    async def lock(self, ledger_id: int) -> LedgerLock:
+    async def lock(self, ledger_id: int, *, timeout: float | None = None) -> LedgerLock:
         if ledger_id in self.locked:
             raise MetadataExists("a worker is at it")
         return LedgerLock(ledger_id, None if ledger_id in self.unmarked else Identity(0, 1), 1)
@@ -371,7 +371,7 @@ class Marks:
         self.replicated.append(lock.ledger_id)
         return True
 
-    async def release(self, lock: LedgerLock) -> None:
+    async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
         self.released.append(lock.ledger_id)
 
 
@@ -434,9 +434,7 @@ async def test_a_mark_stays_while_a_copy_is_missing(verdicts: dict[str, ReplicaV
     assert (marks.replicated, marks.released) == ([LEDGER] * sound, [LEDGER])
 
 
-@pytest.mark.parametrize(
-    "error", [NoSuchLedger("gone"), NoSuchEntry("none"), BookieUnavailable("no"), MetadataDamaged("what")]
-)
+@pytest.mark.parametrize("error", [LedgerDeleted("gone"), MetadataDamaged("what")])
 async def test_a_mark_stays_if_nobody_can_tell(error: Exception) -> None:
     marks = Marks(ABSENT)
     made = withdrawing(marks, Checker(error), Known())

@@ -9,7 +9,7 @@ import pytest
 from bookie_client.replication.check import ReplicaVerdict
 from bookie_pod.autorecovery.auditor import withdrawals
 from bookie_pod.autorecovery.auditor.withdrawals import Withdrawals
-from bookie_protocol.errors import BookieUnavailable, MetadataDamaged, MetadataError, MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable
 from bookie_protocol.metadata_service.findings import absences
 from bookie_protocol.metadata_service.tree.under_replication.formats import mark_path
 from tests.support.auditor_rig import AuditorRig, ledger
@@ -50,7 +50,7 @@ async def test_what_a_worker_works_on_and_what_is_really_missing_stays(rig: Audi
         (3, "b1:1"): ReplicaVerdict.DAMAGED,
         (4, "b0:1"): ReplicaVerdict.UNREACHABLE,
     }
-    rig.checker.errors = {5: BookieUnavailable("nobody answers")}
+    rig.checker.errors = {5: MetadataDamaged("what")}
     await rig.come("b0:1")
     await rig.until(lambda: {2, 3, 4, 5} <= set(rig.checker.checked))
     await asyncio.sleep(0.1)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.drain import DrainMeter, Passing
+from bookie_pod.autorecovery.decommission.drain import DrainMeter
+from bookie_pod.autorecovery.decommission.moving import Passing
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Drained, Form, Phase, Quiesced
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, TakenOver
 from bookie_pod.autorecovery.decommission.survey import bytes_held, survey

@@ -14,7 +14,7 @@ from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
 from bookie_pod.autorecovery.decommission.state import Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
 from bookie_protocol.errors import Refused
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from tests.support.decommission_rig import GOING, QUICK, R, Rig, W, ledger
 from tests.support.until import until

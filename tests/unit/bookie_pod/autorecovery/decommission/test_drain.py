@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.autorecovery.decommission.drain import DrainMeter, LedgerDrain, Locked, Passing, drain_all
+from bookie_pod.autorecovery.decommission.drain import DrainMeter, LedgerDrain, Locked, drain_all
+from bookie_pod.autorecovery.decommission.moving import Passing
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker
 from bookie_protocol.errors import MetadataUnavailable
 from tests.support.clock import Clock
@@ -126,7 +127,7 @@ async def test_a_drain_that_is_to_stop_begins_no_further_ledger() -> None:
 async def test_why_a_ledger_has_to_wait_and_that_its_lock_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_end: bool
 ) -> None:
-    async def silent(*_: object) -> NoReturn:
+    async def silent(*_: object, **options: object) -> NoReturn:
         raise MetadataUnavailable("no answer")
 
     async with Rig(tmp_path) as rig:
@@ -152,3 +153,35 @@ async def test_why_a_ledger_has_to_wait_and_that_its_lock_is_given_back(
                 assert await marks.locked_by(1) is None
         assert await attempt() is None
         assert mover.recovered == [1]
+
+
+async def test_writer_that_left_and_comes_back_has_time_to_leave_again(tmp_path: Path) -> None:
+    """An older segment holds the ledger up meanwhile."""
+    async with Rig(tmp_path) as rig:
+        mover = FakeMover(rig.service, {1: 41})
+        mover.move = unmoved  # type: ignore[assignment, method-assign]
+        drain = LedgerDrain(rig.service, mover, [GOING], replace(QUICK, open_grace=0.1))
+        await rig.store(ledger(1, (0, "012"), last=None))
+        for segments in ([(0, "012")], [(0, "012"), (50, "345")], [(0, "012"), (50, "345"), (90, "045")]):
+            stored = await rig.service.ledgers.read(1)
+            metadata = replace(ledger(1, *segments, last=None), creation_token=stored.value.creation_token)
+            await rig.service.ledgers.write(metadata, stored.identity)
+            await drain.drain(1, lambda entries: None)
+            await asyncio.sleep(0.1)  # until the time that it was given is over
+        assert mover.recovered == []
+
+
+async def unmoved(*arguments: object) -> str:
+    return Passing("not now")
+
+
+async def test_writer_of_the_next_ledger_of_an_id_has_time_to_leave_too(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        mover = FakeMover(rig.service, {1: 41})
+        drain = LedgerDrain(rig.service, mover, [GOING], replace(QUICK, open_grace=0.1))
+        for _ in range(2):
+            await rig.store(ledger(1, (0, "012"), last=None))
+            assert isinstance(await drain.drain(1, lambda entries: None), Passing)
+            await asyncio.sleep(0.1)  # until that time is over
+            await rig.service.ledgers.delete_this(await rig.service.ledgers.read(1))
+        assert mover.recovered == []

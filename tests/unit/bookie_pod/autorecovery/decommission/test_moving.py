@@ -21,8 +21,9 @@ from bookie_protocol.errors import (
     RecoveryFailed,
     TooManyRequests,
 )
+from bookie_protocol.versioned import LedgerLife
 from tests.support.auditor_rig import ledger
-from tests.unit.bookie_client.replication.cluster import PASSWORD, ReplicationCluster, payload
+from tests.unit.bookie_client.replication.cluster import PASSWORD, ReplicationCluster, life_of, payload
 
 
 class Replicator:
@@ -122,8 +123,9 @@ async def test_a_ledgers_end_is_found_by_a_check(
     client: Any = "a client"
     made._checker, made._client = checker, client
     monkeypatch.setattr(moving, "close_checked", close)
-    await made.recover(5)
-    assert closed == [("a client", "a checker", 5)]
+    life = LedgerLife(5, 7, 9)
+    await made.recover(life)
+    assert closed == [("a client", "a checker", life)]
 
 
 @pytest.mark.parametrize("answer", [TooManyRequests, LedgerStateUnknown, None], ids=["busy", "in limbo", "silent"])
@@ -140,7 +142,7 @@ async def test_an_end_that_bookies_may_tell_later_is_no_lasting_reason(
             models.bookies[bookie].silent = answer is None
             models.model(bookie).fail_reads = answer
         with pytest.raises(BookieUnavailable):
-            await ClientMover(client).recover(open_ledger.ledger_id)
+            await ClientMover(client).recover(await life_of(client, open_ledger.ledger_id))
 
 
 async def test_stopping_bookies_that_never_tell_ends_the_wait(tmp_path: Path) -> None:
@@ -152,10 +154,10 @@ async def test_stopping_bookies_that_never_tell_ends_the_wait(tmp_path: Path) ->
         await models.lose(client, leaving)
         models.model(second).fail_reads = LedgerStateUnknown
         with pytest.raises(BookieUnavailable, match="stop"):
-            await ClientMover(client).recover(open_ledger.ledger_id)
+            await ClientMover(client).recover(await life_of(client, open_ledger.ledger_id))
         await models.lose(client, second)
         with pytest.raises(RecoveryFailed):
-            await ClientMover(client).recover(open_ledger.ledger_id)
+            await ClientMover(client).recover(await life_of(client, open_ledger.ledger_id))
 
 
 async def test_an_end_that_bookies_tell_again_is_looked_for_again(
@@ -179,5 +181,5 @@ async def test_an_end_that_bookies_tell_again_is_looked_for_again(
                     models.model(bookie).fail_reads = None
 
         monkeypatch.setattr(moving, "close_checked", close)
-        await ClientMover(client).recover(open_ledger.ledger_id)
+        await ClientMover(client).recover(await life_of(client, open_ledger.ledger_id))
         assert (await client.metadata(open_ledger.ledger_id)).last_entry_id == 0

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from bookie_pod.autorecovery.decommission.presence import (
-    HttpBookieAdmin,
+    BookieAdmin,
     Presence,
     Vigil,
     make_read_only,
@@ -84,7 +84,7 @@ def publish(monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint) -> None:
 
 async def test_it_is_asked_where_it_says_that_it_is(rig: Rig, api: Api) -> None:
     trust = Trust(own_machine=True)
-    admin = HttpBookieAdmin(rig.service, token="secret", trust=trust)  # which is at any address of its host
+    admin = BookieAdmin(rig.service, token="secret", trust=trust)  # which is at any address of its host
     await make_read_only(rig.service, admin, GOING, Presence.WRITABLE, 7)
     assert await presence_of(rig.service, GOING) is Presence.READ_ONLY
     assert await make_writable(rig.service, admin, GOING)
@@ -102,7 +102,7 @@ async def test_one_of_somebody_else_is_asked_without_tls_and_without_the_token(
     folder = Certificates(tmp_path).make_all().folder
     trusting = ssl.create_default_context(cafile=str(folder / "authority.pem"))
     trust = Trust(authorities=trusting, own_machine=True)
-    admin = HttpBookieAdmin(rig.service, token="secret", tls=trusting, trust=trust)
+    admin = BookieAdmin(rig.service, token="secret", tls=trusting, trust=trust)
     await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
     assert [token for *_, token in api.asked] == [None]
 
@@ -121,10 +121,10 @@ async def test_who_speaks_tls_without_saying_so_gets_the_token_and_no_other_does
     await rig.start(GOING)
     try:
         tls = ssl.create_default_context(cafile=str(made.folder / "authority.pem"))
-        trusting = HttpBookieAdmin(rig.service, token="secret", tls=tls, trust=Trust(authorities=tls))
+        trusting = BookieAdmin(rig.service, token="secret", tls=tls, trust=Trust(authorities=tls))
         await make_read_only(rig.service, trusting, GOING, Presence.WRITABLE)
         assert [token for *_, token in api.asked] == ["Bearer secret"]
-        doubting = HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context())
+        doubting = BookieAdmin(rig.service, token="secret", tls=ssl.create_default_context())
         with pytest.raises(BookieUnavailable, match=r"at https://.*: its certificate is not trusted"):
             await doubting.set_read_only(GOING, False)
         assert len(api.asked) == 1
@@ -139,7 +139,7 @@ async def test_one_that_says_that_it_speaks_tls_is_never_asked_without(
     await rig.stop(GOING)
     await rig.start(GOING)
     with pytest.raises(BookieUnavailable, match="does not speak TLS"):
-        await HttpBookieAdmin(rig.service, token="secret", tls=ssl.create_default_context()).set_read_only(GOING, True)
+        await BookieAdmin(rig.service, token="secret", tls=ssl.create_default_context()).set_read_only(GOING, True)
     assert api.asked == []
 
 
@@ -148,12 +148,12 @@ async def test_a_registered_address_that_the_configuration_does_not_name_gets_no
 ) -> None:
     api.status = 403
     with pytest.raises(Unauthorized) as caught:
-        await HttpBookieAdmin(rig.service, token="secret", trust=Trust()).set_read_only(GOING, True)
+        await BookieAdmin(rig.service, token="secret", trust=Trust()).set_read_only(GOING, True)
     assert ([token for *_, token in api.asked], "because" in str(caught.value)) == ([None], False)
 
 
 async def test_a_url_wins(rig: Rig, api: Api) -> None:
-    admin = HttpBookieAdmin(rig.service, url="http://127.0.0.1:1/")
+    admin = BookieAdmin(rig.service, url="http://127.0.0.1:1/")
     with pytest.raises(BookieUnavailable, match="cannot be reached"):
         await admin.set_read_only(GOING, True)
 
@@ -170,7 +170,7 @@ async def test_a_url_wins(rig: Rig, api: Api) -> None:
 )
 async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: type[PodkeeperError], words: str) -> None:
     api.status = status
-    admin = HttpBookieAdmin(rig.service, trust=Trust(own_machine=True))
+    admin = BookieAdmin(rig.service, trust=Trust(own_machine=True))
     with pytest.raises(kind, match=words):
         await admin.set_read_only(GOING, True)
     with pytest.raises(Refused, match="still writable and cannot be made read-only"):
@@ -181,12 +181,12 @@ async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: ty
 async def test_nobody_is_sent_elsewhere(rig: Rig, api: Api) -> None:
     api.status = 308
     with pytest.raises(BookieUnavailable, match="because of something"):
-        await HttpBookieAdmin(rig.service, token="t0k", trust=Trust(own_machine=True)).set_read_only(GOING, True)
+        await BookieAdmin(rig.service, token="t0k", trust=Trust(own_machine=True)).set_read_only(GOING, True)
     assert len(api.asked) == 1
 
 
 async def test_one_that_publishes_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = HttpBookieAdmin(rig.service)
+    admin = BookieAdmin(rig.service)
     with pytest.raises(BookieUnavailable, match="publishes no HTTP endpoint: set httpServerEnabled=true"):
         await admin.set_read_only(GOING, True)
     await rig.stop(GOING)

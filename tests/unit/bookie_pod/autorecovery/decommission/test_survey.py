@@ -23,6 +23,7 @@ from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerRange
 from bookie_protocol.metadata_service.under_replication import LockHolder, UnderreplicatedLedger
+from bookie_protocol.versioned import moved
 from tests.support.auditor_rig import ledger
 from tests.support.virtual_loop import on_a_virtual_clock, virtually
 
@@ -157,6 +158,23 @@ async def test_locks_of_one_moment_are_waited_for_and_no_others() -> None:
     cluster.held = {}
     await claims.locks_end(wait)
     assert claims.locked == frozenset()
+
+
+async def test_lock_whose_metadata_moved_to_another_service_has_not_ended() -> None:
+    """A worker that takes part in the move holds it there, by another session."""
+    cluster = Cluster()
+    cluster.held = {0: holder("host0"), 1: holder("host1")}
+    claims, asked = Claims(cluster.service), list[frozenset[int]]()
+
+    async def wait(_: str) -> None:
+        asked.append(claims.locked)
+        if len(asked) == 1:
+            cluster.held = {0: LockHolder("host0", 3, moved(1)), 1: LockHolder("host2", 4, moved(1))}
+        elif len(asked) == 2:
+            cluster.held[0] = LockHolder("host0", 3, moved(2))  # given back, and taken anew
+
+    await claims.locks_end(wait)
+    assert asked == [{0, 1}, {0}]
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -11,14 +11,19 @@ from dataclasses import replace
 import pytest
 
 from bookie_client.healing import rule
-from bookie_client.replication.check import FragmentReport, LedgerReport, ReplicaVerdict
+from bookie_client.replication.check import FragmentReport, LedgerChecker, LedgerReport, ReplicaVerdict
 from bookie_client.replication.closing import denying
 from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
+from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ProgressListener, ReplicationResult
 from bookie_client.replication.tail import Tail
-from bookie_pod.autorecovery.worker.ledger_repair import FRESH_SECONDS, LedgerRepair, RepairParts
+from bookie_pod.autorecovery.worker.ledger_repair import (
+    FRESH_SECONDS,
+    LedgerRepair,
+    Outcome,
+    RepairParts,
+    RoundResult,
+)
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
-from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.errors import (
@@ -35,7 +40,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.findings import Failure, Finding, Reason, Trouble, absences
 from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
-from bookie_protocol.versioned import Identity
+from bookie_protocol.versioned import Identity, LedgerLife
 from tests.unit.bookie_pod.autorecovery.worker.reports import LEDGER, metadata_of, report_of
 
 LOST, MISSING = ReplicaVerdict.LOST, ReplicaVerdict.MISSING
@@ -45,11 +50,13 @@ DIVERGENT = ReplicaVerdict.DIVERGENT
 SESSION = 77
 
 
-class Cluster:
-    """`Checker` and `Replicator` over one ledger. Copies make bookies good; `spares` are taken in order."""
+class Cluster(LedgerChecker, FragmentReplicator):
+    """The checker and the replicator over one ledger. Copies make bookies good; `spares` are taken in order."""
 
     def __init__(self, metadata: LedgerMetadata, verdicts: Mapping[str, ReplicaVerdict], spares: str = "xyz") -> None:
         self.metadata: LedgerMetadata | None = metadata
+        self.looks: list[LedgerMetadata] = []
+        """What the next checks find stored."""
         self.verdicts = dict(verdicts)
         self.entries: dict[str, int] = {}
         """The entry that shows a verdict."""
@@ -72,6 +79,8 @@ class Cluster:
         self.silent: frozenset[str] = frozenset()
         self.refuse: Callable[[Mapping[int, str], Collection[int]], None] = lambda bad, in_place: None
         self.read_only: frozenset[str] = frozenset()
+        self.waited_for: LedgerLife | None = LedgerLife(LEDGER, 1)
+        """The open ledger whose writer had its time."""
         self.recoveries = 0
         self.on_recovery: Callable[[], None] = lambda: None
         self.on_writable: Callable[[], object] = lambda: None
@@ -97,16 +106,22 @@ class Cluster:
 
     async def run(self, *, recover: bool = False) -> RoundResult:
         self.note = self.progress.begin(LEDGER)
-        work = self.repair.recover if recover else self.repair.repair
-        return await work(LedgerLock(LEDGER, Identity(0, 1), SESSION), self.note)
+        lock = LedgerLock(LEDGER, Identity(0, 1), SESSION)
+        if recover:
+            return await self.repair.recover(lock, self.note, self.waited_for)
+        result = await self.repair.repair(lock, self.note)
+        self.waited_for = result.life
+        return result
 
     def metric(self, name: str) -> float:
         lines = self.registry.render().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(f"replication_worker_{name} "))
 
-    # --- Checker, Replicator ----------------------------------------------------------------------------------
+    # --- the checker, the replicator ------------------------------------------------------------------------------
 
     async def check(self, ledger_id: int, *, findings: Collection[Finding] = ()) -> LedgerReport:
+        if self.looks:
+            self.metadata = self.looks.pop(0)
         if self.metadata is None:
             raise LedgerDeleted(f"ledger {ledger_id} does not exist")
         self.findings.append(sorted(each.bookie for each in findings))
@@ -141,6 +156,7 @@ class Cluster:
         *,
         in_place: Collection[int] = (),
         by_lists: bool = False,
+        excluded: Mapping[str, str] | None = None,
         session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult:
@@ -207,7 +223,7 @@ class Cluster:
     async def holes(self, fragment: Fragment, positions: Collection[int]) -> tuple[int, ...]:
         return self.no_list_has
 
-    async def _recover(self, ledger_id: int) -> None:
+    async def _recover(self, life: LedgerLife) -> None:
         self.recoveries += 1
         self.phases.append(self.note.phase)
         self.on_recovery()
@@ -673,6 +689,21 @@ class TestOpenLedgers:
         assert (await cluster.run(recover=True)).outcome is Outcome.REPAIRED
         assert cluster.recoveries == 0
         assert cluster.copies == [(0, {0: "a"}, ())]
+
+    @pytest.mark.parametrize("looks", [1, 2])
+    async def test_the_next_ledger_of_its_id_is_not_fenced_for_it(self, looks: int) -> None:
+        """It is made while its former one waits, or between the two looks before a recovery."""
+        old, new = (replace(metadata_of({0: "abc"}, None), creation_token=token) for token in (1, 2))
+        cluster = Cluster(old, {"a": LOST})
+        assert (await cluster.run()).life == LedgerLife(LEDGER, 0, 1)
+        cluster.looks = [old, new][-looks:]
+        result = await cluster.run(recover=True)
+        assert (result.outcome, cluster.recoveries) == (Outcome.OPEN, 0)
+        assert cluster.looks == []
+        cluster.on_recovery = lambda: setattr(cluster, "metadata", metadata_of({0: "abc"}))
+        assert (await cluster.run()).life == LedgerLife(LEDGER, 0, 2)
+        assert (await cluster.run(recover=True)).outcome is Outcome.REPAIRED
+        assert cluster.recoveries == 1
 
     async def test_one_that_did_not_is_fenced_and_repaired(self) -> None:
         cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST})

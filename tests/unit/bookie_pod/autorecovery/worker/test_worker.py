@@ -17,21 +17,21 @@ import pytest
 
 from bookie_pod.autorecovery.decommission.survey import survey_unclaimed
 from bookie_pod.autorecovery.worker import worker as worker_module
+from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, Outcome, RoundResult
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import (
     SHORTEST_S,
     SICK_AFTER,
-    Outcome,
     ReplicationWorker,
-    RoundResult,
     WorkerOptions,
 )
 from bookie_pod.metrics.autorecovery import ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
 from bookie_protocol.metadata_service.findings import ENOUGH_WORKERS, Trouble
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
+from bookie_protocol.versioned import LedgerLife
 from tests.support.metadata_drivers import EmbeddedUnderTest
 from tests.support.until import until
 
@@ -46,18 +46,19 @@ async def driver(tmp_path: Path) -> AsyncIterator[EmbeddedUnderTest]:
 
 
 @pytest.fixture
-async def service(driver: EmbeddedUnderTest) -> TreeMetadataService:
+async def service(driver: EmbeddedUnderTest) -> MetadataService:
     made = await driver.open(timeout=4.0)
     await made.cluster.initialize()
     return made
 
 
-class Repairs:
-    """`Repair` by two functions."""
+class Repairs(LedgerRepair):
+    """Repairs by two functions."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.recovered: list[int] = []
+        self.waited_for: list[LedgerLife | None] = []
         self.at_once = 0
         self.most_at_once = 0
         self.how: Callable[[int], Awaitable[RoundResult]] = self._fine
@@ -76,8 +77,9 @@ class Repairs:
         finally:
             self.at_once -= 1
 
-    async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
+    async def recover(self, lock: LedgerLock, note: LedgerNote, life: LedgerLife | None) -> RoundResult:
         self.recovered.append(lock.ledger_id)
+        self.waited_for.append(life)
         return await self.after_grace(lock.ledger_id)
 
 
@@ -91,7 +93,7 @@ async def _unanswered(ledger_id: int) -> RoundResult:
 
 @asynccontextmanager
 async def working(
-    service: TreeMetadataService,
+    service: MetadataService,
     repairs: Repairs,
     registry: Registry | None = None,
     worker_id: str = "w1",
@@ -109,23 +111,23 @@ async def working(
             await running
 
 
-async def marked(service: TreeMetadataService) -> list[int]:
+async def marked(service: MetadataService) -> list[int]:
     return [found.ledger_id async for found in service.under_replication.list()]
 
 
-async def none_marked(service: TreeMetadataService) -> None:
+async def none_marked(service: MetadataService) -> None:
     async with asyncio.timeout(10):
         while await marked(service):  # noqa: ASYNC110 - the store of marks gives no event
             await asyncio.sleep(0.01)
 
 
-async def mark(service: TreeMetadataService, *ledger_ids: int) -> None:
+async def mark(service: MetadataService, *ledger_ids: int) -> None:
     for ledger_id in ledger_ids:
         await service.under_replication.mark(ledger_id, ["gone:1"], ctime_ms=1)
 
 
 class TestTaking:
-    async def test_marks_go_as_ledgers_are_repaired(self, service: TreeMetadataService) -> None:
+    async def test_marks_go_as_ledgers_are_repaired(self, service: MetadataService) -> None:
         repairs = Repairs()
         await mark(service, *range(20))
         async with working(service, repairs) as worker:
@@ -137,7 +139,7 @@ class TestTaking:
         assert sorted(repairs.begun) == [*range(20), 77]
         assert await service.under_replication.locks() == {}
 
-    async def test_so_many_at_once(self, service: TreeMetadataService) -> None:
+    async def test_so_many_at_once(self, service: MetadataService) -> None:
         repairs, gate = Repairs(), asyncio.Event()
 
         async def wait(ledger_id: int) -> RoundResult:
@@ -155,7 +157,7 @@ class TestTaking:
             await none_marked(service)
         assert repairs.most_at_once == 3
 
-    async def test_no_more_than_the_rate(self, service: TreeMetadataService) -> None:
+    async def test_no_more_than_the_rate(self, service: MetadataService) -> None:
         repairs = Repairs()
         await mark(service, *range(50))
         began = time.monotonic()
@@ -163,7 +165,7 @@ class TestTaking:
             await asyncio.sleep(0.5)
             assert 1 <= len(repairs.begun) <= 4 + 20 * (time.monotonic() - began)
 
-    async def test_nothing_while_auto_recovery_is_disabled(self, service: TreeMetadataService) -> None:
+    async def test_nothing_while_auto_recovery_is_disabled(self, service: MetadataService) -> None:
         repairs = Repairs()
         await service.under_replication.disable()
         await mark(service, 1)
@@ -176,7 +178,7 @@ class TestTaking:
 
     @pytest.mark.parametrize("question", ["acquire", "watch_enabled"])
     async def test_a_question_without_an_answer_ends_nothing(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch, question: str
+        self, service: MetadataService, monkeypatch: pytest.MonkeyPatch, question: str
     ) -> None:
         silences = 0
 
@@ -193,7 +195,7 @@ class TestTaking:
             await none_marked(service)
         assert silences == 1
 
-    async def test_a_mark_that_is_renewed_meanwhile_stays(self, service: TreeMetadataService) -> None:
+    async def test_a_mark_that_is_renewed_meanwhile_stays(self, service: MetadataService) -> None:
         repairs, again = Repairs(), iter([True])
 
         async def renew(ledger_id: int) -> RoundResult:
@@ -207,7 +209,7 @@ class TestTaking:
             await none_marked(service)
         assert repairs.begun == [1, 1]
 
-    async def test_a_ledger_that_fails_and_is_gone_then(self, service: TreeMetadataService) -> None:
+    async def test_a_ledger_that_fails_and_is_gone_then(self, service: MetadataService) -> None:
         repairs = Repairs()
         rounds = iter((Outcome.FAILED, Outcome.FAILED, Outcome.DELETED))
 
@@ -222,7 +224,7 @@ class TestTaking:
             assert repairs.begun == [1, 1, 1]
 
     async def test_a_mark_that_is_made_again_while_its_ledger_is_found_deleted_is_looked_at_again(
-        self, service: TreeMetadataService
+        self, service: MetadataService
     ) -> None:
         """It may be that of another ledger, which got the id meanwhile."""
         repairs = Repairs()
@@ -238,9 +240,7 @@ class TestTaking:
             await none_marked(service)
         assert repairs.begun == [1, 1]
 
-    async def test_a_deleted_ledgers_mark_goes_and_a_withdrawn_one_stays_away(
-        self, service: TreeMetadataService
-    ) -> None:
+    async def test_a_deleted_ledgers_mark_goes_and_a_withdrawn_one_stays_away(self, service: MetadataService) -> None:
         repairs = Repairs()
 
         async def gone(ledger_id: int) -> RoundResult:
@@ -259,7 +259,7 @@ class TestTaking:
 
 
 class TestFailing:
-    async def test_a_failing_ledger_is_left_alone_longer_and_longer(self, service: TreeMetadataService) -> None:
+    async def test_a_failing_ledger_is_left_alone_longer_and_longer(self, service: MetadataService) -> None:
         repairs, times = Repairs(), []
 
         async def fail(ledger_id: int) -> RoundResult:
@@ -277,7 +277,7 @@ class TestFailing:
         assert await marked(service) == [1]
         assert await service.under_replication.locks() == {}
 
-    async def test_others_go_on_beside_it(self, service: TreeMetadataService) -> None:
+    async def test_others_go_on_beside_it(self, service: MetadataService) -> None:
         repairs = Repairs()
 
         async def fail_some(ledger_id: int) -> RoundResult:
@@ -293,7 +293,7 @@ class TestFailing:
             assert not worker.progress.is_busy()
             assert {seen.reason for seen in worker.status().ledgers} == {"no answer"}
 
-    async def test_whoever_needs_its_lock_gets_it(self, service: TreeMetadataService) -> None:
+    async def test_whoever_needs_its_lock_gets_it(self, service: MetadataService) -> None:
         """Be it to find that nothing can be moved; and no proof waits for a lock under which nobody does anything."""
         repairs = Repairs()
         repairs.how = _fail
@@ -313,7 +313,7 @@ class TestFailing:
             assert worker.progress.notes[1].phase is Phase.BACKING_OFF
 
     async def test_no_other_worker_tries_it_while_an_entry_has_no_copy(
-        self, driver: EmbeddedUnderTest, service: TreeMetadataService
+        self, driver: EmbeddedUnderTest, service: MetadataService
     ) -> None:
         """Nor does a process that begins anew."""
         repairs, others = Repairs(), Repairs()
@@ -328,7 +328,7 @@ class TestFailing:
             await until(lambda: others.begun == [2, 3])
 
     async def test_others_try_at_once_what_may_be_the_workers_own_trouble(
-        self, driver: EmbeddedUnderTest, service: TreeMetadataService
+        self, driver: EmbeddedUnderTest, service: MetadataService
     ) -> None:
         sick, well = Repairs(), Repairs()
         sick.how = _unanswered
@@ -339,9 +339,7 @@ class TestFailing:
                 await none_marked(service)
         assert sorted(well.begun) == list(range(5))
 
-    async def test_what_many_workers_failed_at_rests(
-        self, driver: EmbeddedUnderTest, service: TreeMetadataService
-    ) -> None:
+    async def test_what_many_workers_failed_at_rests(self, driver: EmbeddedUnderTest, service: MetadataService) -> None:
         """A cluster without a spare bookie is the trouble of no worker."""
         await mark(service, 1)
         workers = [Repairs() for _ in range(ENOUGH_WORKERS + 2)]
@@ -356,9 +354,7 @@ class TestFailing:
             await asyncio.sleep(0.2)
         assert sum(len(each.begun) for each in workers) == ENOUGH_WORKERS
 
-    async def test_a_worker_to_which_no_bookie_answers_slows_down_and_says_so(
-        self, service: TreeMetadataService
-    ) -> None:
+    async def test_a_worker_to_which_no_bookie_answers_slows_down_and_says_so(self, service: MetadataService) -> None:
         repairs = Repairs()
         repairs.how = _unanswered
         await mark(service, *range(SICK_AFTER + 5))
@@ -373,7 +369,7 @@ class TestFailing:
             await until(lambda: worker.complaint() is None)
             assert worker.rounds_without_an_answer == 0
 
-    async def test_it_is_tried_again_when_its_time_has_come(self, service: TreeMetadataService) -> None:
+    async def test_it_is_tried_again_when_its_time_has_come(self, service: MetadataService) -> None:
         """Though nothing changes in the metadata service that would tell of it."""
         repairs = Repairs()
         repairs.how = _fail
@@ -382,7 +378,7 @@ class TestFailing:
             await until(lambda: len(repairs.begun) >= 4)
 
     async def test_however_many_back_off_others_have_their_turn(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+        self, service: MetadataService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(worker_module, "MAX_LEDGERS", 3)
         repairs = Repairs()
@@ -399,7 +395,7 @@ class TestFailing:
             assert sorted(repairs.begun) == list(range(10)), "each backs off all the same"
 
     async def test_more_than_can_rest_are_no_hot_loop(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+        self, service: MetadataService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service.under_replication._locks._resting, "_most", 3)
         repairs, began = Repairs(), list[float]()
@@ -414,7 +410,7 @@ class TestFailing:
             await until(lambda: len(began) >= 9)
         assert began[8] - began[3] >= 4 * SHORTEST_S
 
-    async def test_a_defect_costs_one_round(self, service: TreeMetadataService) -> None:
+    async def test_a_defect_costs_one_round(self, service: MetadataService) -> None:
         repairs, registry = Repairs(), Registry()
 
         async def defect(ledger_id: int) -> RoundResult:
@@ -430,7 +426,7 @@ class TestFailing:
 
 
 class TestOpenLedgers:
-    async def test_the_writer_has_its_time_and_takes_no_place(self, service: TreeMetadataService) -> None:
+    async def test_the_writer_has_its_time_and_takes_no_place(self, service: MetadataService) -> None:
         repairs, grace = Repairs(), 0.3
 
         async def open_one(ledger_id: int) -> RoundResult:
@@ -450,7 +446,7 @@ class TestOpenLedgers:
             await none_marked(service)
         assert (repairs.begun, repairs.recovered) == ([1, 2], [1])
 
-    async def test_nobody_is_fenced_while_auto_recovery_is_disabled(self, service: TreeMetadataService) -> None:
+    async def test_nobody_is_fenced_while_auto_recovery_is_disabled(self, service: MetadataService) -> None:
         repairs = Repairs()
 
         async def open_one(ledger_id: int) -> RoundResult:
@@ -466,7 +462,7 @@ class TestOpenLedgers:
         assert await service.under_replication.locks() == {}
 
     async def test_nor_while_nobody_can_tell_whether_it_is(
-        self, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+        self, service: MetadataService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         repairs = Repairs()
 
@@ -484,7 +480,7 @@ class TestOpenLedgers:
             assert worker.progress.notes[1].reason == "no answer"
         assert repairs.recovered == []
 
-    async def test_a_recovery_that_fails_backs_off(self, service: TreeMetadataService) -> None:
+    async def test_a_recovery_that_fails_backs_off(self, service: MetadataService) -> None:
         repairs = Repairs()
 
         async def still_open(ledger_id: int) -> RoundResult:
@@ -496,9 +492,24 @@ class TestOpenLedgers:
             await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.BACKING_OFF)
         assert repairs.recovered == [1]
 
+    async def test_the_next_ledger_of_the_id_has_the_same_time(self, service: MetadataService) -> None:
+        repairs, lives = Repairs(), [LedgerLife(1, 0, token) for token in (1, 2)]
+
+        async def open_one(ledger_id: int) -> RoundResult:
+            return RoundResult(Outcome.OPEN, "a bookie is gone", life=lives[0])
+
+        async def next_one(ledger_id: int) -> RoundResult:
+            return REPAIRED if len(repairs.recovered) > 1 else RoundResult(Outcome.OPEN, "another one", life=lives[1])
+
+        repairs.how, repairs.after_grace = open_one, next_one
+        await mark(service, 1)
+        async with working(service, repairs, failed_ledger_backoff=1000):
+            await none_marked(service)
+        assert (repairs.begun, repairs.recovered, repairs.waited_for) == ([1], [1, 1], lives)
+
 
 class TestLocks:
-    async def test_whatever_a_worker_does_when_it_is_stopped_its_locks_go(self, service: TreeMetadataService) -> None:
+    async def test_whatever_a_worker_does_when_it_is_stopped_its_locks_go(self, service: MetadataService) -> None:
         """Stopped while it looks for work, locks, checks, waits for a writer or backs off."""
         outcomes = [REPAIRED, RoundResult(Outcome.OPEN, "open"), RoundResult(Outcome.FAILED, "failed")]
         for turns in range(0, 60, 2):
@@ -518,7 +529,7 @@ class TestLocks:
                     await asyncio.sleep(0.05)
 
     async def test_an_expired_session_leaves_nothing_behind(
-        self, driver: EmbeddedUnderTest, service: TreeMetadataService
+        self, driver: EmbeddedUnderTest, service: MetadataService
     ) -> None:
         """What the worker goes on with afterwards does no harm: another one may have the lock."""
         repairs, gate = Repairs(), asyncio.Event()
@@ -541,7 +552,7 @@ class TestLocks:
             await other.under_replication.release(lock)
 
     async def test_nothing_is_begun_under_a_lock_that_has_ended(
-        self, driver: EmbeddedUnderTest, service: TreeMetadataService, monkeypatch: pytest.MonkeyPatch
+        self, driver: EmbeddedUnderTest, service: MetadataService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its session ended while the ledger's writer had time: another worker has the ledger by now."""
         repairs = Repairs()
@@ -568,7 +579,7 @@ class TestLocks:
             await other.under_replication.release(lock)
 
 
-def test_rests_double_up_to_the_full_one_and_none_is_a_hot_loop(service: TreeMetadataService) -> None:
+def test_rests_double_up_to_the_full_one_and_none_is_a_hot_loop(service: MetadataService) -> None:
     def rests(longest: float) -> list[float]:
         options = WorkerOptions(failed_ledger_backoff=longest)
         metrics = ReplicationWorkerMetrics(Registry(), embedded=False)

@@ -4,7 +4,7 @@ import pytest
 
 from bookie_pod.config.sections.network import NetworkConfig
 from bookie_pod.node.identity.bookie_id import (
-    SystemNetwork,
+    HostNetwork,
     bookie_service_info,
     candidate_bookie_ids,
     derive_bookie_id,
@@ -101,7 +101,7 @@ def test_candidates_are_all_ids_the_bookie_may_have_had() -> None:
 
 
 def test_the_real_host() -> None:
-    network = SystemNetwork()
+    network = HostNetwork()
     assert network.interface_address("lo") == "127.0.0.1"
     with pytest.raises(OSError, match="No such device"):
         network.interface_address("nosuch0")

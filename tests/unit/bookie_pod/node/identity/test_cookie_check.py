@@ -23,7 +23,7 @@ from bookie_pod.node.identity.cookies import BookieDirectories, Cookie, encode_d
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.inspect.layout import FORMAT_MARK
 from bookie_protocol.errors import InvalidCookie
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.versioned import Identity
 

@@ -19,8 +19,8 @@ from bookie_pod.node.identity.leaving import Leaving, decommissioned_at, has_lef
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable, PodkeeperError
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.records import DECOMMISSION
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.decommission_rig import GOING, Rig
 from tests.support.until import until
 

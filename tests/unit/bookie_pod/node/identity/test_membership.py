@@ -19,6 +19,7 @@ from bookie_pod.node.mode import BookieMode
 from bookie_protocol.errors import InvalidCookie, MetadataUnavailable
 from bookie_protocol.metadata_service.tree.life_cycle import erase
 from tests.support.decommission_rig import GOING, Rig
+from tests.support.migration_world import MigrationWorld, seen
 from tests.support.until import until
 
 DIRECTORIES = BookieDirectories(("/j",), ("/l",))
@@ -130,6 +131,23 @@ async def test_cookie_that_is_written_again_is_the_same(rig: Rig, change: Change
     running = await Running.stamped(rig)
     await change(rig, running.own.cookie)
     assert not await running.membership.check()
+
+
+async def test_cookie_that_is_replaced_behind_a_move_to_oxia_is_another_one() -> None:
+    world = MigrationWorld()
+    process = await world.begin()
+    cookies = process.service.cookies
+    cookie = Cookie.expected(GOING, DIRECTORIES, await process.service.cluster.instance_id())
+    own = StoredCookie(GOING, cookie, await cookies.create(GOING, format_cookie(cookie)))
+    mode = BookieMode(DisksConfig(), Gate(), lambda work: None, lambda error: None)
+    membership = Membership(process.service, own, mode, lambda work: None)
+    await world.migrate()
+    await seen(lambda: process.gate.has_switched)
+    await membership.check()
+    await cookies.delete(GOING)
+    await cookies.create(GOING, format_cookie(cookie))
+    with pytest.raises(NotAMember):
+        await membership.check()
 
 
 async def test_nobody_answers_is_not_nobody_knows_it(rig: Rig) -> None:

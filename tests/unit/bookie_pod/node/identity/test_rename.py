@@ -13,7 +13,7 @@ from bookie_pod.autorecovery.decommission.store import DecommissionRequest, Deco
 from bookie_pod.node.identity.cookies import Cookie, format_cookie, parse_cookie
 from bookie_pod.node.identity.rename import Found, Rename
 from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.decommission_rig import GOING, Rig, W, ledger
 
 NEW = "b9:1"

@@ -9,182 +9,30 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.ledgers.operations import LedgerOperations
-from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.node.integrity.full_check import DataIntegrityCheck, LocalCopies, expected_entries
-from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
+from bookie_pod.node.integrity.full_check import expected_entries
+from bookie_pod.node.integrity.preboot import forget_marks
 from bookie_pod.node.integrity.replicas import FetchedEntry
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.gc.throttle import ScrubPace
 from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
 from bookie_pod.storage.index_rebuild.online import LocationsRebuild
 from bookie_pod.storage.index_rebuild.state import RebuildState
-from bookie_pod.storage.journal.batch_queue import JournalBatch
-from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BookieReadOnly,
-    BookieUnavailable,
     LedgerDeleted,
     LedgerStateUnknown,
-    MetadataDamaged,
-    MetadataNotFound,
     MetadataUnavailable,
     NoSuchEntry,
-    NoSuchLedger,
-    RecoveryFailed,
 )
-from bookie_protocol.keys import life_of, life_of_copies, master_key
-from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import Identity, LedgerRange, Versioned
+from bookie_protocol.keys import master_key
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from tests.support.integrity_rig import ALL_ENGINES, ME, A, B, C, Rig, metadata
 from tests.support.memory_files import MemoryFiles
-from tests.support.memtable_engine import ENGINES, MemTableBookie
+from tests.support.memtable_engine import ENGINES
 from tests.support.scrub_rig import signed
-from tests.support.storage_engine import MemoryBookie, entry, put
+from tests.support.storage_engine import entry, put
 from tests.support.until import until
 
-ME, A, B, C = "me:1", "a:1", "b:1", "c:1"
-
-
-def metadata(
-    ledger_id: int, ensembles: dict[int, tuple[str, ...]], *, last: int | None = None, write_quorum: int | None = None
-) -> LedgerMetadata:
-    size = len(ensembles[0])
-    return LedgerMetadata(
-        ledger_id,
-        size,
-        write_quorum or size,
-        1,
-        ensembles,
-        state=LedgerState.OPEN if last is None else LedgerState.CLOSED,
-        last_entry_id=-1 if last is None else last,
-        length=0 if last is None else 1,
-        digest_type=DigestType.CRC32C,
-        password=b"pw",
-    )
-
-
-class Cluster:
-    """A ledger store and the replicas of other bookies."""
-
-    def __init__(self, *ledgers: LedgerMetadata) -> None:
-        self.ledgers = {each.ledger_id: each for each in ledgers}
-        self.down = False
-        self.damaged: set[int] = set()
-        """Ledgers whose metadata cannot be understood."""
-        self.unreachable: set[tuple[int, int]] = set()
-        self.end = 3
-        """Last entry that a recovery finds; -2: recoveries fail."""
-        self.fetched: list[tuple[int, int]] = []
-        self.denied: set[int] = set()
-        """Ledgers of which a bookie that was asked has nothing."""
-
-    async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
-        if self.down:
-            raise MetadataUnavailable("down")
-        yield LedgerRange(0, MAX_LEDGER_ID, tuple(sorted(self.ledgers)))
-
-    async def read(
-        self, ledger_id: int, *, fresh: bool = False, timeout: float | None = None
-    ) -> Versioned[LedgerMetadata]:
-        if ledger_id not in self.ledgers:
-            raise MetadataNotFound(str(ledger_id))
-        if ledger_id in self.damaged:
-            raise MetadataDamaged(str(ledger_id))
-        return Versioned(self.ledgers[ledger_id], Identity(0, 1))
-
-    async def recover(self, ledger_id: int) -> LedgerMetadata:
-        if ledger_id not in self.ledgers:
-            raise LedgerDeleted(str(ledger_id))
-        if self.end == -2:
-            raise RecoveryFailed("too few bookies")
-        self.ledgers[ledger_id] = self.ledgers[ledger_id].closed(self.end, 1)
-        return self.ledgers[ledger_id]
-
-    async def fetch(self, of: LedgerMetadata, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
-        ledger_id = of.ledger_id
-        if ledger_id in self.denied:
-            raise NoSuchLedger(str(ledger_id))
-        for entry_id in entry_ids:
-            await asyncio.sleep(0)
-            self.fetched.append((ledger_id, entry_id))
-            if (ledger_id, entry_id) in self.unreachable:
-                yield FetchedEntry(entry_id, None, BookieUnavailable("nobody"))
-            else:
-                yield FetchedEntry(entry_id, signed(ledger_id, entry_id), None)
-
-
-class InstantJournal:
-    def append(self, batch: JournalBatch) -> None:
-        if batch.on_done is not None:
-            asyncio.get_running_loop().call_soon(batch.on_done, None)
-
-
-class Rig:
-    """A bookie in memory that lost everything, and what there is of it in the cluster."""
-
-    def __init__(self, *ledgers: LedgerMetadata, engine: str = "db") -> None:
-        self.cluster = Cluster(*ledgers)
-        self.bookie = MemoryBookie() if engine == "db" else MemTableBookie(engine)
-        self.storage: DbLedgerStorage | MemTableStorage = self.bookie.open()
-        self.writable = True
-        self.make()
-
-    def make(self) -> None:
-        self.ledgers = Ledgers(self.storage, 1)
-        self.operations = LedgerOperations(self.ledgers, [InstantJournal()])
-        self.copies = LocalCopies(
-            self.operations,
-            self.cluster,  # type: ignore[arg-type]
-            busy=lambda: False,
-            writable=lambda: self.writable,
-        )
-
-        async def connect() -> Cluster:
-            return self.cluster
-
-        self.check = DataIntegrityCheck(
-            self.storage,
-            self.ledgers,
-            self.cluster,  # type: ignore[arg-type]
-            ME,
-            connect,  # type: ignore[arg-type]
-            self.copies,
-            interval_s=0.001,
-        )
-
-    def restart(self) -> None:
-        self.storage.close()
-        self.storage = self.bookie.open()
-        self.make()
-
-    async def preboot(self) -> int:
-        return await run_preboot_check(self.storage, self.cluster, ME, "test")  # type: ignore[arg-type]
-
-    def put_in_limbo(self, ledger_id: int) -> None:
-        record = self.storage.set_master_key(ledger_id, master_key(b"pw"))
-        self.storage.set_ledger(ledger_id, replace(record, limbo=True))
-
-    def add(self, ledger_id: int, entry_id: int) -> None:
-        """As its writer does."""
-        entry, key = signed(ledger_id, entry_id), master_key(b"pw")
-        self.operations.add(self.operations.lanes(), ledger_id, entry_id, -1, key, entry, recovery=False)
-
-    @property
-    def flagged(self) -> bool:
-        return bool(self.storage.flags() & NEEDS_INTEGRITY_CHECK)
-
-    def limbo(self) -> dict[int, tuple[bool, bool]]:
-        """(fenced, limbo) of every ledger."""
-        found = {}
-        for ledger_id in self.storage.ledger_ids():
-            record = self.storage.ledger(ledger_id)
-            assert record is not None
-            found[ledger_id] = (record.fenced, record.limbo)
-        return found
-
-
-ALL_ENGINES = ("db", *ENGINES)
 CLOSED = metadata(1, {0: (ME, A)}, last=3)
 OPEN = metadata(2, {0: (ME, A)})
 EARLIER = metadata(3, {0: (ME, A), 2: (A, B)})
@@ -287,7 +135,7 @@ async def test_a_ledger_with_damaged_metadata_is_taken_for_ours_until_it_can_be_
 @pytest.mark.parametrize("engine", ALL_ENGINES)
 async def test_the_check_brings_everything_back(engine: str) -> None:
     rig = Rig(CLOSED, OPEN, EARLIER, OTHERS, STRIPED, engine=engine)
-    put(rig.storage, signed(1, 2))
+    rig.add(1, 2)
     await rig.preboot()
     assert await rig.check.check()
     assert not rig.flagged
@@ -428,7 +276,8 @@ async def test_a_ledger_that_is_written_here_stays_in_limbo_until_it_is_closed()
 @pytest.mark.parametrize("engine", ALL_ENGINES)
 async def test_what_the_index_places_into_logs_that_are_gone_is_missing(engine: str) -> None:
     rig = Rig(CLOSED, engine=engine)
-    put(rig.storage, *(signed(1, each) for each in range(4)))
+    for each in range(4):
+        rig.add(1, each)
     rig.storage.flush()
     rig.storage.close()
     for name in rig.bookie.files.listdir("/ledgers0"):
@@ -580,14 +429,13 @@ async def test_a_read_only_bookie_takes_no_copies() -> None:
 
 
 async def test_copies_keep_the_key_that_is_known() -> None:
+    """Metadata of older formats do not tell the password."""
     rig = Rig(CLOSED)
-    put(rig.storage, signed(1, 0))
+    rig.add(1, 0, key=b"another")
     before = rig.storage.ledger(1)
-    assert before is not None
-    await rig.check._copies.store(replace(CLOSED, password=b"another"), 1, signed(1, 1))
-    await rig.check._copies.settle()
-    assert rig.storage.ledger(1) == replace(before)
-    assert rig.storage.read(1, 1) == signed(1, 1)
+    await rig.copies.store(replace(CLOSED, password=None, digest_type=None), 1, signed(1, 1))
+    await rig.copies.settle()
+    assert (rig.storage.ledger(1), rig.storage.read(1, 1)) == (before, signed(1, 1))
     rig.storage.close()
 
 
@@ -600,67 +448,3 @@ def test_marks_of_journals_that_are_gone_are_forgotten() -> None:
         files.write_bytes(name, bytes(16))
     forget_marks(files, ["/j0", "/j1"], ["/l0", "/l1"])
     assert [files.listdir("/l0"), files.listdir("/l1")] == [["lastMark.1"], []]
-
-
-FORMER, NOW = (replace(EARLIER, creation_token=token) for token in (1, 2))
-
-
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-@pytest.mark.parametrize("is_closed", [False, True])
-@pytest.mark.parametrize("is_here", [False, True])
-async def test_copy_of_a_ledger_whose_id_has_another_one_now_is_not_stored(
-    engine: str, is_closed: bool, is_here: bool
-) -> None:
-    """A check goes on for hours after it read the metadata. The writer of the next one names no life."""
-    rig = Rig(NOW, engine=engine)
-    if is_here:
-        rig.add(3, 0)
-    with pytest.raises(LedgerStateUnknown):
-        await rig.copies.store(FORMER.closed(1, 1) if is_closed else FORMER, 1, signed(3, 1))
-    record = rig.storage.ledger(3)
-    assert (record is not None) == is_here
-    assert record is None or (record.life, record.fenced) == (b"", False)
-
-
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-async def test_remembered_fence_of_a_dead_ledger_is_not_that_of_the_open_one_that_is_filled(engine: str) -> None:
-    rig = Rig(NOW, engine=engine)
-    rig.ledgers.fenced_and_deleted.add(3)
-    await rig.copies.store(NOW, 0, signed(3, 0))
-    await rig.copies.settle()
-    record = rig.storage.ledger(3)
-    assert record is not None
-    assert (record.life, record.fenced) == (life_of_copies(2), False)
-    lanes, key = rig.operations.lanes(), master_key(b"pw")
-    rig.operations.add(lanes, 3, 1, -1, key, signed(3, 1), recovery=False, life=life_of(2))
-
-
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-async def test_fence_of_a_dead_ledger_gets_not_the_life_of_the_open_one(engine: str) -> None:
-    rig = Rig(NOW, engine=engine)
-    record = rig.storage.set_master_key(3, master_key(b"pw"))
-    rig.storage.set_ledger(3, replace(record, fenced=True))
-    with pytest.raises(LedgerStateUnknown):
-        await rig.copies.store(NOW, 0, signed(3, 0))
-    record = rig.storage.ledger(3)
-    assert record is not None
-    assert record.life == b""
-
-
-async def test_copy_is_not_stored_where_a_later_ledger_begins_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(FORMER)
-    read = rig.cluster.read
-
-    async def slow_read(ledger_id: int, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
-        found = await read(ledger_id, fresh=fresh)
-        if rig.cluster.ledgers[3] is FORMER:
-            rig.cluster.ledgers[3] = NOW
-            rig.add(3, 0)
-        return found
-
-    monkeypatch.setattr(rig.cluster, "read", slow_read)
-    with pytest.raises(LedgerStateUnknown):
-        await rig.copies.store(FORMER, 0, signed(3, 0))
-    record = rig.storage.ledger(3)
-    assert record is not None
-    assert record.life == b""

@@ -20,7 +20,8 @@ from bookie_pod.node.processes.watch import PartEnded
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
-from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.bookie_process import free_port
 from tests.support.http_answers import ask
 from tests.support.until import until
@@ -91,7 +92,7 @@ def process_with(monkeypatch: pytest.MonkeyPatch, service: Service, opened: Serv
 
 
 async def test_it_ends_when_others_get_a_session_and_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Service()
+    opened = Service(SessionState.CONNECTED)
     process = process_with(monkeypatch, Service(), opened)
     with pytest.raises(SessionNotRenewed, match="for 61 s, although it takes new connections") as caught:
         await process._serve()

@@ -24,7 +24,7 @@ from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.bookie_process import free_port
 from tests.support.http_answers import ask
 from tests.support.until import until

@@ -25,9 +25,10 @@ from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.remote import GrpcTransport
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
-from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.options import MetadataTls
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as oxia
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.certificates import Certificates
 from tests.support.oxia_calls import OxiaCalls

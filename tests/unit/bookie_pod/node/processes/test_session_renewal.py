@@ -12,7 +12,8 @@ from bookie_pod.config.load import load_config
 from bookie_pod.node.processes import service
 from bookie_pod.node.processes.service import PATIENCE_S, PROBE_PAUSE_S, RETURN_S, SessionNotRenewed, watch_session
 from bookie_protocol.errors import ExitCode, MetadataUnavailable
-from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.virtual_loop import VirtualLoop
 
 CONFIG = load_config(environ={}, overrides={"metadataServiceUri": "zk://nowhere/l"})

@@ -7,7 +7,7 @@ import pytest
 from bookie_pod.storage.index.index_file import decode_header, encode_header
 from bookie_pod.storage.index.ledger_data import FirstLogs, LedgerRecord, LedgerRecords, decode, encode
 from bookie_pod.storage.log_ids import MAX_LOG_ID, is_before
-from bookie_protocol.keys import NO_LIFE, life_of, life_of_copies
+from bookie_protocol.keys import NO_LIFE, life_of, life_of_copies, with_unnamed
 
 KEY = bytes(range(20))
 NEWEST = (1 << 32) - 1
@@ -117,7 +117,9 @@ def test_the_dead_whose_logs_take_no_entries_any_more_are_forgotten() -> None:
 @pytest.mark.parametrize("lac", [None, bytes(36)])
 @pytest.mark.parametrize("key", [b"", KEY, bytes(200)])
 @pytest.mark.parametrize(
-    "life", [NO_LIFE, life_of(1), life_of(-1), life_of_copies(-1)], ids=["none", "1", "-1", "copies"]
+    "life",
+    [NO_LIFE, life_of(1), life_of(-1), life_of_copies(-1), with_unnamed(life_of(1)), with_unnamed(life_of_copies(1))],
+    ids=["none", "1", "-1", "copies", "writer and unnamed", "copies and unnamed"],
 )
 def test_both_formats_hold_it(key: bytes, lac: bytes | None, fenced: bool, first_log: int, life: bytes) -> None:
     record = LedgerRecord(key, fenced, False, lac, first_log, life)
@@ -126,6 +128,12 @@ def test_both_formats_hold_it(key: bytes, lac: bytes | None, fenced: bool, first
     decoded = decode_header(encode_header(record))
     assert decoded is not None
     assert (decoded[1], decoded[1].first_log, decoded[1].life) == (record, first_log, life)
+
+
+def test_a_header_has_the_life_that_copies_named_in_a_place_of_its_own() -> None:
+    """A bookie that looks for that of a writer alone finds none."""
+    lives = [encode_header(LedgerRecord(KEY, life=life))[484:500] for life in (life_of_copies(1), life_of(1))]
+    assert lives == [(1 << 64).to_bytes(16, "big"), (1).to_bytes(16, "big")]
 
 
 def test_a_header_that_has_no_room_for_it_says_any_log() -> None:

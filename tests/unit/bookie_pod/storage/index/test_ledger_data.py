@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from bookie_pod.storage.index import ledger_data
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode, encode
 from bookie_protocol.errors import StorageFault
-from bookie_protocol.keys import life_of, life_of_copies
+from bookie_protocol.keys import life_of, life_of_copies, with_unnamed
 
-LIVES = st.builds(
+NAMED = st.builds(
     lambda make, token: make(token), st.sampled_from([life_of, life_of_copies]), st.integers(0, 2**64 - 1)
 )
+LIVES = NAMED | NAMED.map(with_unnamed)
 RECORDS = st.builds(
     LedgerRecord,
     st.sampled_from([b"", b"k", bytes(20), b"k" * 127, b"k" * 128]),

@@ -12,8 +12,10 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.index.ledger_data import LedgerRecord, decode
 from bookie_pod.storage.journal.directory import journal_path
 from bookie_pod.storage.journal.format import deletion_record, explicit_lac_record, header_bytes, key_record
+from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerStateUnknown, MetadataDamaged, MetadataUnavailable, NoSuchLedger
-from bookie_protocol.keys import NO_LIFE, life_of_copies
+from bookie_protocol.keys import NO_KEY, NO_LIFE, life_of_copies, master_key
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.rebuild_rig import JOURNAL, RebuildRig
 from tests.support.storage_engine import KEY, entry, put
 
@@ -64,6 +66,23 @@ def test_a_lost_ledger_comes_back_fenced_with_what_journals_know() -> None:
     assert rig.storage.read(3, 4) == entry(3, 4, 100)
     rig.restart()
     assert {each: rig.storage.ledger(each) for each in expected} == expected
+
+
+def test_key_of_the_metadata_is_given_only_where_none_is_journaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client without a password, which has a key of zeros, sent what is stored: it is not the ledger's."""
+    rig = RebuildRig()
+    rig.write([2, 3], 5)
+    forget(rig, 2, 3)
+    journal(rig, key_record(2, NO_KEY))
+    read = rig.metadata.read
+
+    def with_password(ledger_id: int) -> LedgerMetadata | None:
+        found = read(ledger_id)
+        return found and replace(found, password=b"pw", digest_type=DigestType.CRC32C)
+
+    monkeypatch.setattr(rig.metadata, "read", with_password)
+    assert rig.rebuild(**LEDGERS).ledgers_restored == 2
+    assert {each: record.key for each, record in stored(rig).items()} == {2: NO_KEY, 3: master_key(b"pw")}
 
 
 def test_what_journals_say_before_a_deletion_is_of_an_earlier_life() -> None:

@@ -10,7 +10,7 @@ import pytest
 from bookie_client.replication.check import FragmentReport, ReplicaVerdict
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress
-from bookie_pod.autorecovery.worker.fragment_repair import FragmentRepair
+from bookie_pod.autorecovery.worker.ledger_repair import CountedRepair
 from bookie_pod.autorecovery.worker.progress import WorkerProgress
 from bookie_protocol.errors import EntriesUnreadable
 from bookie_protocol.metadata_service.under_replication import LedgerLock
@@ -58,7 +58,7 @@ class Rig:
         self.replicator, self.metrics = Replicator(), Metrics()
         replicator: Any = self.replicator
         metrics: Any = self.metrics
-        self.repair = FragmentRepair(replicator, self.progress, metrics)
+        self.repair = CountedRepair(replicator, self.progress, metrics)
 
     async def fails(self, found: FragmentReport, doubtful: Collection[int]) -> EntriesUnreadable:
         with pytest.raises(EntriesUnreadable) as raised:
