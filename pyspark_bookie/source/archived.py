@@ -36,7 +36,7 @@ _MANIFESTS_AT_A_TIME: Final = 16
 
 async def all_archived(client: Client, ledger_ids: Iterable[int]) -> dict[int, ArchivedLedger]:
     """Return those of these ledgers that are in the archive. Raises as `archived`."""
-    found = await bounded(list(ledger_ids), partial(archived_ledger, client.metadata_service))
+    found = await bounded(list(ledger_ids), partial(archived_ledger, client.metadata_service.records))
     return {each.ledger_id: each for each in found if each is not None}
 
 

@@ -35,7 +35,7 @@ import zlib
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 
@@ -43,6 +43,9 @@ from bookie_protocol.compression import decompressed
 from pyspark_bookie.common.errors import UndecodableEntry
 from pyspark_bookie.source.planning import LedgerSnapshot
 from pyspark_bookie.source.schema import CORRUPT_COLUMN, SCHEMA_VERSION, VALUE_JSON
+
+if TYPE_CHECKING:
+    from pyspark_bookie.source.pulsar_schema.values import ValueReader
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_SHIFT: Final = 63
@@ -288,17 +291,10 @@ def _key_bytes(fields: Fields, numbers: _Numbers) -> bytes | None:
     return None
 
 
-class Values(Protocol):
-    """Values as JSON, by the schema of their topic."""
-
-    def json(self, value: bytes, version: int) -> str:
-        """Raises `UndecodableEntry`."""
-
-
 class PulsarDecoder:
     """`decode=pulsar`. Columns: `pyspark_bookie.source.schema`. `values` None: they are not decoded."""
 
-    def __init__(self, values: Values | None = None) -> None:
+    def __init__(self, values: ValueReader | None = None) -> None:
         self._values = values
 
     def records(self, entry: bytes) -> Sequence[Message]:

@@ -87,7 +87,7 @@ async def moved_snapshot(
 ) -> LedgerSnapshot | None:
     """A ledger that is gone from the cluster, as it can be read from the archive; None: it is not there either, or not
     to be looked for. `listed`: as a stream has it. Raises `MetadataUnavailable`, `MetadataDamaged`."""
-    found = await archived_ledger(client.metadata_service, ledger_id) if options.reads_archive else None
+    found = await archived_ledger(client.metadata_service.records, ledger_id) if options.reads_archive else None
     if found is None or not holds_listed(found, listed):
         return None
     return without_bookies(ledger_id, options.digest_type, stream, found)

@@ -171,7 +171,7 @@ async def missing_findings(client: Client, ledger_ids: Iterable[int]) -> list[Le
 
     async def finding(ledger_id: int) -> LedgerFinding:
         try:
-            there = await archived_ledger(client.metadata_service, ledger_id)
+            there = await archived_ledger(client.metadata_service.records, ledger_id)
         except MetadataDamaged as error:
             told = task_error(error)
             return LedgerFinding(ledger_id, told.code, told.message)

@@ -27,8 +27,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.client import Client
-from bookie_client.healing.guard import LedgerGuard
-from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.healing.fragment_repair import FragmentRepair
+from bookie_client.healing.settling import settle
+from bookie_client.replication.check import FAULTS, CheckOptions, LedgerChecker, ReplicaVerdict
 from bookie_client.replication.closing import close_checked, mark_losses
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationResult
@@ -43,16 +44,15 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service import findings as reasons
+from bookie_protocol.metadata_service.ledger_guard import LedgerGuard
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 from bookie_protocol.shown import one_line
+from bookie_protocol.versioned import LedgerLife
 from pyspark_bookie.jobs.replicas.findings import LONGEST_DETAIL, Finding, Verdict, clusters
 from pyspark_bookie.jobs.replicas.inspection import Inspector
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-IN_PLACE: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.DIVERGENT})
-"""Faults after which the bookie itself may be filled again, if it is writable and there is no other."""
 
 
 class State(Enum):
@@ -216,31 +216,31 @@ class LedgerRecovery:
     async def recover(self, work: LedgerWork) -> LedgerOutcome:
         """Recover a ledger. A failure is the outcome of this ledger; only cancellation is raised."""
         try:
-            lock = await self._guard.lock(work.ledger_id, self._options.lock_wait)
+            lock = await self._guard.lock(work.ledger_id, wait=self._options.lock_wait)
             if lock is None:
-                holder = await self._marks.locked_by(work.ledger_id)
-                detail = f"a replication worker on {holder or 'another machine'} has its lock"
+                detail = f"a replication worker on {await self._guard.holder(work.ledger_id)} has its lock"
                 return LedgerOutcome(work.ledger_id, State.LOCKED, detail=detail)
+            async with self._guard.holding(lock):
+                return await self._recover(work, lock)
         except PodkeeperError as error:
             return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error, LONGEST_DETAIL))
-        async with self._guard.holding(lock):
-            try:
-                outcome = await self._guard.work(lock, self._under_lock(work, lock))
-                if not outcome.state.is_left_over:
-                    await self._settle(lock)
-                return outcome
-            except LedgerDeleted:
-                with suppress(MetadataError):  # the next worker that takes the mark finds that out
-                    await self._guard.remove_mark(lock)
-                return LedgerOutcome(work.ledger_id, State.DELETED)
-            except PodkeeperError as error:
-                return LedgerOutcome(work.ledger_id, State.FAILED, detail=one_line(error, LONGEST_DETAIL))
+
+    async def _recover(self, work: LedgerWork, lock: LedgerLock) -> LedgerOutcome:
+        try:
+            outcome = await self._guard.work(lock, self._under_lock(work, lock))
+            if not outcome.state.is_left_over:
+                await self._settle(lock)
+            return outcome
+        except LedgerDeleted:
+            with suppress(MetadataError):  # the next worker that takes the mark finds that out
+                await self._guard.remove_mark(lock)
+            return LedgerOutcome(work.ledger_id, State.DELETED)
 
     async def _settle(self, lock: LedgerLock) -> None:
         """Remove the mark, if all that it asks for is answered. If that is unknown it stays for the next repair;
         the outcome of the ledger is reported in any case."""
         try:
-            await self._guard.settle(lock, self._checker)
+            await settle(self._client.metadata_service, lock, self._checker)
         except LedgerDeleted:
             raise
         except PodkeeperError:
@@ -250,17 +250,20 @@ class LedgerRecovery:
 
     async def _under_lock(self, work: LedgerWork, lock: LedgerLock) -> LedgerOutcome:
         tally = _Tally()
-        metadata = await self._client.metadata(work.ledger_id)
-        bad = await self._lost_now(work, metadata)
+        stored = await self._client.stored_metadata(work.ledger_id)
+        metadata = stored.value
+        bad, untold = await self._lost_now(work, metadata)
         last = metadata.first_entry_ids[-1]
         if not metadata.is_closed and last in bad:
             if self._options.include_open:
                 password = self._options.password
-                metadata = await close_checked(self._client, self._checker, work.ledger_id, password)
-                bad = await self._lost_now(work, metadata)
+                metadata = await close_checked(self._client, self._checker, LedgerLife.of(stored), password)
+                bad, untold = await self._lost_now(work, metadata)
             else:
                 del bad[last]
                 tally.add(State.OPEN, f"it is {metadata.state.value}, and its last segment needs new copies")
+        for reason in untold:
+            tally.add(State.FAILED, reason)
         if not metadata.is_closed and bad:
             await self._mark_members_that_lost(metadata, bad, work.bookies)
         for fragment in fragments(work.ledger_id, metadata, -1):
@@ -270,7 +273,7 @@ class LedgerRecovery:
         return tally.outcome(work.ledger_id)
 
     async def _mark_members_that_lost(
-        self, metadata: LedgerMetadata, bad: Mapping[int, Mapping[int, Verdict]], leaving: Collection[str]
+        self, metadata: LedgerMetadata, bad: Mapping[int, Mapping[int, ReplicaVerdict]], leaving: Collection[str]
     ) -> None:
         """Name bookies of the last segment that lost entries of earlier ones in the ledger's mark. Once these are
         restored nothing else tells, and they would be believed about the end of the ledger."""
@@ -279,7 +282,7 @@ class LedgerRecovery:
             return
         findings = [
             reasons.Finding(bookie, reasons.Reason.MISSING, ((first, first),))
-            if verdict in IN_PLACE
+            if verdict in FAULTS
             else reasons.Finding(bookie, reasons.Reason.ABSENT)
             for first, positions in bad.items()
             for at, verdict in positions.items()
@@ -288,33 +291,57 @@ class LedgerRecovery:
         if findings:
             await self._marks.mark(metadata.ledger_id, ctime_ms=None, findings=findings)
 
-    async def _lost_now(self, work: LedgerWork, metadata: LedgerMetadata) -> dict[int, dict[int, Verdict]]:
-        """Positions that need a new copy, and why, by first entry of their segment."""
+    async def _lost_now(
+        self, work: LedgerWork, metadata: LedgerMetadata
+    ) -> tuple[dict[int, dict[int, ReplicaVerdict]], list[str]]:
+        """Return the positions that need a new copy, and why, by the first entry of their segment, and a line for each
+        reported copy that cannot be checked now, and is not made again as a whole."""
         if work.bookies:
-            return {
-                part.first_entry: dict.fromkeys(positions, Verdict.LOST)
+            leaving = {
+                part.first_entry: dict.fromkeys(positions, ReplicaVerdict.LOST)
                 for part in fragments(work.ledger_id, metadata, -1)
                 if (positions := [at for bookie in sorted(work.bookies) for at in part.positions(bookie)])
             }
-        bad: dict[int, dict[int, Verdict]] = {}
+            return leaving, []
+        bad: dict[int, dict[int, ReplicaVerdict]] = {}
+        untold: list[Finding] = []
+        reported = {(each.fragment, each.bookie) for each in work.findings}
         divergent = {(each.fragment, each.bookie) for each in work.findings if each.verdict is Verdict.DIVERGENT}
         for first, last in clusters(work.findings):
             inspection = await self._inspector.inspect(work.ledger_id, bookies=work.named, first=first, last=last)
             for found in inspection.findings:
                 if found.verdict.is_copy_lost:
-                    bad.setdefault(found.fragment, {})[found.position] = found.verdict
+                    of_segment = bad.setdefault(found.fragment, {})
+                    # What is only missing is copied by lists, which would leave what is damaged as well.
+                    if of_segment.get(found.position, ReplicaVerdict.MISSING) is ReplicaVerdict.MISSING:
+                        of_segment[found.position] = ReplicaVerdict[found.verdict.name]
+                elif found.verdict is Verdict.UNKNOWN:
+                    untold.append(found)
+                elif found.verdict is Verdict.UNREACHABLE and (found.fragment, found.bookie) in reported:
+                    untold.append(replace(found, detail=f"bookie {found.bookie} cannot tell now: {found.detail}"))
         for part in fragments(work.ledger_id, metadata, -1):
             for first, bookie in divergent:
                 # Which replica is the wrong one only a comparison tells: the report made it.
                 if part.first_entry == first:
-                    bad.setdefault(first, {}).update(dict.fromkeys(part.positions(bookie), Verdict.DIVERGENT))
-        return {first: positions for first, positions in bad.items() if positions}
+                    bad.setdefault(first, {}).update(dict.fromkeys(part.positions(bookie), ReplicaVerdict.DIVERGENT))
+        # A copy with missing entries is only filled in place, which would leave what its bookie cannot tell.
+        remade = {
+            (first, at) for first, of in bad.items() for at, why in of.items() if why is not ReplicaVerdict.MISSING
+        }
+        reasons_left = [each.detail for each in untold if (each.fragment, each.position) not in remade]
+        return {first: positions for first, positions in bad.items() if positions}, reasons_left
 
-    async def _restore(self, fragment: Fragment, lost: Mapping[int, Verdict], turn: _Turn) -> frozenset[str]:
+    async def _restore(self, fragment: Fragment, lost: Mapping[int, ReplicaVerdict], turn: _Turn) -> frozenset[str]:
         """The bookies that got new copies."""
         tally = turn.tally
+        repair = FragmentRepair(
+            replicator=self._replicator,
+            session_id=turn.lock.session_id,
+            written=tally.copied,
+            leaving=dict.fromkeys(turn.work.bookies, "it is being replaced"),
+        )
         try:
-            receivers, left = await self._replicate(fragment, lost, turn)
+            receivers, left = await repair.restore(fragment, lost, await self._client.writable_bookies())
         except EntriesUnreadable as error:
             may_have = error.silent | error.untold
             may_have -= await unregistered(self._client, may_have)
@@ -333,35 +360,6 @@ class LedgerRecovery:
                 tally.states.append(State.RECOVERED)
             return receivers
         return frozenset()
-
-    async def _replicate(
-        self, fragment: Fragment, lost: Mapping[int, Verdict], turn: _Turn
-    ) -> tuple[frozenset[str], Mapping[int, str]]:
-        """Return the bookies that got new copies, and the positions for which there is no spare, with the reason."""
-        leaving, tally, session_id = turn.work.bookies, turn.tally, turn.lock.session_id
-        writable = await self._client.writable_bookies()
-        bad = {position: fragment.ensemble[position] for position in lost}
-        here = {at for at, why in lost.items() if not leaving and why in IN_PLACE and bad[at] in writable}
-        empty = {at for at in here if lost[at] is Verdict.MISSING}
-        excluded = dict.fromkeys(leaving, "it is being replaced")
-        receivers = {bad[at] for at in empty}
-        try:
-            done = await self._replicator.replicate(
-                fragment, bad, in_place=empty, excluded=excluded, session_id=session_id
-            )
-        except NotEnoughBookies as error:
-            if not here:
-                raise
-            left: Mapping[int, str] = dict.fromkeys(bad, one_line(error, LONGEST_DETAIL))
-        else:
-            tally.copied(done)
-            receivers |= set(done.ensemble) - set(fragment.ensemble)
-            fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
-        again = {at: bad[at] for at in left if at in here}
-        if again:
-            tally.copied(await self._replicator.replicate(fragment, again, in_place=again, session_id=session_id))
-            receivers |= set(again.values())
-        return frozenset(receivers), {at: why for at, why in left.items() if at not in again}
 
     async def _verify(self, fragment: Fragment, receivers: Collection[str], tally: _Tally) -> None:
         """Inspect the new copies; report the first fault."""

@@ -84,7 +84,7 @@ async def _judge(client: Client, stream: str, listed: StreamLedger) -> ArchivedL
     ledger_id, entries = listed.ledger_id, "an end that is not known" if listed.is_open else f"{listed.entries} entries"
     try:
         exists = await stored_metadata(client, ledger_id) is not None
-        there = await archived_ledger(client.metadata_service, ledger_id)
+        there = await archived_ledger(client.metadata_service.records, ledger_id)
     except MetadataDamaged as error:
         text = f"stream {stream} lists it, and whether it is in an archive is unknown: {error}"
         return of_ledger(ledger_id, Verdict.UNKNOWN, text)

@@ -25,6 +25,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_client.replication.check import ReplicaVerdict
 from bookie_protocol.shown import one_line
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ LONGEST_DETAIL: Final = 400
 
 
 class Verdict(Enum):
-    """The verdict on copies. Reports contain the value."""
+    """The verdict on copies (`ReplicaVerdict`), a ledger or a bookie. Reports contain the value."""
 
     MISSING = "MISSING"
     """The bookie itself says that it does not have them."""
@@ -88,7 +89,7 @@ class Verdict(Enum):
         return self is not Verdict.EXTRA
 
 
-_COPY_LOST: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.LOST, Verdict.DIVERGENT})
+_COPY_LOST: Final = frozenset(Verdict[each.name] for each in ReplicaVerdict if each.is_bad)
 
 
 @dataclass(frozen=True, slots=True)

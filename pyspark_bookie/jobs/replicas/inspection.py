@@ -315,7 +315,8 @@ def _by_verdict(scan: ReplicaScan) -> dict[Verdict, list[int]]:
 
 def verdict_of(error: PodkeeperError) -> Verdict:
     """Return the verdict on a copy whose read failed with this error."""
-    return Verdict[replica_verdict(error).name]
+    verdict = replica_verdict(error)
+    return Verdict.UNREACHABLE if verdict.is_unknown else Verdict[verdict.name]
 
 
 def _extra(parts: Sequence[Fragment], lists: dict[str, Listed]) -> Iterator[Finding]:

@@ -33,11 +33,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.client import Client
+from bookie_client.healing.rule import REASONS
+from bookie_client.replication.check import FAULTS
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, PodkeeperError
 from bookie_protocol.metadata_service import findings as marks
 from bookie_protocol.metadata_service.findings import Reason
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
@@ -56,12 +58,7 @@ LEDGERS_AT_ONCE: Final = 32
 """Ledgers inspected at once in the light form: an inspection is a few small requests."""
 DEEP_LEDGERS_AT_ONCE: Final = 3
 _SUMS: Final = ("ledgers", "open", "deleted", "replicas", "entries", "nbytes", "withdrawn", "misplaced_without_remedy")
-_REASONS: Final = {
-    Verdict.MISSING: Reason.MISSING,
-    Verdict.DAMAGED: Reason.DAMAGED,
-    Verdict.DIVERGENT: Reason.DIVERGENT,
-    Verdict.NAMED: Reason.UNKNOWN,
-}
+_REASONS: Final = {Verdict.NAMED: Reason.UNKNOWN} | {Verdict[each.name]: REASONS[each] for each in FAULTS}
 """Reasons of marks by verdict. Every entry of a bookie that a person named is read."""
 FINDER: Final = "Spark job"
 

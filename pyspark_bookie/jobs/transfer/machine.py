@@ -27,6 +27,7 @@ from bookie_protocol.archive import Counts
 from bookie_protocol.errors import (
     BadRequest,
     EntryDamaged,
+    LedgerIdInUse,
     LedgerIdsExhausted,
     MetadataVersionConflict,
     NoSuchLedger,
@@ -130,7 +131,7 @@ class Transferrer:
             stored = self._records.update(stored, stored.value.complete(counts))
         except Exception as error:
             self._give_up(stored)
-            if self._settings.keep_ids and isinstance(error, Unauthorized):
+            if self._settings.keep_ids and isinstance(error, (LedgerIdInUse, Unauthorized)):
                 raise type(error)(
                     f"bookies still have a ledger {source_id} of before: give its password by --new-password-file, or"
                     f" wait until their garbage collection has removed it, or leave --keep-ids out ({error})"

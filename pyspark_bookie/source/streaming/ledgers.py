@@ -198,7 +198,9 @@ class SelectedLedgers:
 
     async def _move_now(self, client: Client, ledger_id: int) -> None:
         """An open ledger is gone: it was closed meanwhile if the archive has it."""
-        found = await archived_ledger(client.metadata_service, ledger_id) if self._options.reads_archive else None
+        found = (
+            await archived_ledger(client.metadata_service.records, ledger_id) if self._options.reads_archive else None
+        )
         if found is None:
             del self._open[ledger_id]
         else:

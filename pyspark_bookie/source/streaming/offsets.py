@@ -37,6 +37,8 @@ from pyspark_bookie.common.errors import PodkeeperSparkError
 
 OFFSET: Final = "OFFSET"
 VERSION: Final = 1
+_LEAST_CREATION: Final = -(2**64)
+"""Creations of metadata that moved to another service are negative (`bookie_protocol.versioned.moved`)."""
 Document = dict[str, Any]
 """An offset as PySpark takes it: the value of a JSON text."""
 
@@ -209,7 +211,7 @@ def _ledgers(document: Mapping[str, Any], begin: LedgersOffset | None = None) ->
 
 def _life(ledger_id: int, document: Any) -> LedgerLife:
     creation, token = document
-    return LedgerLife(ledger_id, _number(creation, -1), _number(token))
+    return LedgerLife(ledger_id, _number(creation, _LEAST_CREATION), _number(token))
 
 
 def _only(document: Iterable[str], keys: tuple[str, ...]) -> None:

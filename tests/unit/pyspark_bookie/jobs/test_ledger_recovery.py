@@ -8,10 +8,15 @@ from dataclasses import replace
 import pytest
 
 from bookie_client.replication.check import LedgerChecker
-from bookie_client.replication.closing import close_checked
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import MetadataUnavailable, RecoveryFailed
+from bookie_protocol.errors import (
+    LedgerStateUnknown,
+    MetadataUnavailable,
+    RecoveryFailed,
+    StorageFault,
+    TooManyRequests,
+)
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service import findings as reasons
 from pyspark_bookie.jobs.recover import job
@@ -21,7 +26,7 @@ from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict
 from pyspark_bookie.jobs.replicas.inspection import InspectionOptions, Inspector
 from tests.support.until import until
-from tests.unit.bookie_client.replication.cluster import PASSWORD, emptied_in_two_segments, written
+from tests.unit.bookie_client.replication.cluster import PASSWORD, close_now, emptied_in_two_segments, written
 
 NOW = RecoveryOptions(lock_wait=0.0)
 
@@ -127,6 +132,62 @@ async def test_without_a_spare_the_bookie_itself_is_filled_again(models):
         assert models.held_at(empty, ledger_id) == set(range(40))
 
 
+async def test_an_emptied_bookie_that_cannot_be_filled_is_replaced(models):
+    async with models.of(*"abcd") as client:
+        ledger_id = await written(client, 40)
+        empty = (await ensemble(client, ledger_id))[1]
+        models.model(empty).ledgers[ledger_id].entries.clear()
+        models.model(empty).fail_adds = StorageFault
+        outcome = await recovered(client, await work_of(client, ledger_id))
+        assert (outcome.state, outcome.entries) == (State.RECOVERED, 40)
+        assert empty not in await ensemble(client, ledger_id)
+        assert await audited(client, ledger_id) == []
+
+
+async def test_only_what_an_emptied_bookie_lacks_is_copied_to_it(models):
+    async with models.of(*"abcd") as client:
+        ledger_id = await written(client, 40)
+        bookie = (await ensemble(client, ledger_id))[1]
+        for entry_id in range(30, 40):
+            del models.model(bookie).ledgers[ledger_id].entries[entry_id]
+        outcome = await recovered(client, await work_of(client, ledger_id))
+        assert (outcome.state, outcome.entries) == (State.RECOVERED, 10)
+        assert await audited(client, ledger_id) == []
+
+
+@pytest.mark.parametrize("refusal", [LedgerStateUnknown, TooManyRequests])
+async def test_reported_damage_that_the_bookie_cannot_confirm_now_is_left_over(models, refusal):
+    async with models.of(*"abcd") as client:
+        ledger_id = await written(client, 40)
+        hurt = (await ensemble(client, ledger_id))[1]
+        models.model(hurt).damage(ledger_id, 17)
+        work = await work_of(client, ledger_id)
+        models.model(hurt).fail_reads, models.model(hurt).lists = refusal, False
+        assert (await recovered(client, work)).state.is_left_over
+
+
+async def test_reported_difference_of_a_bookie_that_cannot_tell_now_is_repaired_elsewhere(models):
+    async with models.of(*"abcd") as client:
+        ledger_id = await written(client, 40)
+        before = await ensemble(client, ledger_id)
+        divergent = Finding(ledger_id, 0, 17, 17, 1, before[0], 0, Verdict.DIVERGENT)
+        models.model(before[0]).fail_reads, models.model(before[0]).lists = LedgerStateUnknown, False
+        outcome = await recovered(client, LedgerWork(ledger_id, 0, findings=(divergent,)))
+        assert (outcome.state, outcome.segments) == (State.RECOVERED, 1)
+        assert before[0] not in await ensemble(client, ledger_id)
+
+
+@pytest.mark.parametrize("digests", [False, True])
+async def test_what_a_bookie_has_damaged_is_restored_too_if_it_lacks_other_entries(models, digests):
+    async with models.of(*"abcd") as client:
+        ledger_id = await written(client, 40)
+        model = models.model((await ensemble(client, ledger_id))[1])
+        model.damage(ledger_id, 2)
+        del model.ledgers[ledger_id].entries[35]
+        outcome = await recovered(client, await work_of(client, ledger_id), digests=digests)
+        assert (outcome.state, await audited(client, ledger_id)) == (State.RECOVERED, [])
+
+
 @pytest.mark.parametrize(("spares", "verdict"), [("", Verdict.MISSING), ("e", Verdict.MISSING), ("e", Verdict.LOST)])
 async def test_a_bookie_that_lost_entries_of_an_open_ledger_is_not_believed_when_they_are_restored(
     models, spares, verdict
@@ -145,7 +206,7 @@ async def test_a_bookie_that_lost_entries_of_an_open_ledger_is_not_believed_when
             await until(lambda: second in client.bookies.known_writable)
         await models.lose(client, first)
         with pytest.raises(RecoveryFailed):
-            await close_checked(client, LedgerChecker(client), ledger_id)
+            await close_now(client, LedgerChecker(client), ledger_id)
 
 
 async def test_a_bookie_is_replaced_wherever_it_is_named(served):

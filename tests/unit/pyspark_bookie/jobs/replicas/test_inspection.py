@@ -6,7 +6,7 @@ import pytest
 
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import BookieTimeout, TooManyRequests
+from bookie_protocol.errors import BookieTimeout, LedgerStateUnknown, TooManyRequests
 from bookie_protocol.keys import master_key
 from bookie_protocol.versioned import LedgerLife
 from pyspark_bookie.jobs.replicas import deep
@@ -186,6 +186,15 @@ async def test_nobody_waits_for_a_busy_bookie_behind_its_last_answer(models, mon
         inspection = await inspector(client).inspect(ledger_id)
         assert {(each.bookie, each.verdict) for each in inspection.findings} == {("a", Verdict.UNREACHABLE)}
     assert slept == [2**each for each in range(deep.BUSY_TRIES - 1)]
+
+
+@pytest.mark.parametrize("lists", [True, False])
+async def test_a_bookie_that_cannot_tell_what_it_holds_is_not_accused(models, lists):
+    async with models.of(*"abc") as client:
+        ledger_id = await written(client, 40)
+        models.model("a").fail_reads, models.model("a").lists = LedgerStateUnknown, lists
+        inspection = await inspector(client).inspect(ledger_id)
+        assert found(inspection) == {("a", "UNREACHABLE"): [(0, 39, 40)]}
 
 
 def _raise(error):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_protocol.versioned import LedgerLife, moved
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.streaming.offsets import (
     LedgersOffset,
@@ -35,6 +36,14 @@ def test_an_offset_survives_its_text(offset):
     text = json.dumps(offset.document())
     assert parse_offset(json.loads(text)) == offset
     assert json.dumps(parse_offset(json.loads(text)).document()) == text
+
+
+@pytest.mark.parametrize("creation", [0, 12345, 2**63 - 1])
+@pytest.mark.parametrize("token", [0, 99])
+def test_an_offset_survives_of_metadata_that_moved_to_another_service(creation, token):
+    for each in (creation, moved(creation)):
+        offset = LedgersOffset(8, {7: 3}, lives={7: LedgerLife(7, each, token)})
+        assert parse_offset(json.loads(json.dumps(offset.document()))) == offset
 
 
 @given(st.permutations(["b", "a", "10", "9", "-x"]), st.permutations([10, 9, 100, 2]))
