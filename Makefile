@@ -44,21 +44,22 @@ IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1
 check: TESTS = tests/unit tests/contract
 check: $(VENV)/.installed
 	@$(if $(IN_MEMORY),TMPDIR=$(IN_MEMORY)) $(MAKE) --no-print-directory -j2 lint ring TESTS="$(TESTS)" RING="$(CHECK)" \
-	  KEPT= PROFILE=--hypothesis-profile=check
+	  KEPT= RING_ARGS=--hypothesis-profile=check
 
 test: $(VENV)/.installed java
 	@$(MAKE) --no-print-directory -j2 lint ring TESTS="$(TESTS)" RING="$(TEST)"
 
 # All tests that `.ci/run` runs without Maven, Go and Kubernetes; it does so in two parts. ETCD_RING= is for machines that have
-# no etcd.
+# no etcd. A test has more time than alone: it is to end when it hangs, not when a whole Kubernetes runs beside it.
 ETCD_RING ?= 1
 test-change: java
-	@$(MAKE) --no-print-directory ring TESTS="$(TESTS)" RING="not slow$(if $(ETCD_RING),, and not etcd)"
+	@$(MAKE) --no-print-directory ring TESTS="$(TESTS)" RING="not slow$(if $(ETCD_RING),, and not etcd)" \
+	  RING_ARGS=--timeout=300
 
 # The tests of a ring; linters run beside them.
 KEPT := $(VENV)/.classes
 ring: $(VENV)/.compiled $(KEPT)
-	$(PARALLEL) $(TESTS) -m "$(RING) and $(NOT_HERE)" $(PROFILE) $(PYTEST_ARGS)
+	$(PARALLEL) $(TESTS) -m "$(RING) and $(NOT_HERE)" $(RING_ARGS) $(PYTEST_ARGS)
 
 # What no shorter ring has.
 test-long: $(VENV)/.installed $(VENV)/connect java

@@ -261,6 +261,25 @@ async def tiny_chunks(target: Target) -> None:
     await many(256, lambda: send(target.http_port, head + b"1\r\nx\r\n" * 80_000, takes_nothing))
 
 
+async def tiny_headers(target: Target) -> None:
+    """m: 256 HTTP requests with thousands of headers of a byte each, again and again."""
+    head = b"GET /metrics HTTP/1.1\r\nHost: here\r\n" + b"a:b\r\n" * 6_000
+    await many(256, lambda: send(target.http_port, head + b"\r\n", takes_nothing))
+
+
+async def queued_requests(target: Target) -> None:
+    """m: 256 HTTP clients that send 30 requests at once, each with a query and cookies of 7 KB."""
+    parts = b"&a=1" * 1_900, b"a=b;" * 1_900
+    request = b"GET /api/v1/ledger/list?%s HTTP/1.1\r\nHost: here\r\nCookie: %s\r\n\r\n" % parts
+    await many(256, lambda: send(target.http_port, request * 30, takes_one))
+
+
+async def slashes(target: Target) -> None:
+    """m: 256 HTTP clients that ask for a path of 8,000 slashes."""
+    request = b"GET /%s HTTP/1.1\r\nHost: here\r\n\r\n" % (b"/" * 8_000)
+    await many(256, lambda: send(target.http_port, request * 2, takes_one))
+
+
 async def many_ledgers(target: Target) -> None:
     """n: a client that writes one entry to each of very many ledgers, with a key of its own each."""
     ledgers = iter(range(10_000_000, 1 << 40))
@@ -356,6 +375,9 @@ ATTACKS: Final[dict[str, Attack]] = {
     "l": metadata_headers,
     "m": http_bodies,
     "m-chunks": tiny_chunks,
+    "m-headers": tiny_headers,
+    "m-queued": queued_requests,
+    "m-slashes": slashes,
     "n": many_ledgers,
     "o": huge_counts,
     "p": mixture,

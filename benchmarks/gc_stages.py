@@ -29,7 +29,7 @@ import psutil
 from benchmarks.environment import Environment
 from benchmarks.paced_load import PacedLoad, RefusedError, Timed, check, fill, ledger, quantile_ms
 from benchmarks.samples import Samples
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import BookieProcess, free_port
 

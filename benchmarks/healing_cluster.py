@@ -20,7 +20,7 @@ from benchmarks.healers import Healer
 from benchmarks.paced_load import PacedLoad
 from bookie_client import Client
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.bookie_process import BookieProcess
 
 SETTLE_S: Final = 3.0

@@ -33,8 +33,8 @@ from benchmarks.replication import raw_mib_per_second
 from benchmarks.samples import Samples
 from bookie_client import Client
 from bookie_protocol.errors import PodkeeperError
-from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.auto_recovery import read_every_replica
 
 _READ_BACK: Final = 2

@@ -11,7 +11,7 @@ from typing import Final
 from bookie_client import Client
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 
 _APPENDED_AT_ONCE: Final = 5000
 _CREATED_AT_ONCE: Final = 200

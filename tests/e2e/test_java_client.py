@@ -52,4 +52,7 @@ def test_java_writes_and_reads(
         cluster.wait_ready(900, generation=generation)
         java.close(ledger)
         java.open(ledger)
-        assert java.read(ledger, 0, written - 1) == payloads(ledger, written)
+        wanted = payloads(ledger, written)
+        for first in range(0, written, ENTRIES):  # one answer with all of them does not fit into the program's heap
+            piece = wanted[first : first + ENTRIES]
+            assert java.read(ledger, first, first + len(piece) - 1) == piece

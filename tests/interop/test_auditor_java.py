@@ -14,7 +14,7 @@ from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.interop.cluster import Cluster
 from tests.interop.java_autorecovery import start_daemon, tool_configuration
 from tests.support.auto_recovery import healed, read_every_replica

@@ -14,7 +14,8 @@ import pytest
 from bookie_client import Client
 from bookie_client.reading.maintenance import replicas
 from bookie_protocol.errors import MetadataNotFound
-from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.interop.cluster import Cluster
 from tests.interop.java_autorecovery import start_daemon, tool_configuration
 from tests.support.bookie_process import BookieProcess, free_port

@@ -24,7 +24,7 @@ from bookie_pod.autorecovery.start import make_worker
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments, ReplicationWorkerMetrics
 from bookie_pod.metrics.registry import Registry
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.interop.cluster import KINDS, Cluster
 from tests.interop.java_autorecovery import tool_configuration
 from tests.interop.java_programs import start_program

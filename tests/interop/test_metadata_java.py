@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
 from tests.interop.java_autorecovery import start_daemon, tool_configuration
@@ -123,6 +122,5 @@ async def _until(condition: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _votes(service: MetadataService) -> list[str]:
-    assert isinstance(service, TreeMetadataService)
     children = await service.tree.children(f"{service.root}/underreplication/auditorelection")
     return sorted(children.names)

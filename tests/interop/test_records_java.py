@@ -11,7 +11,7 @@ import pytest
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
 from tests.interop.java_autorecovery import tool_configuration

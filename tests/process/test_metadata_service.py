@@ -19,7 +19,8 @@ import pytest
 from bookie_pod.cli.main import run
 from bookie_pod.storage.disks import RESERVE
 from bookie_protocol.errors import ExitCode, MetadataNotFound, MetadataUnavailable
-from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support import warm
 from tests.support.bookie_process import free_port

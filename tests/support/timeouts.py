@@ -5,6 +5,10 @@ catches what its callbacks and tasks raise, whatever it is, and goes on: a test 
 might fill the memory. Two exceptions pass, and `KeyboardInterrupt` is one of them; neither does Hypothesis take it
 for a failing example that is worth minutes of shrinking.
 
+To pytest it is a failure like any other. A fixture that waits for a task that the time-out ended raises it again; and
+where a fixture ends with anything but an exception or a failure, pytest does not finalize the others, so that all later
+tests of the process get the loop and the folder of this one.
+
 It is raised once. A test that does not come to its end then, because what it takes down waits for a thread that waits
 for something else, ends its process, with the stacks of all threads on standard error: a worker of a parallel run is
 replaced, and the run goes on.
@@ -26,7 +30,7 @@ _TO_THE_END_S = float(os.environ.get("TO_THE_END_S", "60"))
 """For how long a test may take itself down after its time-out."""
 
 
-class _TimedOut(KeyboardInterrupt):
+class _TimedOut(pytest.fail.Exception, KeyboardInterrupt):
     """The time-out on its way through the event loop."""
 
 

@@ -1,4 +1,6 @@
-"""The etcd that the operator runs for a cluster, as passes see it; `etcd_members` speaks to it.
+"""The etcd that the operator runs for a cluster, as passes see it.
+
+`etcd_members` speaks to it over gRPC, which the kubectl plugin does not load.
 
 Threads: one event loop.
 """

@@ -61,6 +61,44 @@ def test_takes_too_long(held):
 def test_next():
     pass
 """
+KEPT_BY_A_TASK = """
+import asyncio
+import time
+
+import pytest
+
+
+@pytest.fixture
+async def working():
+    async def work():
+        await begin.wait()
+        time.sleep(10)
+
+    begin = asyncio.Event()
+    task = asyncio.create_task(work())
+    yield begin
+    await task
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "folder"
+
+
+@pytest.mark.timeout(0.5)
+async def test_takes_too_long(folder, working):
+    folder.mkdir()
+    working.set()
+    await asyncio.Event().wait()
+
+
+async def test_next(folder):
+    folder.mkdir()
+
+
+async def test_after_the_next(folder):
+    folder.mkdir()
+"""
 SETTINGS = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\ntimeout = 60\n"
 
 
@@ -89,3 +127,9 @@ def test_a_test_that_cannot_be_taken_down_ends_its_worker_and_no_more(tmp_path):
     assert re.search("[12] failed, 1 passed", ended.stdout), ended.stdout  # its failure may still have been told
     assert "crashed while running 'test_these.py::test_takes_too_long'" in ended.stdout
     assert "in held" in ended.stderr
+
+
+def test_what_a_test_leaves_when_it_takes_too_long_is_nobody_elses(tmp_path):
+    """The time-out ends the task that was at work; the fixture that waits for the task raises it again."""
+    ended = run(tmp_path, KEPT_BY_A_TASK, "60")
+    assert "1 failed, 2 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr

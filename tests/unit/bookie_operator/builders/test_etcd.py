@@ -15,7 +15,7 @@ from bookie_operator.builders.jobs import spark
 from bookie_operator.builders.jobs.build import build_job
 from bookie_operator.crds.validation import validate
 from bookie_operator.world.model import ClusterView
-from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+from bookie_protocol.metadata_service.uri_parser import parse_metadata_service_uri
 from tests.support.operator_clusters import MINIMAL, cluster
 from tests.support.operator_jobs import job
 
