@@ -54,7 +54,7 @@ test: $(VENV)/.installed java
 ETCD_RING ?= 1
 test-change: java
 	@$(MAKE) --no-print-directory ring TESTS="$(TESTS)" RING="not slow$(if $(ETCD_RING),, and not etcd)" \
-	  RING_ARGS=--timeout=300
+	  RING_ARGS=--patience=2.5
 
 # The tests of a ring; linters run beside them.
 KEPT := $(VENV)/.classes

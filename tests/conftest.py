@@ -62,6 +62,15 @@ TOGETHER = (
 """Beginnings of node ids: tests that use one session of Spark with its cluster, or four Java bookies."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--patience",
+        type=float,
+        default=1.0,
+        help="how many times its time-out a test may take: for a machine under load",
+    )
+
+
 def pytest_sessionstart() -> None:
     """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -101,6 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     computes; then those with tests that are not in `make check`. With a word in `ORDER` files come in an order that is
     this word's."""
     rings.mark(items, _later())
+    timeouts.lengthen(items)
     if word := os.environ.get("ORDER"):
         items.sort(key=lambda item: random.Random(f"{word} {item.nodeid.partition('::')[0]}").random())
         return

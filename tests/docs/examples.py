@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.installed import Installed
+from tests.support.until import until_true
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _MARK = "--- end of output ---"
@@ -55,6 +56,7 @@ class Newcomer:
         self._installed = installed
         self.folder = folder
         self._errors = folder / "program.err"
+        self._ran: set[tuple[Path, int]] = set()
         with self._errors.open("wb") as errors:
             self._program = subprocess.Popen(
                 [installed.command("python"), str(Path(__file__).with_name("program.py"))],
@@ -73,7 +75,13 @@ class Newcomer:
         assert self._program.stdout is not None
         self._program.stdin.write(json.dumps({"code": code, "page": page, "line": line}) + "\n")
         self._program.stdin.flush()
-        answer = self._program.stdout.readline()
+        try:
+            answer = self._program.stdout.readline()
+        except BaseException:  # the test's time-out
+            self._program.send_signal(signal.SIGUSR1)
+            until_true(lambda: "most recent call first" in self._errors.read_text(), 10)
+            print(self._errors.read_text())
+            raise
         assert answer, f"{page}:{line} ended the program: {self._errors.read_text()}"
         told = json.loads(answer)
         assert not told["error"], told["error"]
@@ -101,9 +109,14 @@ class Newcomer:
     def check(self, page: Path, number: int, replaced: Mapping[str, str], uri: str, seconds: float = 100) -> None:
         """Run a block of a page on the cluster at `uri`, and assert that it gives what the page says.
 
+        What stands before it in the page runs first, unless it has: a block goes on with what those left.
         `replaced` maps texts of the page to those of this run. `seconds` is what a console block may take.
         """
         found = blocks(page)
+        for earlier in range(number):
+            if found[earlier].language in ("python", "console") and (page, earlier) not in self._ran:
+                self.check(page, earlier, replaced, uri, seconds)
+        self._ran.add((page, number))
         code = found[number].code
         for text, other in replaced.items():
             code = code.replace(text, other)

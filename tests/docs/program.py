@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import faulthandler
 import inspect
 import io
 import json
 import os
+import signal
 import sys
 import traceback
 from contextlib import redirect_stdout
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)  # says where a block stands that does not end
     with os.fdopen(os.dup(1), "w") as answers, asyncio.Runner() as runner:
         os.dup2(2, 1)  # what the children of a block print must not look like an answer
         namespace: dict[str, object] = {"__name__": "docs"}

@@ -34,6 +34,15 @@ class _TimedOut(pytest.fail.Exception, KeyboardInterrupt):
     """The time-out on its way through the event loop."""
 
 
+def lengthen(items: list[pytest.Item]) -> None:
+    """Give each test `--patience` times its time-out, also where it names one of its own."""
+    for item in items:
+        factor, own = item.config.getoption("patience"), item.get_closest_marker("timeout")
+        seconds = own.args[0] if own else float(item.config.getini("timeout"))
+        if factor != 1:
+            item.add_marker(pytest.mark.timeout(seconds * factor, **(own.kwargs if own else {})), append=False)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_timeout_set_timer(settings: Any) -> Generator[None, Any, Any]:
     """Have the plug-in's handler raise what passes."""

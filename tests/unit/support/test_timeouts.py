@@ -99,12 +99,29 @@ async def test_next(folder):
 async def test_after_the_next(folder):
     folder.mkdir()
 """
+PATIENT = """
+import time
+
+import pytest
+
+
+@pytest.mark.timeout(0.1, func_only=True)
+def test_with_a_limit_of_its_own():
+    time.sleep(0.3)
+
+
+def test_with_the_limit_of_all():
+    time.sleep(0.3)
+"""
 SETTINGS = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\ntimeout = 60\n"
 
 
 def run(tmp_path, tests, to_the_end_s, *arguments):
     (tmp_path / "test_these.py").write_text(tests)
-    (tmp_path / "conftest.py").write_text("from tests.support.timeouts import *\n")
+    (tmp_path / "conftest.py").write_text(
+        "from tests.conftest import pytest_addoption\nfrom tests.support.timeouts import *\n"
+        "def pytest_collection_modifyitems(items): lengthen(items)\n"
+    )
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins, *arguments, str(tmp_path)]
@@ -133,3 +150,9 @@ def test_what_a_test_leaves_when_it_takes_too_long_is_nobody_elses(tmp_path):
     """The time-out ends the task that was at work; the fixture that waits for the task raises it again."""
     ended = run(tmp_path, KEPT_BY_A_TASK, "60")
     assert "1 failed, 2 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_patience_is_given_to_limits_of_a_test_s_own_as_well(tmp_path):
+    for patience, result in (("1", "2 failed"), ("100", "2 passed")):
+        ended = run(tmp_path, PATIENT, "60", "-o", "timeout=0.1", f"--patience={patience}")
+        assert result in ended.stdout, ended.stdout + ended.stderr
