@@ -21,6 +21,7 @@ import grpc
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.options import MetadataTls
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from bookie_protocol.shown import one_line
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 _OPTIONS: Final = (
@@ -32,6 +33,19 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
+
+_LONGEST_DETAILS: Final = 500
+_TROUBLES_OF_TLS: Final = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not signed by an authority of metadataServiceTrustStorePath, or is not valid now",
+    ),
+    ("Hostname Verification", "its certificate does not name the host that metadataServiceUri names"),
+    ("WRONG_VERSION_NUMBER", "it does not use TLS, and metadataServiceTlsEnable=true is set"),
+    ("Unwrap failed", "it demands a certificate, or rejects the one of metadataServiceCertificatePath"),
+    (": Socket closed", "it hung up; if it uses TLS, see metadataServiceTlsEnable and metadataServiceCertificatePath"),
+)
+"""Parts of gRPC's texts, and what they mean. Servers in Go reject a certificate behind the handshake, others in it."""
 
 _opened_in: int | None = None
 """The process that opened the first channel of this one, or of the one that it was forked from."""
@@ -70,6 +84,13 @@ class ServiceChannel:
         """Note the code that gRPC reported instead."""
         self._silent = code is grpc.StatusCode.DEADLINE_EXCEEDED
 
+    def unanswered(self, error: grpc.aio.AioRpcError) -> ConnectionLost:
+        """Note that this came in the place of an answer, and return what it means if the service did not say it."""
+        code, details = error.code(), one_line(error.details() or "", _LONGEST_DETAILS)
+        self.unheard(code)
+        meaning = next((f"{meaning}: " for text, meaning in _TROUBLES_OF_TLS if text in details), "")
+        return ConnectionLost(f"no answer from {self._service} at {self.target}: {meaning}{code.name} {details}")
+
     def given_up(self) -> BaseException:
         """Return the error for a `CancelledError` that gRPC raised: it cancels the calls on a closed channel."""
         task = asyncio.current_task()
@@ -93,7 +114,7 @@ class ServiceChannel:
         await self._channel.close()
 
     def _open(self, number: int) -> None:
-        """Raises `InvalidConfiguration`, OSError: then everything is as before."""
+        """Raises `InvalidConfiguration`: then everything is as before."""
         _check_process()
         target = self._targets[number]
         if self._tls is None:
@@ -102,7 +123,10 @@ class ServiceChannel:
         else:
             # gRPC itself tells of bad files by silence, and with an empty one trusts the authorities of the web.
             self._tls.check()
-            files, credentials = self._identity_of_files(), _credentials(self._tls)
+            try:
+                files, credentials = self._identity_of_files(), _credentials(self._tls)
+            except OSError as error:  # it went away since
+                raise InvalidConfiguration(f"TLS to {self._service}: {error}") from error
             self._channel = grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
             self._files = files
         self._number = number

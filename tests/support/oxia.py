@@ -115,11 +115,17 @@ class OxiaServer:
 
 
 class OxiaCluster:
-    """Three servers and a coordinator; each test makes a namespace of its own."""
+    """Three servers, or as many as `size`, and a coordinator; each test makes a namespace of its own.
 
-    def __init__(self, folder: Path) -> None:
+    `tls`: a folder with `server.pem`, `server.key` and `authority.pem`; clients need a certificate then, and the
+    coordinator knows the first server as `tls://`, the others without that. `options`: further words of `oxia server`.
+    """
+
+    def __init__(self, folder: Path, size: int = 3, *, tls: Path | None = None, options: Sequence[str] = ()) -> None:
         self._folder = folder
-        self.servers = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+        self._tls = tls
+        self._options = options
+        self.servers = [f"127.0.0.1:{free_port()}" for _ in range(size)]
         self._internal = [f"127.0.0.1:{free_port()}" for _ in self.servers]
         self._admin = f"127.0.0.1:{free_port()}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -131,7 +137,8 @@ class OxiaCluster:
         for public, internal in zip(self.servers, self._internal, strict=True):
             self._run_server(public, internal)
         members = [
-            f"- {{name: s{number}, public: '{public}', internal: '{internal}'}}"
+            f"- {{name: s{number}, public: '{'' if self._tls is None or number else 'tls://'}{public}',"
+            f" internal: '{internal}'}}"
             for number, (public, internal) in enumerate(zip(self.servers, self._internal, strict=True))
         ]
         config = self._folder / "cluster.yaml"
@@ -157,7 +164,8 @@ class OxiaCluster:
 
     def make_namespace(self, name: str, *options: str, shards: int = 2) -> None:
         self.admin(
-            *("namespace", "create", name, "--initial-shards", str(shards), "--replication-factor", "3", *options)
+            *("namespace", "create", name, "--initial-shards", str(shards)),
+            *("--replication-factor", str(len(self.servers)), *options),
         )
 
     def admin(self, *words: str) -> str:
@@ -180,7 +188,15 @@ class OxiaCluster:
         data = self._folder / public.rpartition(":")[2]
         addresses = ("--public-addr", public, "--internal-addr", internal)
         files = ("--data-dir", str(data / "db"), "--wal-dir", str(data / "wal"), "--wal-sync-data=false")
-        self._run(public, ("server", *addresses, *files))
+        secure = (
+            ()
+            if self._tls is None
+            else (
+                *("--tls-cert-file", f"{self._tls}/server.pem", "--tls-key-file", f"{self._tls}/server.key"),
+                *("--tls-trusted-ca-file", f"{self._tls}/authority.pem", "--tls-client-auth"),
+            )
+        )
+        self._run(public, ("server", *addresses, *files, *secure, *self._options))
 
     def _run(self, name: str, words: Sequence[str]) -> None:
         with open(self._folder / f"{name.rpartition(':')[2]}.log", "ab") as log:

@@ -97,14 +97,12 @@ class GrpcTransport:
         return () if self._token is None else (("authorization", f"Bearer {self._token.value()}"),)
 
     def _lost(self, error: grpc.aio.AioRpcError) -> ConnectionLost:
-        self._channel.unheard(error.code())
+        unanswered = self._channel.unanswered(error)
         if error.code() in _REFUSED:
             return ConnectionLost(
                 f"the embedded metadata store at {self.target} refuses this client: {error.details()}; see {TOKEN_KEY}"
             )
-        return ConnectionLost(
-            f"no answer from the embedded metadata store at {self.target}: {error.code().name} {error.details()}"
-        )
+        return unanswered
 
 
 async def open_served(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:

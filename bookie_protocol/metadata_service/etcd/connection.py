@@ -202,7 +202,7 @@ class EtcdConnection:
 
     def _told(self, error: grpc.aio.AioRpcError, credential: tuple[tuple[str, str], ...]) -> PodkeeperError:
         code, details = error.code(), error.details() or ""
-        self._channel.unheard(code)
+        unanswered = self._channel.unanswered(error)
         at = f"etcd at {self._channel.target}"
         if _NO_USERS in details:
             return _NoUsers(f"{at}: {details}")
@@ -222,7 +222,7 @@ class EtcdConnection:
             return MetadataUnavailable(f"{at} does not know this request: it is not etcd 3.4 or newer")
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
             return MetadataUnavailable(f"{at} failed: {code.name} {details}")
-        return ConnectionLost(f"no answer from {at}: {code.name} {details}")
+        return unanswered
 
     def _without_token(self, at: str, details: str, credential: tuple[tuple[str, str], ...]) -> PodkeeperError:
         if self._login is None:

@@ -273,7 +273,10 @@ class OxiaConnection:
                 f"a listener on the way to {target}, which leads a shard of Oxia, could read the token; set"
                 " metadataServiceTlsEnable=true"
             )
-        return self._channel((target,), tls)
+        try:
+            return self._channel((target,), tls)
+        except InvalidConfiguration as error:  # the files were good when the first channel was opened
+            raise ConnectionLost(f"{target}, which leads a shard of Oxia, cannot be reached now: {error}") from error
 
     def _channel(self, targets: Sequence[str], tls: MetadataTls | None) -> ServiceChannel:
         return ServiceChannel("Oxia", targets, tls, lambda channel: _Calls(channel, self._service))
@@ -312,17 +315,16 @@ class OxiaConnection:
     def _told(self, error: BaseException, channel: ServiceChannel) -> BaseException:
         if isinstance(error, asyncio.CancelledError):
             return channel.given_up()
-        at = f"Oxia at {channel.target}"
         assert isinstance(error, grpc.aio.AioRpcError)
-        code, details = error.code(), error.details() or ""
-        channel.unheard(code)
-        return self._meaning(code, details, at, channel.target)
+        unanswered = channel.unanswered(error)
+        return self._meaning(error, channel) or unanswered
 
-    def _meaning(self, code: grpc.StatusCode, details: str, at: str, target: str) -> PodkeeperError:
+    def _meaning(self, error: grpc.aio.AioRpcError, channel: ServiceChannel) -> PodkeeperError | None:
+        code, details, at = error.code(), error.details() or "", f"Oxia at {channel.target}"
         if "session not found" in details:
             return SessionGone(f"{at} does not know the session any more")
         if "namespace not found" in details:
-            return self._no_namespace(target)
+            return self._no_namespace(channel.target)
         if "notifications not enabled" in details:
             return InvalidConfiguration(
                 f"the namespace {self.namespace} of {at} has no notifications, without which nothing hears of changes:"
@@ -339,7 +341,7 @@ class OxiaConnection:
             return BadRequest(f"{at} takes no message of this size: {details}")
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
             return MetadataUnavailable(f"{at} failed: {code.name} {details}")
-        return ConnectionLost(f"no answer from {at}: {code.name} {details}")
+        return None
 
     def _unknown(self, at: str) -> MetadataUnavailable:
         """The service has two names; older servers know the former one alone."""

@@ -79,7 +79,8 @@ class KeptSession(ABC):
 
     @abstractmethod
     async def _renew(self, within: float) -> bool:
-        """False: the service says that the session has ended. `MetadataUnavailable`: no answer in so many seconds."""
+        """False: the service says that the session has ended. `MetadataUnavailable`, `InvalidConfiguration`: no answer
+        in so many seconds."""
 
     @abstractmethod
     async def _end_session(self) -> None: ...
@@ -132,7 +133,7 @@ class KeptSession(ABC):
             try:
                 if not await self._renew(interval):
                     return
-            except MetadataUnavailable:
+            except (MetadataUnavailable, InvalidConfiguration):  # what was good when it was opened may be so again
                 self._session.move(SessionState.SUSPENDED)
                 await self._reconnect()
                 await asyncio.sleep(self._pause())

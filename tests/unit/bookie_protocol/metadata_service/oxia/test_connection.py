@@ -19,6 +19,7 @@ from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia import wire
 from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from tests.support.certificates import Certificates
 
 LAST = 2**32 - 1
 
@@ -184,3 +185,22 @@ async def test_no_leader_on_another_machine_is_shown_the_token_in_plain_text(ser
         with pytest.raises(InvalidConfiguration) if is_refused else nullcontext():
             connection._leader(0)
         await connection.close()
+
+
+async def test_a_new_leader_is_worth_another_try_while_files_of_tls_are_replaced(
+    server: Server, tmp_path: Path
+) -> None:
+    """The files were good when the process started, and are about to be again."""
+    Certificates(tmp_path).make_all()
+    authority = tmp_path / "authority.pem"
+    good = authority.read_bytes()
+    connection = OxiaConnection([server.address], "ns")
+    await connection.shards(10)
+    connection._tls = MetadataTls(ca_file=str(authority))
+    for half_done in (lambda: authority.write_bytes(good[:50]), authority.unlink):
+        half_done()
+        with pytest.raises(ConnectionLost):
+            connection._leader(0)
+    authority.write_bytes(good)
+    connection._leader(0)
+    await connection.close()
