@@ -33,7 +33,7 @@ TEST     = $(if $(filter tests,$(TESTS)),not change and not etcd and )not slow
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE ?= podkeeper:$(VERSION)
 
-.PHONY: images try-kubernetes run check test test-change ring test-long times mutants simulate campaign soak interop pulsar peer e2e release-check changes changelog lint docs site lock bench clean java
+.PHONY: images try-kubernetes run check test test-change ring test-long test-etcd times mutants simulate campaign soak interop pulsar peer e2e release-check changes changelog lint docs site lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
@@ -62,8 +62,13 @@ ring: $(VENV)/.compiled $(KEPT)
 	$(PARALLEL) $(TESTS) -m "$(RING) and $(NOT_HERE)" $(RING_ARGS) $(PYTEST_ARGS)
 
 # What no shorter ring has.
-test-long: $(VENV)/.installed $(VENV)/connect java
+test-long: $(VENV)/.installed $(VENV)/connect java $(if $(filter tests,$(TESTS)),test-etcd)
 	$(PARALLEL) $(TESTS) -m "slow and not interop and not pulsar and not peer and not e2e" $(PYTEST_ARGS)
+
+# All that needs etcd, on a newer one than Debian's.
+ETCD_NEWER := $(VENV)/etcd
+test-etcd: $(VENV)/.installed java $(ETCD_NEWER)
+	PATH="$(CURDIR)/$(ETCD_NEWER):$$PATH" $(PARALLEL) $(TESTS) -m "etcd and not e2e" $(PYTEST_ARGS)
 
 # Where the time of `make test` goes: docs/testing.md.
 TIMES := build/times.jsonl
@@ -202,6 +207,16 @@ $(SITE)/.installed: $(VENV)/.installed requirements-site.lock
 $(VENV)/.kerberos: $(VENV)/.installed requirements-kerberos.lock
 	@command -v krb5-config >/dev/null && test -x /usr/sbin/krb5kdc || { echo "Kerberos not found: apt-get install libkrb5-dev krb5-kdc krb5-admin-server" >&2; exit 1; }
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-kerberos.lock
+	touch $@
+
+# etcd and its commands, of the Go modules that tests/etcd/go.mod names.
+ETCD_COMMANDS := etcd=server/v3 etcdctl=etcdctl/v3 etcdutl=etcdutl/v3
+$(ETCD_NEWER): tests/etcd/go.mod tests/etcd/go.sum
+	@command -v go >/dev/null || { echo "go not found: this etcd is built with it; apt-get install golang-go" >&2; exit 1; }
+	for each in $(ETCD_COMMANDS); do \
+	  go build -C tests/etcd -mod=readonly -o "$(CURDIR)/$@.new/$${each%=*}" go.etcd.io/etcd/$${each#*=} || exit; \
+	done
+	rm -rf $@ && mv $@.new $@
 	touch $@
 
 # pandas has a folder of its own: where it is installed, pyarrow imports it in every process, which takes a second.
