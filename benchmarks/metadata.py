@@ -1,8 +1,9 @@
 """What ledgers cost in each metadata service: their creation, a listing of all, reads, closes and deletions.
 
 One server of each on this machine; that of etcd, ZooKeeper and Oxia waits for no disk. 64 requests of one client are
-under way. Printed for each step: requests, CPU seconds of the client and of the server, seconds by the clock, and the
-server's memory. Oxia is the program that OXIA_SERVER names.
+under way. Printed for each step: requests, KB that were sent and received, CPU seconds of the client and of the server,
+seconds by the clock, and the server's memory; at the end also the size of its folder. Oxia is the program that
+OXIA_SERVER names. Seconds by the clock beside other work say little; the rest does not depend on it.
 
     .venv/bin/python -m benchmarks.metadata [--ledgers 10000] [--services etcd zookeeper embedded oxia] [--copied]
 
@@ -14,6 +15,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import socket
+import struct
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -92,6 +96,22 @@ class _Requests:
         return counted
 
 
+def _transferred() -> tuple[int, int]:
+    """Return the bytes that this process has sent and received, by the kernel's counts of its TCP connections."""
+    sent = received = 0
+    for each in psutil.Process().net_connections("tcp"):
+        if each.status == psutil.CONN_ESTABLISHED:
+            with socket.socket(fileno=os.dup(each.fd)) as connection:
+                counts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+            acknowledged, got = struct.unpack_from("=QQ", counts, 120)  # tcpi_bytes_acked, tcpi_bytes_received
+            sent, received = sent + acknowledged, received + got
+    return sent, received
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
 async def _entries(ledgers: int, before: Entries) -> Entries:
     """What is there, and so many ledgers."""
     known = {path: data async for path, data in before}
@@ -105,7 +125,7 @@ async def _entries(ledgers: int, before: Entries) -> Entries:
                 yield short_path(number), encode_ledger_metadata(_ledger(number))
 
 
-async def _measure(name: str, uri: str, pid: int, ledgers: int, copied: bool) -> None:
+async def _measure(name: str, uri: str, pid: int, folder: Path, ledgers: int, copied: bool) -> None:
     service = await open_metadata_service(uri, timeout=30)
     await service.cluster.initialize()
     requests, server = _Requests(service), psutil.Process(pid)
@@ -121,18 +141,21 @@ async def _measure(name: str, uri: str, pid: int, ledgers: int, copied: bool) ->
     async def verify() -> None:
         assert sum([1 async for path, _ in nodes.read() if ledger_id_of(path) is not None]) == ledgers
 
+    ids: list[int] = []
+
     async def listing() -> None:
-        assert sum([len(found.ids) async for found in service.ledgers.ranges()]) == ledgers
+        ids.extend([each async for found in service.ledgers.ranges() for each in found.ids])
+        assert len(ids) == ledgers
 
     async def reads() -> None:
         for first in range(0, ledgers, AT_ONCE):
-            await service.ledgers.read_each(range(first, min(first + AT_ONCE, ledgers)))
+            await service.ledgers.read_each(ids[first : first + AT_ONCE])
 
     async def close(ledger_id: int) -> None:
         found = await service.ledgers.read(ledger_id)
         await service.ledgers.write(found.value.closed(9, 90), found.identity)
 
-    changed = range(min(ledgers, CHANGED))
+    changed = min(ledgers, CHANGED)
     first: list[tuple[str, Callable[[], Awaitable[object]]]] = (
         [("create, as a copy does", copy), ("read everything, as a verification does", verify)]
         if copied
@@ -142,19 +165,22 @@ async def _measure(name: str, uri: str, pid: int, ledgers: int, copied: bool) ->
         *first,
         ("list all", listing),
         ("read all, 64 together", reads),
-        (f"read and close {len(changed):,}", lambda: _all(close, changed)),
-        (f"delete {len(changed):,}", lambda: _all(service.ledgers.delete, changed)),
+        (f"read and close {changed:,}", lambda: _all(close, ids[:changed])),
+        (f"delete {changed:,}", lambda: _all(service.ledgers.delete, ids[:changed])),
     ):
-        requests.count, own, times, began = 0, time.process_time(), server.cpu_times(), time.monotonic()
+        (sent, received), times = _transferred(), server.cpu_times()
+        requests.count, own, began = 0, time.process_time(), time.monotonic()
         await work()
         own, now = time.process_time() - own, server.cpu_times()
         theirs = now.user + now.system - times.user - times.system
-        size = server.memory_info().rss >> 20
+        seconds, size = time.monotonic() - began, server.memory_info().rss >> 20
+        sent_since, received_since = (now - then for now, then in zip(_transferred(), (sent, received), strict=True))
         print(
-            f"| {name} | {ledgers:,} | {step} | {requests.count:,} | {own:.2f} s | {theirs:.2f} s |"
-            f" {time.monotonic() - began:.1f} s | {size} MB |",
+            f"| {name} | {ledgers:,} | {step} | {requests.count:,} | {sent_since // 1000:,} and"
+            f" {received_since // 1000:,} KB | {own:.2f} s | {theirs:.2f} s | {seconds:.1f} s | {size} MB |",
             flush=True,
         )
+    print(f"| {name} | {ledgers:,} | folder | {_size(folder) >> 20} MB |", flush=True)
     await service.close()
 
 
@@ -169,7 +195,7 @@ def main() -> None:
             server = SERVERS[name](Path(folder))
             server.start()
             try:
-                asyncio.run(_measure(name, server.uri(), server.pid, arguments.ledgers, arguments.copied))
+                asyncio.run(_measure(name, server.uri(), server.pid, Path(folder), arguments.ledgers, arguments.copied))
             finally:
                 server.stop()
 
