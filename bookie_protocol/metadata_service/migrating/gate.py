@@ -13,7 +13,7 @@ Invariants
 - An answer of ZooKeeper counts while writes are let through, because the coordinator waits for this process. In a pause
   it counts only as long as there is a proof that ZooKeeper has the metadata: a watch that has not fired on this
   connection (`Proof`). Any other answer is thrown away and asked again. So while this process cannot follow to Oxia,
-  reads are unavailable.
+  reads are unavailable. An answer that comes behind a change of the flag waits until the flag has been read again.
 - What was read before the switch names creations of ZooKeeper, which Oxia cannot compare. So a conditional write or
   deletion of that is a `MetadataVersionConflict`, never a `MetadataReplaced`: the caller reads again. Creations behind
   the switch are marked (`versioned.moved`).
@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from bookie_protocol.errors import (
     MetadataError,
@@ -38,7 +38,7 @@ from bookie_protocol.errors import (
     SessionEnded,
 )
 from bookie_protocol.metadata_service.interface import Identity, Session, SessionState
-from bookie_protocol.metadata_service.migrating.proofs import Proof
+from bookie_protocol.metadata_service.migrating.proofs import Proofs
 from bookie_protocol.metadata_service.tree.nodes import (
     Children,
     ConnectionLost,
@@ -52,6 +52,8 @@ from bookie_protocol.metadata_service.tree.nodes import (
     parent_of,
 )
 from bookie_protocol.versioned import is_moved, moved
+
+T = TypeVar("T")
 
 _GENERATION_BITS: Final = 64
 _LISTING_BITS: Final = 96
@@ -141,11 +143,12 @@ class Side:
 class _Reading:
     """A read. Its answer counts only if this side is known to have the metadata, before it and behind it."""
 
-    __slots__ = ("_gate", "_path", "side", "watch")
+    __slots__ = ("_deadline", "_gate", "_path", "side", "watch")
 
-    def __init__(self, gate: MigratingTree, path: str, watch: Watch | None = None) -> None:
+    def __init__(self, gate: MigratingTree, path: str, timeout: float, watch: Watch | None = None) -> None:
         self._gate = gate
         self._path = path
+        self._deadline = asyncio.get_running_loop().time() + timeout
         self.side = gate._side
         self.watch = watch
 
@@ -162,6 +165,25 @@ class _Reading:
             self._gate._standing.discard(self.watch)
         if not counts and (error is None or isinstance(error, MetadataError)):
             raise self._lost() from error
+
+    async def answer(self, request: Awaitable[T]) -> T:
+        """Return the answer, or raise it, once it is known in a pause what the flag says by now."""
+        try:
+            answer = await request
+        except MetadataError:
+            await self._told()
+            raise
+        await self._told()
+        return answer
+
+    async def _told(self) -> None:
+        if self.side.is_target or self._gate.is_open:
+            return
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                await self._gate.told()
+        except TimeoutError:
+            raise self._lost() from None
 
     def _lost(self) -> ConnectionLost:
         return ConnectionLost(f"{self._path}: it is not known yet whether ZooKeeper or Oxia has the metadata now")
@@ -209,10 +231,7 @@ class MigratingTree:
         self._drained = asyncio.Event()
         self._drained.set()
         self._standing: set[Watch] = set()
-        self.proofs: Sequence[Proof] = ()
-        """Proofs by the last look. In a pause answers of ZooKeeper count while one of these holds."""
-        self.forgotten = 0
-        """Number of calls of `forget`. The result of a look counts only if there was no call since the look began."""
+        self.proofs = Proofs()
         self.ephemeral: set[str] = set()
         """The paths at which this session has made, or may have made, ephemeral nodes in ZooKeeper."""
         self.numbered: set[str] = set()
@@ -222,6 +241,8 @@ class MigratingTree:
         """Called when the session with ZooKeeper has changed its state."""
         self.check: Callable[[float], Awaitable[None]]
         """Raises `ConnectionLost` if Oxia has the metadata now. Its argument is a time-out in seconds."""
+        self.told: Callable[[], Awaitable[None]]
+        """Returns once the flag has been read behind each change of it that was heard."""
         self.outlives: Callable[[str], bool]
         """Return True for the path of an ephemeral node that a pause does not end."""
         self.end: Callable[[], Awaitable[None]]
@@ -238,10 +259,6 @@ class MigratingTree:
     def has_switched(self) -> bool:
         return self._side.is_target
 
-    def forget(self) -> None:
-        """Let no proof hold that there is, because the connection was lost, or the metadata moved."""
-        self.forgotten += 1
-
     def hold(self) -> None:
         """Begin a pause, unless one has begun."""
         if self._is_open:
@@ -256,7 +273,7 @@ class MigratingTree:
 
     def open(self, forgotten: int) -> None:
         """End the pause, because ZooKeeper has the metadata by a look. `forgotten`: the number when that began."""
-        if forgotten == self.forgotten and not self.has_switched:
+        if forgotten == self.proofs.forgotten and not self.has_switched:
             self._is_open = True
             self._tell()
             self._outer.move(SessionState.CONNECTED)
@@ -281,7 +298,7 @@ class MigratingTree:
 
     def _on_source(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
-            self.forget()
+            self.proofs.forget()
         if state is SessionState.EXPIRED:
             self.ephemeral.clear()
             self.numbered.clear()
@@ -369,29 +386,30 @@ class MigratingTree:
             await write.side.tree.create_all(there, session_id=write.held, timeout=write.left())
 
     async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
-        with _Reading(self, path, watch) as read:
-            node = await read.side.tree.get(read.side.there(path), watch=read.watch, timeout=timeout)
+        with _Reading(self, path, timeout, watch) as read:
+            node = await read.answer(read.side.tree.get(read.side.there(path), watch=read.watch, timeout=timeout))
         return self._node(read.side, path, node)
 
     async def get_each(
         self, paths: Sequence[str], *, childless: bool = False, timeout: float
     ) -> list[Node | MetadataError]:
-        with _Reading(self, paths[0] if paths else "") as read:
+        with _Reading(self, paths[0] if paths else "", timeout) as read:
             there = [read.side.there(path) for path in paths]
-            found = await read.side.tree.get_each(there, childless=childless, timeout=timeout)
+            found = await read.answer(read.side.tree.get_each(there, childless=childless, timeout=timeout))
         return [
             self._node(read.side, path, each) if isinstance(each, Node) else each
             for path, each in zip(paths, found, strict=True)
         ]
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:
-        with _Reading(self, path, watch) as read:
-            stat = await read.side.tree.exists(read.side.there(path), watch=read.watch, timeout=timeout)
+        with _Reading(self, path, timeout, watch) as read:
+            stat = await read.answer(read.side.tree.exists(read.side.there(path), watch=read.watch, timeout=timeout))
         return None if stat is None else self._stat(read.side, path, stat)
 
     async def children(self, path: str, *, watch: Watch | None = None, timeout: float) -> Children:
-        with _Reading(self, path, watch) as read:
-            listed = await read.side.tree.children(read.side.there(path), watch=read.watch, timeout=timeout)
+        with _Reading(self, path, timeout, watch) as read:
+            there = read.side.there(path)
+            listed = await read.answer(read.side.tree.children(there, watch=read.watch, timeout=timeout))
         return replace(listed, version=listed.version + (1 << _LISTING_BITS)) if read.side.is_target else listed
 
     async def set(
@@ -415,7 +433,7 @@ class MigratingTree:
     async def sync(self, path: str, *, timeout: float) -> None:
         """Read the flag too in a pause, because other processes may already write to Oxia."""
         left = _countdown(timeout)
-        with _Reading(self, path) as read:
+        with _Reading(self, path, timeout) as read:
             await read.side.tree.sync(read.side.there(path), timeout=left())
             if not self._is_open:
                 await self.check(left())
@@ -430,7 +448,7 @@ class MigratingTree:
 
     def _counts(self, side: Side) -> bool:
         """Return True if an answer of this side counts now."""
-        return side is self._side and (side.is_target or self._is_open or any(each.holds for each in self.proofs))
+        return side is self._side and (side.is_target or self._is_open or self.proofs.hold)
 
     def _noted(self, watch: Watch) -> Watch:
         """Return a watch that also fires at the switch."""

@@ -49,8 +49,8 @@ async def is_trustworthy(tree: ZooKeeperTree, root: str, timeout: float) -> bool
     """Return whether only users who may change the cluster's root may write the flag.
 
     The same has to be true of every node above it: the maker of a node chooses its access list, so a stranger could
-    make one that seems to belong to the owners, or one that they may not look at. `MetadataRefused`: the owners made
-    one that we may not look at.
+    make one that seems to belong to the owners, or one that they may not look at. A missing one can be made, or was
+    deleted, by whom the node above belongs to. `MetadataRefused`: the owners made one that we may not look at.
     """
     path = flag.scope_of(root) + flag.FLAG
     above = [path]
@@ -61,7 +61,7 @@ async def is_trustworthy(tree: ZooKeeperTree, root: str, timeout: float) -> bool
         try:
             found.append(await tree.changers(each, timeout=timeout))
         except MetadataNotFound:
-            return False
+            return bool(found)
         except MetadataRefused:
             if each == path:
                 raise

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from bookie_protocol.errors import MetadataNotFound, MetadataRefused
-from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE, Node, NodeTree
+from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataRefused
+from bookie_protocol.metadata_service.migrating.numbers import ensure
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE, Node, NodeTree, parent_of
 
 
 async def below(tree: NodeTree, parent: str, timeout: float) -> list[str]:
@@ -39,3 +40,15 @@ async def delete_own(tree: NodeTree, paths: Iterable[str], session_id: int, time
         if node.stat.owner == session_id:
             with suppress(MetadataNotFound):
                 await tree.delete(path, None, session_id=session_id, timeout=timeout)
+
+
+async def carry_own(
+    tree: NodeTree, paths: Iterable[str], session_id: int, target: NodeTree, scope: str, timeout: float
+) -> None:
+    """Make those of these nodes that this session made in Oxia too, without `scope`."""
+    for path, node in (await nodes(tree, list(paths), timeout)).items():
+        if node.stat.owner == session_id:
+            there = path.removeprefix(scope)
+            await ensure(target, parent_of(there), timeout)
+            with suppress(MetadataExists):
+                await target.create(there, node.data, ephemeral=True, timeout=timeout)

@@ -14,14 +14,20 @@ Invariants
 - A look comes with each change that ZooKeeper tells, and at least once a minute: what others hide has no watch.
 - In a pause two things prove that the metadata are in ZooKeeper, each until its watch fires. One is a flag that was
   read, is believed, and does not say COMPLETED. The other is our node, if such a flag that says no pause was read
-  behind it: a migration waits for it, whatever the flag says later. Nothing else proves it.
+  behind it: a migration waits for it, whatever the flag says later. Nothing else proves it. Not every coordinator
+  waits, so an answer that our node proves counts only once the flag has been read behind its last change.
+- A process for which a migration does not wait may sleep through its end, and find no flag, or one that says
+  NOT_STARTED. That is a process that has agreed, one whose session began in a pause, and one that has read COMPLETED.
+  Only FAILED, or COMPLETED, lets it go on: until then it neither writes nor believes what it reads.
+- The same is true of a process that has lost its connection and its node, and finds no flag, unless none has come and
+  gone since the last look. It knows from the listing of the flag's directory, whose version counts that.
 - A session that begins in a pause has nothing to prepare, and makes no node: the coordinator does not wait for it.
 - Our node is deleted in the session in which the writes before were sent: none of them is carried out later. From the
   first try on it counts as gone, until another one is made.
 - What cannot be understood pauses writes, and what others than the cluster's own users could have written says nothing.
 - Before writes are let through behind a pause, what goes with a session is gone, as far as it is not a registration.
-  Behind that step our node or the flag must still be as the look found it, or else a migration may go on without us. A
-  flag that is not believed is no reason to wait, nor is a node that others delete: they could end no pause for ever.
+  Behind that step our node and the flag must still be as the look found them, or else the newest flag must say no pause
+  either. That is no reason to wait: a flag can be written faster than it can be read, and a node be deleted by others.
 - If Oxia has the metadata although we were not ready, what we wrote may be missing there: `Session.doubt` says so.
 - ZooKeeper numbers ledgers by a counter that the copy leaves behind, and Oxia would give the same ids again. So before
   our node goes, and before our first write to Oxia, the generator of 63-bit ids has high-order bits in Oxia under which
@@ -39,13 +45,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from bookie_protocol.errors import (
     InvalidConfiguration,
     MetadataDamaged,
     MetadataError,
-    MetadataExists,
     MetadataNotFound,
     MetadataRefused,
     MetadataUnavailable,
@@ -54,16 +60,18 @@ from bookie_protocol.lasting import heard, lasting_task
 from bookie_protocol.logs import get_logger
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.migrating import flag
+from bookie_protocol.metadata_service.migrating.clusters import check_empty, check_same
 from bookie_protocol.metadata_service.migrating.flag import Migration, Phase
+from bookie_protocol.metadata_service.migrating.flag_reader import LONG_REMINDER_S, FlagReader, Told, within
 from bookie_protocol.metadata_service.migrating.gate import MigratingTree
 from bookie_protocol.metadata_service.migrating.lines import Lines
-from bookie_protocol.metadata_service.migrating.numbers import begin_new_numbers, ensure
-from bookie_protocol.metadata_service.migrating.own_nodes import below, delete_own, nodes
+from bookie_protocol.metadata_service.migrating.numbers import begin_new_numbers
+from bookie_protocol.metadata_service.migrating.own_nodes import below, carry_own, delete_own, nodes
 from bookie_protocol.metadata_service.migrating.proofs import Proof, ProvingWatch
+from bookie_protocol.metadata_service.migrating.questions import Questions
 from bookie_protocol.metadata_service.options import MetadataServiceUri
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.cluster import decode_instance_id, split_instance_id
-from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Node, NodeTree, parent_of
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, NodeTree
 
 PAUSE_S: Final = 0.5
 """Seconds before the first retry of a step. The pause doubles with each retry."""
@@ -73,13 +81,20 @@ GRACE_SESSIONS: Final = 3.0
 registration then."""
 LOOK_S: Final = 60.0
 """Seconds after which a look comes without news."""
-LONG_REMINDER_S: Final = 3600.0
-"""Seconds between two log lines of what may remain so without harm."""
 DOUBT: Final = (
     "Pulsar moved the metadata to Oxia without waiting for this process, so what it wrote last may be missing there"
 )
 
 _log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """A look that found no pause. `listing`: as `FlagReader.listing` gives it. `forgotten`: the number at that time."""
+
+    is_missing: bool
+    listing: int | None
+    forgotten: int
 
 
 class Participant:
@@ -101,31 +116,37 @@ class Participant:
         self._root = root
         self._scope = flag.scope_of(root)
         self._connect = connect
-        self._believes = believes
         self._timeout = tree.source.session.default_timeout
         self._target: NodeTree | None = None
         self._target_url = ""
         self._node = ""
         """Path of our node; empty: it was not made yet, or is to go."""
-        self._joined, self._flagged = ProvingWatch(tree, self._hear), ProvingWatch(tree, self._hear_flag)
-        """The watches of our node, as long as it is there, and of the flag."""
+        self._joined = ProvingWatch(tree.proofs, self._hear)
+        """The watch of our node, as long as it is there."""
+        self._lines = Lines()
+        flag_watch = ProvingWatch(tree.proofs, self._hear_flag)
+        self._flag = FlagReader(tree.source, self._scope + flag.FLAG, flag_watch, believes, self._lines)
+        self._questions = Questions(self._ask)
         self._is_waited_for = False
         """True if our node proves, as long as it is there, that the metadata have not moved."""
+        self._may_have_moved = False
+        """True if a migration that did not wait for us may be complete by now."""
+        self._settled: _Settled | None = None
+        """The last look that found no pause."""
         self._unready_in: int | None = None
         """The session of ZooKeeper in which the coordinator may have to wait for us: a node of ours may be there."""
         self._wrote_in: int | None = None
         """The session of ZooKeeper in which writes were let through that no preparation has ended."""
         self._leaving: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        self._flag_news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._lines = Lines()
         self._failing_since: float | None = None
         """Time of the loop of the first failure since the last step that succeeded."""
         self._phase = Phase.NOT_STARTED
         """The phase that the last look found."""
         tree.on_session = self._hear
-        tree.check, tree.end, tree.outlives = self._check, self._close, self._is_registration
+        tree.check, tree.told = self._check, self._questions.answered
+        tree.end, tree.outlives = self._close, self._is_registration
 
     async def begin(self) -> None:
         """Learn where the metadata are.
@@ -135,10 +156,10 @@ class Participant:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        self._tasks.append(lasting_task(self._ask(), "question whether the metadata have moved"))
+        self._tasks.append(lasting_task(self._questions.run(), "question whether the metadata have moved"))
         while True:
             try:
-                await self._round()
+                await self._round(deadline - loop.time(), is_start=True)
                 break
             except MetadataDamaged as error:  # a pause, and it may be mended
                 if self._phase is Phase.COMPLETED:
@@ -167,17 +188,7 @@ class Participant:
 
     def _hear_flag(self) -> None:
         self._hear()
-        self._flag_news.set()
-
-    async def _ask(self) -> None:
-        """Ask behind each change of the flag. A step may be under way before the look, and not every coordinator waits
-        for us."""
-        while True:
-            await self._flag_news.wait()
-            self._flag_news.clear()
-            if not self._tree.is_open:
-                with suppress(Exception):  # the look says it
-                    await self._check(self._timeout)
+        self._questions.hear()
 
     def _tell(self, error: Exception) -> None:
         is_foreseen = isinstance(error, MetadataError | InvalidConfiguration)
@@ -213,7 +224,7 @@ class Participant:
             if self._source.session.state is not SessionState.CONNECTED:
                 continue
             try:
-                await self._round()
+                await self._round(self._timeout)
                 pause, self._failing_since = PAUSE_S, None
             except Exception as error:  # of what others wrote, and a later migration may be a good one
                 self._tell(error)
@@ -229,122 +240,130 @@ class Participant:
             self._tell(error)
         await asyncio.Event().wait()
 
-    async def _round(self) -> None:
-        session_id, forgotten = self._source.session_id, self._tree.forgotten
+    async def _round(self, limit: float, *, is_start: bool = False) -> None:
+        """Look, within `limit` seconds, and do what follows. A start does not wait for the preparation."""
+        session_id, forgotten = self._source.session_id, self._tree.proofs.forgotten
         proofs: list[Proof] = []
         try:
-            migration = await self._look(session_id, proofs)
+            async with within(limit, self._flag.path):
+                told = await self._look(session_id, proofs)
         except MetadataDamaged:  # it says nothing of a move
             self._tree.hold()
             raise
         finally:
-            self._tree.proofs = proofs
-        if migration.phase is Phase.COMPLETED:
-            await self._complete(migration, session_id)
+            self._tree.proofs.last = proofs
+        if told.phase is Phase.COMPLETED:
+            await self._complete(told.migration, session_id)
             return
-        if forgotten != self._tree.forgotten:
+        if forgotten != self._tree.proofs.forgotten:
             raise ConnectionLost("the connection was lost during a look at the migration, or the metadata moved")
-        self._phase = migration.phase
-        if migration.phase.pauses:
+        self._phase = told.phase
+        if told.phase.pauses:
             self._tree.hold()
-            if self._unready_in == session_id:
-                await self._prepare(migration, session_id)
+            if self._unready_in == session_id and is_start:
+                self._hear()
+            elif self._unready_in == session_id:
+                await self._prepare(told.migration, session_id)
         elif not self._tree.is_open:
-            await self._resume(migration, session_id, forgotten)
+            await self._resume(told, session_id, forgotten)
 
-    async def _resume(self, migration: Migration, session_id: int, forgotten: int) -> None:
-        if migration.phase is Phase.FAILED and self._target is not None and self._leaving is None:
+    async def _resume(self, told: Told, session_id: int, forgotten: int) -> None:
+        if told.phase is Phase.FAILED and self._target is not None and self._leaving is None:
             self._lines.write(_log.warning, "the migration of the metadata to Oxia has failed: they stay in ZooKeeper")
         self._begin_to_leave()  # Oxia may not answer
         await self._tree.drained()
         await self._end_what_goes_with_a_session(session_id)
-        if not await self._is_still_so(migration):
+        if not await self._goes_on_without_pause(told):
             return
         self._unready_in = session_id
         self._tree.open(forgotten)
         if self._tree.is_open:
             self._wrote_in = session_id
 
-    async def _is_still_so(self, migration: Migration) -> bool:
+    async def _goes_on_without_pause(self, told: Told) -> bool:
         """Return False if a migration may go on without us since the look. The next round looks again."""
-        if self._joined.proof.holds and self._flagged.proof.holds:
+        if self._joined.proof.holds and told.proof.holds:
             return True
-        goes_on = await self._goes_on(migration)
-        return goes_on and (self._joined.proof.holds or self._flagged.proof.holds or not migration.is_believed)
+        now = await self._newest()
+        if now.phase not in (Phase.NOT_STARTED, Phase.FAILED):
+            self._hear()
+            return False
+        return True
 
-    async def _look(self, session_id: int, proofs: list[Proof]) -> Migration:
-        """Return the migration's state, and add what proves that the metadata are in ZooKeeper, also if this fails.
+    async def _look(self, session_id: int, proofs: list[Proof]) -> Told:
+        """Return what the flag says, and add what proves that the metadata are in ZooKeeper, also if this fails.
 
         Unless it is in a pause or completed, our node was made before it was read.
         """
-        await self._source.sync(self._scope + flag.FLAG, timeout=self._timeout)
+        await self._source.sync(self._flag.path, timeout=self._timeout)
         has_joined = await self._has_joined(session_id)
+        has_stayed = has_joined and self._is_waited_for
         if not has_joined:
             self._leave_node()
-            said = await self._watched_flag()
-            if said.phase.pauses or said.phase is Phase.COMPLETED:
-                proofs.append(self._flagged.proof)
-                return said
+            told = self._noted(await self._flag.read(self._timeout))
+            if told.phase.pauses or told.phase is Phase.COMPLETED:
+                self._may_have_moved = True
+                proofs.append(told.proof)
+                return told
             has_joined = await self._join(session_id)
         if self._is_waited_for:
             proofs.append(self._joined.proof)
-        said = await self._watched_flag()
-        if said.is_believed:
-            if said.phase is not Phase.PREPARATION:  # a coordinator that has gone on does not wait
-                self._is_waited_for = has_joined and said.phase in (Phase.NOT_STARTED, Phase.FAILED)
-            proofs[:] = [self._flagged.proof, *([self._joined.proof] if self._is_waited_for else [])]
-        return said
+        told = self._noted(await self._flag.read(self._timeout))
+        if not told.is_believed:
+            return told
+        if not told.phase.pauses:
+            await self._settle(told, has_stayed=has_stayed)
+        if told.phase is not Phase.PREPARATION:  # a coordinator that has gone on does not wait
+            self._is_waited_for = has_joined and told.phase in (Phase.NOT_STARTED, Phase.FAILED)
+        if told.phase.pauses and not self._is_waited_for:
+            self._may_have_moved = True
+        proofs[:] = [told.proof, *([self._joined.proof] if self._is_waited_for else [])]
+        return told
 
-    async def _watched_flag(self) -> Migration:
-        return await self._said(self._flagged.renewed(), self._timeout)
+    async def _settle(self, told: Told, *, has_stayed: bool) -> None:
+        """Note that there is no pause. `has_stayed`: our node has been there since the last look, and is waited for."""
+        if told.phase is Phase.COMPLETED:
+            return
+        forgotten, last = self._tree.proofs.forgotten, self._settled
+        listing = await self._flag.listing(self._timeout) if told.is_missing else None
+        if told.phase is Phase.FAILED:
+            self._may_have_moved = False
+        elif last is not None and told.is_missing and not has_stayed and forgotten != last.forgotten:
+            had_none = last.is_missing and last.listing in (None, listing)
+            self._may_have_moved = self._may_have_moved or not had_none
+            self._noted(told)
+        self._settled = _Settled(told.is_missing, listing, forgotten)
 
-    async def _said(self, watch: ProvingWatch | None, timeout: float) -> Migration:
-        """Return what the flag says, as `_read_flag`. From COMPLETED on, no earlier proof holds.
+    def _noted(self, told: Told) -> Told:
+        """Let no earlier proof hold from COMPLETED on.
 
-        Raises `MetadataUnavailable` too if it says that the metadata are back without a failure.
+        Raises `MetadataUnavailable` if the metadata may have moved, and seem to be back without a failure.
         """
-        said = await self._read_flag(watch, timeout)
-        if said.phase is Phase.COMPLETED:
-            self._phase, self._is_waited_for = Phase.COMPLETED, False
-            self._tree.forget()
-        elif self._phase is Phase.COMPLETED and said.phase is not Phase.FAILED:
+        if told.phase is Phase.COMPLETED:
+            if self._phase is not Phase.COMPLETED:
+                self._hear()
+            self._phase, self._is_waited_for, self._may_have_moved = Phase.COMPLETED, False, True
+            self._tree.proofs.forget()
+        elif told.phase is Phase.FAILED:
+            pass
+        elif self._phase is Phase.COMPLETED or (self._may_have_moved and not told.phase.pauses):
+            self._tree.hold()
             raise MetadataUnavailable(
-                f"the metadata had moved to Oxia, and {flag.FLAG} says {said.phase.value} now: bring its newest"
-                " state back, or write FAILED if the metadata are to stay in ZooKeeper"
+                f"the metadata have moved to Oxia, or may have, and {self._flag.path} says {told.phase.value} now, or"
+                " is missing: bring its newest state back, or write FAILED if the metadata are to stay in ZooKeeper"
             )
-        return said
+        return told
 
-    async def _read_flag(self, watch: ProvingWatch | None, timeout: float) -> Migration:
-        """Return what the flag says, or `NONE` if it is missing. Set the watch in both cases, but not if it is hidden.
-
-        Raises `MetadataDamaged` if it is not valid, `MetadataRefused` if it may not be read although it is believed.
-        """
-        path = self._scope + flag.FLAG
-        node: Node | None = None
-        try:
-            if await self._source.exists(path, watch=watch, timeout=timeout) is None:
-                return flag.NONE
-            node = await self._source.get(path, timeout=timeout)
-        except MetadataNotFound:
-            return flag.NONE
-        except MetadataRefused:
-            if await self._believes(timeout):
-                raise
-        if node is None or not await self._believes(timeout):
-            event = "Pulsar's migration is not followed: others than the cluster's owners may say it"
-            self._lines.write(_log.error, event, every=LONG_REMINDER_S, path=path)
-            return flag.NOT_BELIEVED
-        stat = await self._source.exists(path, timeout=timeout)
-        if stat is None or stat.creation != node.stat.creation:  # whose rights these are has not written it
-            raise ConnectionLost(f"{path} was deleted, or made again, while it was read")
-        return flag.decode(node.data, (node.stat.creation, node.stat.version))
+    async def _newest(self) -> Told:
+        return self._noted(await self._flag.newest(self._timeout))
 
     async def _has_joined(self, session_id: int) -> bool:
         """Return whether our node exists, and watch it, because other clients may delete it."""
         if not self._node:
             return False
         try:
-            stat = await self._source.exists(self._node, watch=self._joined.renewed(), timeout=self._timeout)
+            self._joined.renewed()
+            stat = await self._source.exists(self._node, watch=self._joined, timeout=self._timeout)
         except MetadataRefused:  # ours may be read by all
             return False
         return stat is not None and stat.owner == session_id
@@ -385,18 +404,24 @@ class Participant:
         return False
 
     async def _check(self, timeout: float) -> None:
-        was_known = self._phase is Phase.COMPLETED
+        """Raise `MetadataUnavailable` unless the flag says that ZooKeeper has the metadata."""
         try:
-            async with asyncio.timeout(timeout):
-                said = await self._said(None, timeout)
+            told = self._noted(await self._flag.read(timeout))
         except MetadataDamaged as error:
             raise MetadataUnavailable(str(error)) from error
-        except TimeoutError:
-            raise MetadataUnavailable(f"{flag.FLAG} cannot be read within {timeout:g} s") from None
-        if said.phase is Phase.COMPLETED:
-            if not was_known:
-                self._hear()
+        if told.phase is Phase.COMPLETED:
             raise ConnectionLost("the metadata have just moved to Oxia")
+
+    async def _ask(self) -> None:
+        """Read the flag behind a change of it."""
+        if self._tree.has_switched:
+            return
+        try:
+            told = await self._flag.read(self._timeout)
+        except MetadataDamaged:  # it says nothing of a move
+            return
+        with suppress(MetadataUnavailable):  # the look says it
+            self._noted(told)
 
     # --- preparing ------------------------------------------------------------------------------------------
 
@@ -409,45 +434,19 @@ class Participant:
         if not await self._goes_on(migration):
             return
         if migration.phase is Phase.PREPARATION:
-            await self._check_empty(target)
+            await check_empty(target, self._target_root, migration.target, self._timeout)
         await self._begin_new_numbers(target)
-        await self._carry_registrations(target)
+        mine = [each for each in self._tree.ephemeral if self._is_registration(each)]
+        await carry_own(self._source, mine, session_id, target, self._scope, self._timeout)
         if await self._acknowledge(migration, session_id):
             self._lines.write(_log.info, "ready for the move of the metadata to Oxia", target=migration.target)
 
     async def _goes_on(self, migration: Migration) -> bool:
         """Return False if the flag has changed. The next round handles the change."""
-        await self._source.sync(self._scope + flag.FLAG, timeout=self._timeout)
-        if await self._said(None, self._timeout) == migration:
+        if (await self._newest()).migration == migration:
             return True
         self._hear()
         return False
-
-    async def _check_empty(self, target: NodeTree) -> None:
-        """Raise if Oxia has a cluster already, because the copy deletes nothing."""
-        if await target.exists(f"{self._target_root}/{paths.INSTANCE_ID}", timeout=self._timeout) is not None:
-            raise MetadataExists(
-                f"{self._target_url} has records of an earlier migration, or of another cluster: start the migration"
-                " again with an empty namespace"
-            )
-
-    async def _check_cluster(self, target: NodeTree) -> None:
-        """Raise if Oxia has another cluster than ZooKeeper. A word before an instance id does not count."""
-        ours = await self._instance_id(self._source, self._root)
-        if ours is not None and await self._instance_id(target, self._target_root) != ours:
-            raise MetadataDamaged(
-                f"{self._target_url} does not have the cluster of {self._root}, though Pulsar's migration says so: set"
-                " metadataServiceUri to Oxia's if the cluster was formatted there since, or else correct"
-                f" {self._scope}{flag.FLAG} in ZooKeeper"
-            )
-
-    async def _instance_id(self, tree: NodeTree, root: str) -> str | None:
-        path = f"{root}/{paths.INSTANCE_ID}"
-        try:
-            stored = decode_instance_id((await tree.get(path, timeout=self._timeout)).data, path)
-        except MetadataNotFound:
-            return None
-        return split_instance_id(stored)[2]
 
     @property
     def _target_root(self) -> str:
@@ -469,15 +468,6 @@ class Participant:
         self._tree.ephemeral -= ending
         self._tree.numbered.difference_update(parents)
 
-    async def _carry_registrations(self, target: NodeTree) -> None:
-        mine = [each for each in self._tree.ephemeral if self._is_registration(each)]
-        for path, node in (await nodes(self._source, mine, self._timeout)).items():
-            if node.stat.owner == self._source.session_id:
-                there = path.removeprefix(self._scope)
-                await ensure(target, parent_of(there), self._timeout)
-                with suppress(MetadataExists):
-                    await target.create(there, node.data, ephemeral=True, timeout=self._timeout)
-
     async def _acknowledge(self, migration: Migration, session_id: int) -> bool:
         """Delete our nodes, of which a lost answer may have left two. Return False if the phase has changed."""
         parent = self._scope + flag.PARTICIPANTS
@@ -489,6 +479,7 @@ class Participant:
         if mine and migration.phase is Phase.PREPARATION:
             self._wrote_in = None  # the coordinator waits for us: all that we wrote will be copied
         self._leave_node()  # it may be gone although the answer is lost
+        self._may_have_moved = True  # we have agreed
         await delete_own(self._source, mine, session_id, self._timeout)
         self._unready_in = None
         return True
@@ -518,7 +509,7 @@ class Participant:
         self._tree.hold()
         await self._tree.drained()
         target = await self._opened(migration)
-        await self._check_cluster(target)
+        await check_same(self._source, self._root, target, self._target_root, migration.target, self._timeout)
         await self._begin_new_numbers(target)
         if not await self._goes_on(migration):  # it has failed meanwhile
             return

@@ -14,7 +14,7 @@ Invariants
   more than `NODES_AT_ONCE` nodes, and reads whose callers have given up are not sent.
 
 Threads: `make_client` anywhere; `await_result` and `hop` are called on the loop; the rest, and what these two hand to
-kazoo, runs on kazoo's threads: watches on the connection thread, so they may neither block nor raise.
+kazoo, runs on kazoo's threads: watches on the connection thread, so they may not block. What they raise is logged.
 
 Sources: docs/internals/metadata-layout.md, sections 12 and 13; ZooKeeper 3.6, `MultiOperationRecord` and
 `MultiResponse` (operation 22): each record is a header (type, done, error) and a body, and a header of type -1 with
@@ -64,6 +64,8 @@ from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, Sas
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())  # a program without logging sees no lines of a library
+
+_log = logging.getLogger(__name__)
 
 _RECONNECT_PAUSE: Final = 0.1
 LONGEST_RECONNECT_PAUSE: Final = 2.0
@@ -137,8 +139,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def dispatch_callback(self, callback: Callback) -> None:
-        """Call a watch at once, on the connection thread, which reads no later answer before."""
-        callback.func(*callback.args)
+        """Call a watch at once, on the connection thread, which reads no later answer before.
+
+        kazoo calls all watches of an event in turn, so an error of one must not keep the others from being called.
+        """
+        try:
+            callback.func(*callback.args)
+        except Exception as error:
+            _log.error("a watch of ZooKeeper failed", exc_info=error)
 
     def select(self, readable: list[Any], *others: Any, **kwargs: Any) -> Any:
         """Return the sockets that can be read, those included whose data TLS has decrypted already.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
@@ -53,14 +55,46 @@ async def test_flag_counts_if_only_owners_of_the_cluster_could_have_written_it(l
     assert await is_trustworthy(lists, ROOT, 1.0) is trusted
 
 
-async def test_flag_does_not_count_where_the_cluster_is_missing() -> None:
+@pytest.mark.parametrize(
+    ("missing", "top", "trusted"),
+    [
+        (ROOT, OURS, False),
+        (f"/brokers{flag.FLAG}", OURS, True),
+        ("/brokers/pulsar", OURS, True),
+        (f"/brokers{flag.FLAG}", ANYONE, False),
+        ("/brokers/pulsar", ANYONE, False),
+    ],
+)
+async def test_missing_flag_counts_if_only_owners_of_the_cluster_could_have_deleted_it(
+    missing: str, top: tuple[str, str], trusted: bool
+) -> None:
     class Missing(Lists):
         async def changers(self, path: str, *, timeout: float) -> frozenset[tuple[str, str]]:
-            if path == ROOT:
+            if path.startswith(missing):
                 raise MetadataNotFound(f"{path} does not exist")
             return await super().changers(path, timeout=timeout)
 
-    assert not await is_trustworthy(Missing({OURS}), ROOT, 1.0)
+    assert await is_trustworthy(Missing({OURS}, top={top}), ROOT, 1.0) is trusted
+
+
+@virtually
+async def test_absence_of_a_flag_that_is_not_believed_proves_nothing() -> None:
+    """A stranger may have deleted it, and our node was made behind that."""
+    trusted: list[bool] = [True]
+
+    async def believes(_: float) -> bool:
+        return trusted[0]
+
+    world = MigrationWorld(believes=believes)
+    await (await world.begin()).gate.close()
+    trusted[0] = False
+    process = await world.open()
+    assert (len(world.participants()), process.is_connected, process.gate.proofs.hold) == (1, True, False)
+    trusted[0] = True
+    world.break_flag()
+    await seen(lambda: process.is_paused)
+    with pytest.raises(MetadataUnavailable):
+        await process.gate.exists("/ledgers/new", timeout=1)
 
 
 @virtually
@@ -73,6 +107,7 @@ async def test_data_and_rights_are_of_one_flag() -> None:
             strangers.clear()
             world.zookeeper.remove(flag.FLAG)
             world.set_phase("NOT_STARTED")
+            await asyncio.sleep(0)  # what ZooKeeper answers behind the change comes behind its watch
         return True
 
     async def connect(_: MetadataServiceUri) -> MemoryTree:

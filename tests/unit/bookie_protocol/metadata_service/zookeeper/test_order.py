@@ -45,3 +45,16 @@ async def test_watch_of_a_loop_that_is_gone_is_swallowed() -> None:
     watch = tree._watcher(lambda: None)
     gone.close()
     tree._client.handler.dispatch_callback(Callback("watch", watch, (None,)))
+
+
+async def test_watch_that_fails_keeps_no_other_one_from_being_called() -> None:
+    """kazoo calls all watches of an event in a row, on the thread that reads the connection."""
+    handler = make_client("127.0.0.1:1", 1.0, (), None, lambda _: None, secure=False, tls=None).handler
+    called: list[object] = []
+
+    def fails(_: object) -> None:
+        raise ZeroDivisionError
+
+    for watch in (fails, called.append):
+        handler.dispatch_callback(Callback("watch", watch, ("changed",)))
+    assert called == ["changed"]
