@@ -13,6 +13,7 @@ from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia.tree import OxiaTree, Record
 from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, ConnectionLost, Node
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_drivers import OxiaUnderTest, oxia_tree
 from tests.support.metadata_fixtures import OVER_OXIA, driver
 from tests.support.until import until
@@ -20,6 +21,39 @@ from tests.support.until import until
 __all__ = ["driver"]
 
 pytestmark = pytest.mark.parametrize("driver", OVER_OXIA, indirect=True)
+
+
+async def with_parent(driver: OxiaUnderTest) -> tuple[MetadataService, MetadataService, str]:
+    """Make a cluster with a node, and return two services and the path of the node."""
+    service, other, parent = await driver.open(), await driver.open(), f"{driver.root}/parent"
+    await service.cluster.initialize()
+    await service.tree.create(parent, b"")
+    return service, other, parent
+
+
+async def end_of_session(driver: OxiaUnderTest, service: MetadataService) -> None:
+    """End the session, and wait for the next one."""
+    tree = oxia_tree(service)
+    session = tree.session_id
+    await driver.expire(service)
+    await until(lambda: tree.session_id not in (session, NO_SESSION), seconds=20)
+    await until(lambda: service.session.state is SessionState.CONNECTED, seconds=20)
+
+
+def behind_the_look_at(
+    path: str, tree: OxiaTree, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]
+) -> None:
+    """Do this, once, between the tree's look at a node and what it does then."""
+    read, done = tree._read, asyncio.Event()
+
+    async def overtaken(paths: Sequence[str], left: Callable[[], float]) -> list[Record | None]:
+        found = await read(paths, left)
+        if list(paths) == [path] and not done.is_set():
+            done.set()
+            await act()
+        return found
+
+    monkeypatch.setattr(tree, "_read", overtaken)
 
 
 async def test_a_dropped_canary_is_not_put_back_by_what_asks_whether_the_session_lasts(driver: OxiaUnderTest) -> None:
@@ -60,8 +94,7 @@ async def test_an_ephemeral_node_is_never_made_in_a_later_session(
 
     async def overtaken(self: OxiaTree, *arguments: object) -> object:
         monkeypatch.undo()
-        await driver.expire(service)
-        await until(lambda: tree.session_id != session and service.session.state is SessionState.CONNECTED, seconds=20)
+        await end_of_session(driver, service)
         return await present(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(OxiaTree, "_present", overtaken)
@@ -73,10 +106,8 @@ async def test_an_ephemeral_node_is_never_made_in_a_later_session(
 async def test_a_number_is_taken_without_undoing_a_write_of_the_parent(
     driver: OxiaUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, other = await driver.open(), await driver.open()
-    await service.cluster.initialize()
-    parent, present = f"{driver.root}/parent", OxiaTree._present
-    await service.tree.create(parent, b"one")
+    service, other, parent = await with_parent(driver)
+    present = OxiaTree._present
 
     async def overtaken(self: OxiaTree, *arguments: object) -> object:
         found = await present(self, *arguments)  # type: ignore[arg-type]
@@ -89,31 +120,13 @@ async def test_a_number_is_taken_without_undoing_a_write_of_the_parent(
     assert (await other.tree.get(parent)).data == b"two"
 
 
-def behind_the_look_at(
-    path: str, tree: OxiaTree, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]
-) -> None:
-    """Do this, once, between the tree's look at a node and what it does then."""
-    read, done = tree._read, asyncio.Event()
-
-    async def overtaken(paths: Sequence[str], left: Callable[[], float]) -> list[Record | None]:
-        found = await read(paths, left)
-        if list(paths) == [path] and not done.is_set():
-            done.set()
-            await act()
-        return found
-
-    monkeypatch.setattr(tree, "_read", overtaken)
-
-
 @pytest.mark.parametrize("is_lossy", [False, True])
 async def test_nodes_that_are_made_together_go_with_their_parent(
     driver: OxiaUnderTest, monkeypatch: pytest.MonkeyPatch, is_lossy: bool
 ) -> None:
     """Also if a shard does not answer, and those that did are not asked again."""
-    service, other = await driver.open(), await driver.open()
-    await service.cluster.initialize()
-    tree, parent = oxia_tree(service), f"{driver.root}/parent"
-    await service.tree.create(parent, b"")
+    service, other, parent = await with_parent(driver)
+    tree = oxia_tree(service)
     behind_the_look_at(parent, tree, monkeypatch, lambda: other.tree.delete(parent))
     write, first = tree._connection.write, tree._connection.known.shard_of(f"{parent}/0")
 
@@ -134,17 +147,10 @@ async def test_nodes_that_are_made_together_go_with_their_parent(
 async def test_nothing_is_written_once_the_session_that_it_depends_on_is_known_to_have_ended(
     driver: OxiaUnderTest, monkeypatch: pytest.MonkeyPatch, write: str
 ) -> None:
-    service, other = await driver.open(), await driver.open()
-    await service.cluster.initialize()
-    tree, parent = oxia_tree(service), f"{driver.root}/parent"
-    await service.tree.create(parent, b"")
+    service, other, parent = await with_parent(driver)
+    tree = oxia_tree(service)
     session = tree.session_id
-
-    async def end() -> None:
-        await driver.expire(service)
-        await until(lambda: tree.session_id not in (session, NO_SESSION), seconds=20)
-
-    behind_the_look_at(parent, tree, monkeypatch, end)
+    behind_the_look_at(parent, tree, monkeypatch, lambda: end_of_session(driver, service))
     arguments = {
         "create": (f"{parent}/0", b""),
         "create_all": ([(f"{parent}/{number}", b"") for number in range(9)],),
@@ -161,11 +167,10 @@ async def test_nothing_is_written_once_the_session_that_it_depends_on_is_known_t
 async def test_siblings_are_known_to_be_leaves_if_nothing_is_below_them(
     driver: OxiaUnderTest, below: str | None
 ) -> None:
-    service = await driver.open()
-    await service.cluster.initialize()
-    tree, parent = service.tree, f"{driver.root}/parent"
+    service, _, parent = await with_parent(driver)
+    tree = service.tree
     names = ["0", "1", "2", "3", "4", "22"]
-    for path in (parent, *(f"{parent}/{name}" for name in names), *([f"{parent}/{below}"] if below else [])):
+    for path in (*(f"{parent}/{name}" for name in names), *([f"{parent}/{below}"] if below else [])):
         await tree.create(path, b"")
 
     async def children(*paths: str) -> set[int]:
