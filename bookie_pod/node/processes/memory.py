@@ -49,8 +49,10 @@ A container may have twice the budget, and the bytes that arrive until calls hav
 TRIM_AGAIN_S: Final = 1.0
 MOST_TRIM_AGAIN_S: Final = 60.0
 """Seconds after a trim of a process that is too large, at most; the pause grows while trims bring nothing."""
-COLLECT_SHARE: Final = 30
-"""The least pause after a garbage collection, as a multiple of its time: each holds up the event loop."""
+YOUNG_OBJECTS: Final = 10_000
+"""Objects made since the last collection that make another one due: it takes about a millisecond."""
+YOUNG_PASSES: Final = 4
+"""After so many collections what survived them is looked at once more."""
 GROWTH_S: Final = 60
 """Seconds after which growth is not due to the messages that come in now."""
 
@@ -97,15 +99,14 @@ async def guard_memory(
     trim: Callable[[], None] | None = None,
     resident: Callable[[], int] = resident_bytes,
     interval: float = GUARD_INTERVAL_S,
-    collect: Callable[[], object] = lambda: gc.collect(1),
     written: Callable[[], int] = lambda: 0,
 ) -> None:
     """Relieve memory every now and then, until cancelled.
 
-    Each look asks whether a client is in the way of others (`MemoryGovernor.relieve`), and whether the process is
-    larger than it should be: memory that clients have given back lies between memory of others, and only a trim returns
-    it. That is done at once in a process above its budget, and in every other one when it is calm. `written` returns
-    how many bytes were put into caches, ever.
+    Each look asks whether a client is in the way of others (`MemoryGovernor.relieve`), whether there is much young
+    garbage, and whether the process is larger than it should be: memory that clients have given back lies between
+    memory of others, and only a trim returns it. That is done at once in a process above its budget, and in every other
+    one when it is calm. `written` returns how many bytes were put into caches, ever.
 
     It is also the last resort against messages that come in over gRPC all at once (`server.grpc.receiving`). When the
     process is above its budget, and has grown lately by a good part of what clients may have, and not by what they are
@@ -120,7 +121,7 @@ async def guard_memory(
     most = max(int(budget * GUARD_SHARE), begin + memory.limit)
     worth = memory.limit // 4
     message = max(1, 2 * memory.limit // FIRST_SHARE)  # as large as one may be, with what it takes beside
-    trims = _Trims(trim or trimmer() or (lambda: None), collect, begin, worth)
+    trims = _Trims(trim or trimmer() or (lambda: None), begin, worth)
     lows, second = deque([begin - memory.total], maxlen=GROWTH_S), time.monotonic()  # of each second
     receivers = deque([0], maxlen=GROWTH_S)  # at most, of the same seconds
     before, calm, had_written, lines = begin, 0, written(), FewLines(_log)
@@ -131,6 +132,7 @@ async def guard_memory(
                 async with asyncio.timeout(QUIET_INTERVAL_S):
                     await callers.anybody.wait()
         memory.relieve(time.perf_counter())
+        collect_young()
         if (now := _known(resident)) is None:
             continue
         unseen = now - memory.total
@@ -153,6 +155,18 @@ async def guard_memory(
         trims.look(now, kept if calm >= CALM_S else 0, wanted=now > budget, urgent=now > most)
 
 
+def collect_young() -> None:
+    """Collect garbage among the objects made lately, where these are many.
+
+    The collector is off in a bookie, and `collect_cycles` comes only now and then. Meanwhile each gRPC call leaves its
+    metadata in a cycle, and each connection adds objects that have to be looked at: what is put off becomes a turn of
+    the event loop for which other clients wait.
+    """
+    young, passes, _ = gc.get_count()
+    if young > YOUNG_OBJECTS:
+        gc.collect(1 if passes >= YOUNG_PASSES else 0)
+
+
 def _known(resident: Callable[[], int]) -> int | None:
     """None where there is no `/proc`, or no descriptor to read it with: what is governed does not depend on it."""
     try:
@@ -164,15 +178,10 @@ def _known(resident: Callable[[], int]) -> int | None:
 class _Trims:
     """Trims a process that is too large: on a worker thread, one at a time, as it grows; and now and then as long as
     it is far too large, since what made it so may be given back after a trim. And one that is calm, if it keeps much
-    more than after the last trim.
+    more than after the last trim."""
 
-    Young garbage is collected before: each gRPC call leaves its metadata in a cycle, and thousands of calls come
-    between two of `collect_cycles`, which sees to what died old. To look at everything is a long turn of the loop."""
-
-    def __init__(self, trim: Callable[[], None], collect: Callable[[], object], resident: int, worth: int) -> None:
+    def __init__(self, trim: Callable[[], None], resident: int, worth: int) -> None:
         self._trim = trim
-        self._collect = collect
-        self._collect_at = 0.0
         self._worth = worth
         self._floor = self._before = resident
         self._rest = 0  # what the start has left is given back too
@@ -198,7 +207,4 @@ class _Trims:
             or (kept - self._rest > WORTH_BYTES and passed > CALM_S)
         ):
             self._before, self._began = now, time.monotonic()
-            if self._began >= self._collect_at:
-                self._collect()
-                self._collect_at = time.monotonic() + COLLECT_SHARE * (time.monotonic() - self._began)
             self._running = asyncio.create_task(asyncio.to_thread(self._trim))

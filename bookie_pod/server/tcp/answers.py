@@ -93,6 +93,7 @@ class Answers:
     def end(self) -> None:
         """Drop everything: the connection is gone."""
         self.transport = None
+        self._count_held = _nothing
         self._pieces.clear()
         self._nbytes = 0
         self._wait_no_more()
@@ -146,3 +147,7 @@ class Answers:
             self.transport.abort()
         else:
             self._drops = True
+
+
+def _nothing() -> None:
+    """Count nothing: the client is gone, and nothing is kept for it."""

@@ -6,7 +6,8 @@ Threads: event loop only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from bookie_pod.descriptors import bookie_connections
@@ -19,6 +20,9 @@ from bookie_protocol.wire.auth import ServerAuthProvider
 
 ASLEEP_S: Final = 5.0
 """Seconds between two looks at the connections, at which the time counts for no client: see `Clients.look`."""
+
+LOOKS_PER_TURN: Final = 256
+"""Connections that are looked at in one turn of the loop: some milliseconds."""
 
 
 class Clients:
@@ -56,10 +60,17 @@ class Clients:
         passed, self._looked_at = now - self._looked_at, now
         # A process that was stopped, or a machine that was: what clients sent meanwhile has still to be received.
         asleep = passed if passed > ASLEEP_S else 0.0
-        for look in tuple(self.connections.values()):
-            look(now, asleep)
+        self._look_at_some(iter(tuple(self.connections.values())), now, asleep)
         self.strangers.look(now, asleep)
         context.frame_rooms.look(now, asleep)
         context.memory.relieve(now)
         context.complaints.look()
         context.request_log.look()
+
+    def _look_at_some(self, looks: Iterator[Callable[[float, float], None]], now: float, asleep: float) -> None:
+        """Look at a few of the connections, and at the others in the next turns of the loop: there may be thousands."""
+        some = list(islice(looks, LOOKS_PER_TURN))
+        for look in some:
+            look(now, asleep)
+        if len(some) == LOOKS_PER_TURN:
+            self.context.loop.call_soon(self._look_at_some, looks, now, asleep)

@@ -98,6 +98,7 @@ class Connection(asyncio.Protocol):
             return
         self._clients.connections.pop(self.wire, None)
         self._forget_rest()
+        self._frame.leave()
         self.wire.lost()
         self._session.cancel()
 

@@ -128,3 +128,12 @@ class FrameRoom:
         if self.nbytes or self.waits:
             self.nbytes, self.waits = 0, False
             self._rooms.end(self)
+
+    def leave(self) -> None:
+        """The connection is gone."""
+        self.end()
+        self.go_on = self.give_up = _gone
+
+
+def _gone() -> None:
+    """Do nothing: the connection of the room is gone."""

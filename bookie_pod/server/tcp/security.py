@@ -106,6 +106,7 @@ class Session:
         """The connection is gone."""
         self._clients.strangers.gone(self.wire)
         self._clients.encrypted.gone(self.wire)
+        self._protocol = asyncio.Protocol()  # which takes nothing; the other one would be a cycle
         if self._task is not None:
             self._task.cancel()
 

@@ -177,6 +177,8 @@ class Wire:
             self._linger_timer.cancel()
         self._tell_lost()
         self.context.reads_in_progress.forget(self._reads_are_fewer)
+        # So that it is freed at once: a cycle would be left to the collector, and thousands of them are a long turn.
+        self._resume = self._dropped = self.share.recount = _nothing
 
     def _tell_lost(self) -> None:
         """A few at a time: a client may have hundreds of thousands of long polls, and others are waiting."""
@@ -370,6 +372,10 @@ class Wire:
         self.share.recount()
         if self.context.memory.total > self.context.memory.limit:
             self.context.loop.call_soon(self.share.relieve)
+
+
+def _nothing() -> None:
+    """Do nothing: the connection is gone."""
 
 
 class _Acknowledge:

@@ -41,7 +41,7 @@ class Process:
         clock = SimpleNamespace(monotonic=lambda: self._seconds, perf_counter=lambda: self._seconds)
         monkeypatch.setattr(memory_module, "time", clock)
         monkeypatch.setattr(memory_module, "QUIET_INTERVAL_S", 0)
-        guard = guard_memory(self, budget, self._trim, self._look, 0, lambda: None, lambda: self.written)  # type: ignore[arg-type]
+        guard = guard_memory(self, budget, self._trim, self._look, 0, lambda: self.written)  # type: ignore[arg-type]
         self.task = self._loop.create_task(guard)
 
     def _look(self) -> int:
@@ -251,13 +251,12 @@ async def test_whoever_is_in_the_way_goes_though_nobody_knows_how_large_the_proc
 async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trim at the peak brought nothing: it was all in use then."""
     monkeypatch.setattr(memory_module, "TRIM_AGAIN_S", 0.01)
-    trims, collections = list[int](), list[int]()
+    trims = list[int]()
     state = {"resident": 10 * MB, "in use": 10 * MB}
     trimmed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def trim() -> None:
-        assert collections  # else what is garbage already is in use still
         trims.append(state["resident"])
         state["resident"] = state["in use"]
         loop.call_soon_threadsafe(trimmed.set)
@@ -268,7 +267,6 @@ async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: py
         trim,
         lambda: state["resident"],
         interval=0.001,
-        collect=lambda: collections.append(len(trims)),
     )
     task = asyncio.create_task(guard)
     await asyncio.sleep(0.005)
@@ -280,27 +278,26 @@ async def test_what_is_given_back_behind_a_trim_is_trimmed_again(monkeypatch: py
     assert len(trims) >= 2
 
 
-async def test_before_a_trim_only_young_garbage_is_collected() -> None:
-    """All of it would hold up the event loop for as long as there are objects."""
-    trimmed, loop = asyncio.Event(), asyncio.get_running_loop()
-    sizes = iter([10 * MB])
-    guard = guard_memory(
-        Receiving(),  # type: ignore[arg-type]
-        16 * MB,
-        lambda: loop.call_soon_threadsafe(trimmed.set),
-        lambda: next(sizes, 90 * MB),
-        interval=0.001,
-    )
-    before = [each["collections"] for each in gc.get_stats()]
+def test_what_was_made_lately_is_collected_in_short_turns() -> None:
+    """However many live objects there are, and not at all while few were made."""
+    gc.collect()
     gc.disable()
     try:
-        task = asyncio.create_task(guard)
-        await asyncio.wait_for(trimmed.wait(), 10)
-        await ended(task)
+        collected = [each["collected"] for each in gc.get_stats()]
+        lived = list[object]()
+        for _ in range(200):
+            memory_module.collect_young()
+            assert gc.get_count()[0] <= 2 * memory_module.YOUNG_OBJECTS
+            for _ in range(1000):
+                cycle = list[object]()
+                cycle.append(cycle)
+                lived.append([])
+        young, middle, old = (after["collected"] - was for after, was in zip(gc.get_stats(), collected, strict=True))
     finally:
         gc.enable()
-    _, young, old = (each["collections"] for each in gc.get_stats())
-    assert (young > before[1], old) == (True, before[2])
+    assert young + middle > 150_000
+    assert old == 0
+    assert middle < young
 
 
 async def test_where_nobody_calls_it_looks_less_often_and_at_once_when_somebody_comes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -209,3 +210,14 @@ async def test_of_a_force_whose_journal_has_failed_nothing_is_outstanding() -> N
     await rig.settle(lambda: transport.frames)
     assert not rig.context.busy
     rig.close()
+
+
+async def test_thousands_of_connections_are_looked_at_in_many_turns(rig: ServerRig) -> None:
+    looked_at: list[int] = []
+    for number in range(1000):
+        wire: Any = object()
+        rig.clients.connections[wire] = lambda now, asleep, number=number: looked_at.append(number)
+    rig.clients.look()
+    assert 0 < len(looked_at) < 500
+    await rig.settle(lambda: len(looked_at) >= 1000)
+    assert looked_at == [*range(1000)]

@@ -87,6 +87,31 @@ async def test_no_request_leaves_anything() -> None:
     assert not any(left.values()), left
 
 
+@pytest.mark.parametrize("received", [b"", v3_add(entry(1, 0)), v3_add(entry(1, 0))[:20], v2_read(1, 0)])
+async def test_no_connection_leaves_anything(received: bytes) -> None:
+    """Thousands that come and go would be one long turn of the event loop for the collector."""
+    rig = ServerRig()
+
+    async def come_and_go() -> None:
+        conn, _ = rig.connect()
+        if received:
+            conn.data_received(received)
+        await _served(rig)
+        conn.connection_lost(None)
+
+    await come_and_go()  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await come_and_go()
+            await _served(rig)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+        rig.close()
+
+
 async def _served(rig: ServerRig) -> None:
     await asyncio.sleep(0.005)  # the time of a poll
     rig.journal.acknowledge()
