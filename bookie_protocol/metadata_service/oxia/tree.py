@@ -269,28 +269,29 @@ class OxiaTree(KeptSession):
         of_shard: dict[int, list[tuple[str, bytes]]] = {}
         for path, data in nodes:
             of_shard.setdefault(self._connection.known.shard_of(path), []).append((path, data))
-        made: list[tuple[str, Record]] = []
         refused: list[tuple[str, bytes]] = []
+        gone: set[str] = set()
 
         async def write(shard: int, part: list[tuple[str, bytes]]) -> None:
             puts = [_put(path, data, wire.NOT_EXISTING) for path, data in part]
             answers = (await self._write(shard, messages.WriteRequest(puts=puts), session_id, left)).puts
+            made: list[tuple[str, Record]] = []
             for (path, data), answer in zip(part, answers, strict=True):
                 if answer.status == messages.OK:
                     made.append((path, Record(shard, data, answer.version)))
                 else:
                     refused.append((path, data))
+            # Not once all shards have answered: one of them may hang until no time is left to take anything back.
+            above = sorted({parent_of(path) for path, _ in made} - {"/"})
+            missing = {
+                parent for parent, record in zip(above, await self._read(above, left), strict=True) if not record
+            }
+            gone.update(missing)
+            await every(self._delete(path, record, left) for path, record in made if parent_of(path) in missing)
 
-        written = await asyncio.gather(
-            every(write(shard, part) for shard, part in of_shard.items()), return_exceptions=True
-        )
-        found = await self._read(parents, left)
-        gone = {parent for parent, record in zip(parents, found, strict=True) if record is None}
-        await every(self._delete(path, record, left) for path, record in made if parent_of(path) in gone)
-        for error in written:
-            if error is not None:
-                raise error
-        _check_found(parents, found)
+        await every(write(shard, part) for shard, part in of_shard.items())
+        if gone:
+            raise MetadataNotFound(f"{min(gone)} does not exist")
         there = await self._read([path for path, _ in refused], left)
         for (path, data), record in zip(refused, there, strict=True):
             if path == last or record is None or not _is_untouched(record, data):
