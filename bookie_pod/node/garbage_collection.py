@@ -208,7 +208,7 @@ def _bind_levels(instruments: GcMetrics, collector: GarbageCollector, part: Coll
 
     instruments.bind_levels(
         logs=lambda: len(usages()),
-        live_bytes=lambda: sum(each.remaining for each in usages()),
+        live_bytes=lambda: sum(each.live_bytes for each in usages()),
         total_bytes=lambda: sum(each.total for each in usages()) + collector.quarantined_bytes(),
         ledgers=lambda: len(part.ledger_ids()),
         buckets=collector.buckets,

@@ -31,6 +31,7 @@ from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.gc.index_check import IndexedRows, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
 from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_pod.storage.gc.throttle import CollectionStopped
 from bookie_pod.storage.index.locations import EntryMove
 from bookie_protocol.errors import StorageFailed, StorageFault
 
@@ -192,7 +193,11 @@ class TransactionalCompactor(Compactor):
 
 
 class PlainCompactor(Compactor):
-    """Appends to the logs that everybody appends to: with one log per ledger the only way."""
+    """Appends to the logs that everybody appends to: with one log per ledger the only way.
+
+    The copies that a killed process had not settled stay behind. `LogUsages` counts them as superseded, and the log in
+    which they are is compacted.
+    """
 
     def compact(self, source: Source) -> int:
         with _changing_the_index():
@@ -201,16 +206,20 @@ class PlainCompactor(Compactor):
         pending: list[EntryMove] = []
         generation = logs.generation
         copied = 0
-        for run in live_runs(self._storage, source, self._pay, self._rows):
-            pending += run.stay
-            if run.entries:
-                self._pay(len(run.entries), run.nbytes)
-                places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
-                pending += _moves(run, places)
-                copied += run.nbytes
-            if len(pending) >= self._max_outstanding:
-                self._settle(pending, generation)
-                pending = []
+        try:
+            for run in live_runs(self._storage, source, self._pay, self._rows):
+                pending += run.stay
+                if run.entries:
+                    self._pay(len(run.entries), run.nbytes)
+                    places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
+                    pending += _moves(run, places)
+                    copied += run.nbytes
+                if len(pending) >= self._max_outstanding:
+                    self._settle(pending, generation)
+                    pending = []
+        except CollectionStopped:
+            self._settle(pending, generation)  # else the copies would be garbage for as long as their ledgers live
+            raise
         self._settle(pending, generation)
         return copied
 

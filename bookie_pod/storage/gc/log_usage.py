@@ -9,6 +9,8 @@ Invariants
   when power failed, and ends there.
 - A ledger counts as live unless it is known neither here nor to the metadata service. (In a log that is written at
   present, which is only counted: unless it is not known here.)
+- Of what counts as live, some may be *superseded*: copies that a killed compaction left, and entries of an earlier life
+  of the id. Such bytes make a log due for compaction, which looks at each entry. They never make it dead.
 - What is kept in memory is packed (16 bytes a ledger in a log) and bounded by `max_bytes` over all logs; a map
   beyond that is read again in the next pass, a scan too.
 
@@ -26,6 +28,7 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.storage.entry_log.format import SIZE_BYTES
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.entry_log.scan import LedgersMap
 from bookie_pod.storage.gc.index_check import IndexedRows
@@ -51,15 +54,22 @@ class LogUsage:
     """The number of those ledgers."""
     in_doubt: int = 0
     """Bytes that count as remaining only because their state could not be determined."""
+    superseded: int = 0
+    """Bytes of what remains that the index does not name, as far as that is known."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Return the bytes that compaction would have to copy, as far as that is known."""
+        return self.remaining - self.superseded
 
     def usage(self, size_limit: int | None = None) -> float:
         """Live share, 0 to 1. With `size_limit` a log smaller than that counts as if it were full
         (`useTargetEntryLogSizeForGc`)."""
         if self.total == 0:
             return 0.0
-        share = self.remaining / self.total
+        share = self.live_bytes / self.total
         if size_limit is not None and share < 1:
-            return self.remaining / max(self.total, size_limit)
+            return self.live_bytes / max(self.total, size_limit)
         return share
 
     @property
@@ -105,6 +115,8 @@ class LogUsages:
         self._sizes: OrderedDict[int, LedgerSizes] = OrderedDict()
         self._nbytes = 0
         self._unproved: set[int] = set()
+        self._superseded: dict[int, int] = {}
+        """Bytes of superseded entries in logs that a killed process was writing, as they were scanned."""
 
     # --- passes ---------------------------------------------------------------------------------------------
 
@@ -206,8 +218,24 @@ class LogUsages:
             self._unproved.add(log_id)
         if found.end is not None and not scan:
             self.scanned[log_id] = found.closed
+            if log_id not in self._superseded:
+                self._superseded[log_id] = self._count_superseded(log_id)
         self._remember(log_id, found.ledgers)
         return found.ledgers
+
+    def _count_superseded(self, log_id: int) -> int:
+        """Return the bytes of entries that the index does not name, of ledgers that are known here.
+
+        A compaction that was killed before it changed the index leaves such copies.
+        """
+        storage, nbytes = self._storage, 0
+        for location, ledger_id, entry_id, size in storage.logs.scan_sizes(log_id):
+            self._pay_scan(1, SIZE_BYTES + size)
+            if storage.has_ledger(ledger_id):
+                row = storage.location_of(ledger_id, entry_id)
+                if row != location if row else storage.is_earlier_life(ledger_id, log_id):
+                    nbytes += SIZE_BYTES + size
+        return nbytes
 
     def _is_damaged(self, log_id: int, start: int, found: LedgersMap) -> bool:
         """Return whether the log has entries after the point where a scan ended; if so, quarantine the log."""
@@ -233,6 +261,7 @@ class LogUsages:
         self._drop(log_id)
         self.ends.pop(log_id, None)
         self.scanned.pop(log_id, None)
+        self._superseded.pop(log_id, None)
         self.unreadable.pop(log_id, None)
         self._unproved.discard(log_id)
 
@@ -262,7 +291,7 @@ class LogUsages:
     # --- what lives -----------------------------------------------------------------------------------------
 
     def _judge(self, log_id: int, sizes: LedgerSizes) -> LogUsage:
-        remaining = ledgers = in_doubt = 0
+        remaining = ledgers = in_doubt = earlier = 0
         deleted, has_ledger = self._ledgers.deleted, self._storage.has_ledger
         for ledger_id, nbytes in sizes.pairs():
             known = has_ledger(ledger_id)
@@ -284,4 +313,7 @@ class LogUsages:
                 self.seen_deleted.add(ledger_id)
             remaining += nbytes
             ledgers += 1
-        return LogUsage(log_id, sizes.total, remaining, ledgers, in_doubt)
+            if known and self._storage.is_earlier_life(ledger_id, log_id):
+                earlier += nbytes
+        superseded = max(earlier, min(self._superseded.get(log_id, 0), remaining))
+        return LogUsage(log_id, sizes.total, remaining, ledgers, in_doubt, superseded)

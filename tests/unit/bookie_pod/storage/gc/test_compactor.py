@@ -15,8 +15,10 @@ import pytest
 from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.entry_log.compaction import CompactionLog
+from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.gc.schedule import Compaction
+from bookie_pod.storage.gc.throttle import CollectionStopped
 from bookie_protocol.errors import NoSuchEntry, NoWritableDirectory, StorageFault
 from tests.support.gc_rig import FAST, MINOR, GcRig
 from tests.support.memory_faults import Died
@@ -443,6 +445,60 @@ def test_plain_compaction_beside_a_flush_whose_sync_fails() -> None:
     assert rig.force().errors == []
     rig.restart()
     assert rig.readable(1) == _entries(14)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("moved", [0, 4])
+def test_copies_of_a_plain_compaction_that_was_killed_are_collected(
+    engine: str, moved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, source = _half_dead(engine, PLAIN)
+    move = type(rig.parts).move
+
+    def killed(self, moves):
+        move(self, moves[:moved])
+        raise StorageFault("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(rig.parts), "move", killed)
+        rig.force()
+    rig.logs.rotate()
+    rig.logs.sync()
+    left = rig.flushed[-1]
+    assert left != source
+    rig.forget_map(left)
+    rig.restart()
+    for _ in range(2):
+        assert rig.force().errors == []
+    rig.restart()
+    assert not rig.logs.exists(source)
+    assert [row[2] for each in rig.flushed for row in rig.logs.scan(each) if row[1] == 1] == list(range(10))
+    assert rig.readable(1) == _entries(10)
+
+
+def test_plain_compaction_that_is_stopped_leaves_no_second_copy() -> None:
+    rig = GcRig(PLAIN)
+    source = rig.write([1, 2, 3], 10)
+    rig.delete(2)
+    compactor = rig.gc._reclaimer._compactor
+    pay = compactor._pay
+    paid = 0
+
+    def stop(entries: int, nbytes: int) -> None:
+        nonlocal paid
+        paid += entries
+        if paid > 10:
+            raise CollectionStopped
+        pay(entries, nbytes)
+
+    compactor._pay = stop
+    with pytest.raises(CollectionStopped):
+        rig.force()
+    assert [{split_location(row)[0] == source for _, row in rig.parts.rows(each)} for each in (1, 3)] == [
+        {False},
+        {True},
+    ]
+    assert rig.readable(1) == _entries(10)
 
 
 def test_padding_of_logs_written_past_the_page_cache_is_stepped_over() -> None:
