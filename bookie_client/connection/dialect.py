@@ -83,11 +83,12 @@ class Dialect(ABC):
         entry_id: int,
         *,
         fence_key: bytes | None = None,
+        life: bytes = NO_LIFE,
         recovery: bool = False,
         batch_class: bool = False,
     ) -> KeyAndFrame:
-        """`fence_key`: the master key, to fence the ledger first; `recovery`: with high priority; `batch_class`: of the
-        traffic class `batch`, never together with these."""
+        """`fence_key`: the master key, to fence the ledger first, if it has this `life` (v3); `recovery`: with high
+        priority; `batch_class`: of the traffic class `batch`, never together with these."""
 
     @abstractmethod
     def auth(self, txn_id: int, message: AuthMessage) -> KeyAndFrame:

@@ -21,6 +21,7 @@ from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
 from bookie_client.connection.request import Answer, SplitAdd, error_for
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER, ENTRY_IDS
+from bookie_protocol.keys import NO_LIFE
 from bookie_protocol.versioned import LedgerLife
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
@@ -106,6 +107,7 @@ class V2Dialect(Dialect):
         entry_id: int,
         *,
         fence_key: bytes | None = None,
+        life: bytes = NO_LIFE,
         recovery: bool = False,
         batch_class: bool = False,
     ) -> KeyAndFrame:

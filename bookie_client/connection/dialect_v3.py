@@ -193,13 +193,14 @@ class V3Dialect(Dialect):
         entry_id: int,
         *,
         fence_key: bytes | None = None,
+        life: bytes = NO_LIFE,
         recovery: bool = False,
         batch_class: bool = False,
     ) -> KeyAndFrame:
         flags = v3_encode.HIGH_PRIORITY if recovery else v3_encode.BATCH_CLASS if batch_class else 0
         if fence_key is not None:
             flags |= v3_encode.FENCE
-        frame = v3_encode.read_request(txn_id, ledger_id, entry_id, flags, fence_key or b"")
+        frame = v3_encode.read_request(txn_id, ledger_id, entry_id, flags, fence_key or b"", life)
         return encode_varint(txn_id), frame
 
     def long_poll(

@@ -131,11 +131,13 @@ class BookieOperations:
         entry_id: int,
         *,
         fence_key: bytes | None = None,
+        life: bytes = NO_LIFE,
         high_priority: bool = False,
     ) -> EntryAnswer:
         """Read an entry; -1 is the last one that this bookie stores.
 
-        `fence_key`: the ledger's master key; the ledger is fenced there, durably, before the entry is read.
+        `fence_key`: the ledger's master key; the ledger is fenced there, durably, before the entry is read. `life`, as
+        copies name it: a bookie that stores another ledger of the id raises `LedgerStateUnknown`, and fences nothing.
         Raises `NoSuchEntry`, `NoSuchLedger`, `LedgerStateUnknown`, `Unauthorized` (wrong key), `StorageFault`.
         """
         what = f"the read of entry {entry_id} of ledger {ledger_id}"
@@ -146,6 +148,7 @@ class BookieOperations:
             ledger_id,
             entry_id,
             fence_key=fence_key,
+            life=life,
             recovery=high_priority,
             batch_class=is_plain and self._pool.options.reads_are_batch,
         )

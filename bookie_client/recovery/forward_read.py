@@ -5,6 +5,8 @@
 Invariants
 - Every request fences its bookie first, so a bookie's "no" holds for ever: an add of the old writer that is still
   under way can no longer make it wrong.
+- Every request names the life of the ledger. A bookie that stores another one of the id cannot tell, and fences
+  nothing: the entries of a dead ledger are none of the living one's, and a late fence does not end a living writer.
 - Replicas are asked one after the other: the next one when one failed, or has not answered for as long as its
   reads take as a rule. An answer that comes later still counts.
 - Found: any one undamaged copy. It may have been acknowledged, so it stays.
@@ -40,6 +42,7 @@ from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import read_header
 from bookie_protocol.errors import LedgerStateUnknown, PodkeeperError, fresh
+from bookie_protocol.keys import life_of_copies
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.versioned import Versioned
 
@@ -80,6 +83,7 @@ class RecoveryParts:
             self.ledger_id,
             entry_id,
             fence_key=self.master_key,
+            life=life_of_copies(self.metadata.creation_token),
             high_priority=True,
         )
         return await (heard(ask) if self.hears_all else ask())

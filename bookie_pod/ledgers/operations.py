@@ -47,6 +47,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.keys import (
     NO_LIFE,
+    has_unnamed,
     is_named_by_copies,
     is_same_life,
     is_unknown_key,
@@ -189,7 +190,7 @@ class LedgerOperations:
             done(None)
         return nbytes
 
-    def fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
+    def fence(self, ledger_id: int, key: bytes, life: bytes = NO_LIFE) -> asyncio.Future[None]:
         """Fence a ledger, creating it if unknown. The future resolves when the fence is durable.
 
         A fence that this process did not journal is journaled once more: a copy of a fenced ledger may have been
@@ -197,7 +198,12 @@ class LedgerOperations:
 
         Raises Unauthorized without a key or with another one, NoSuchLedger if it was fenced and deleted lately. A key
         of zeros counts as none, unless it is this very ledger's own: else that ledger could never be closed.
+        Raises LedgerStateUnknown if another ledger of the id is stored here than the one of this `life`: which of them
+        lives is not known here. What came under that one without a life may be this one's: then the fence counts.
         """
+        stored = self.ledgers.life_of(ledger_id)
+        if life and stored and not is_same_life(stored, life) and not has_unnamed(stored):
+            raise another_is_stored(ledger_id)
         if is_unknown_key(key) and not (key and self.ledgers.has_key(ledger_id, key)):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
         # A fence that is refused counts, because the refusal tells a recovery that nothing is here.
@@ -323,7 +329,7 @@ class LedgerOperations:
 
 def another_is_stored(ledger_id: int) -> LedgerStateUnknown:
     """Return the error for a client that names another life than the stored one: it replaces this bookie."""
-    return LedgerStateUnknown(f"ledger {ledger_id}: a deleted ledger of the same id is still stored here")
+    return LedgerStateUnknown(f"ledger {ledger_id}: another ledger of the same id is stored here")
 
 
 def resolve(future: asyncio.Future[None], error: BaseException | None) -> None:

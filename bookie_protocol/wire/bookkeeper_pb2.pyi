@@ -115,7 +115,7 @@ class Request(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., addRequest: _Optional[_Union[AddRequest, _Mapping]] = ..., authRequest: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacRequest: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ..., forceLedgerRequest: _Optional[_Union[ForceLedgerRequest, _Mapping]] = ..., getListOfEntriesOfLedgerRequest: _Optional[_Union[GetListOfEntriesOfLedgerRequest, _Mapping]] = ..., requestContext: _Optional[_Iterable[_Union[ContextPair, _Mapping]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "lifeOfCopies")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
@@ -128,13 +128,15 @@ class ReadRequest(_message.Message):
     PREVIOUSLAC_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    LIFEOFCOPIES_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
     previousLAC: int
     timeOut: int
     flag: ReadRequest.Flag
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ...) -> None: ...
+    lifeOfCopies: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., lifeOfCopies: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "life", "lifeOfCopies")

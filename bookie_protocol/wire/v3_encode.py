@@ -114,11 +114,15 @@ def add_request_tail(flags: int) -> bytes:
     return tail + _RECOVERY_FIELD if flags & RECOVERY_ADD else tail
 
 
-def read_request(txn_id: int, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b"") -> bytes:
-    """The frame of a read. Flags: FENCE (with `master_key`), HIGH_PRIORITY, BATCH_CLASS. Long polls go through `v3`."""
+def read_request(
+    txn_id: int, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b"", life: bytes = NO_LIFE
+) -> bytes:
+    """The frame of a read. Flags: FENCE (with `master_key`, and `life` as copies name it), HIGH_PRIORITY, BATCH_CLASS.
+    Long polls go through `v3`.
+    """
     inner = _request_ids(ledger_id, entry_id)
     if flags & FENCE:
-        inner = b"".join((inner, b"\x1a", encode_varint(len(master_key)), master_key, _FENCE_FIELD))
+        inner = b"".join((inner, b"\x1a", encode_varint(len(master_key)), master_key, _FENCE_FIELD, life))
     header = _request_header(b"\x08\x03\x10\x01\x18", txn_id, flags)
     inner_length = encode_varint(len(inner))
     context = BATCH_CONTEXT if flags & BATCH_CLASS else b""

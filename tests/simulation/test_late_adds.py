@@ -16,11 +16,14 @@ from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.writer import LedgerWriter
 from bookie_pod.server.tcp.metadata_questions import Look
 from bookie_pod.server.tcp.requests import AddRequest
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
     LedgerIdInUse,
+    LedgerStateUnknown,
     MetadataReplaced,
     MetadataUnavailable,
     NoSuchLedger,
+    PodkeeperError,
     QuorumLost,
     RecoveryFailed,
 )
@@ -195,8 +198,68 @@ def test_next_ledger_has_no_copies_of_a_dead_one(
     run(work)
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_late_fence_does_not_end_the_writer_of_the_next_ledger(run: Run, has_begun: bool) -> None:
+    async def work(cluster: Cluster) -> None:
+        former = await cluster.make(cluster.former)
+        await former.append_many([b"former 0", b"former 1"])
+        cluster.cut_off()
+        parts = RecoveryParts(cluster.former.context, former.stored, DIGEST, master_key(b"one"))
+        fencing = asyncio.ensure_future(parts.read(cluster.bookie.bookie_id, LAST_ENTRY))
+        await asyncio.sleep(0.1)
+        await cluster.delete()
+        writer = await cluster.next.create(ledger_id=ID, ensemble=1, write_quorum=1, ack_quorum=1, password=b"one")
+        if has_begun:
+            await writer.append(b"0")
+        await cluster.heal()
+        with pytest.raises(LedgerStateUnknown if has_begun else PodkeeperError):
+            await fencing
+        if not has_begun:
+            await writer.append(b"0")
+        await writer.append(b"1")
+        await writer.close()
+        assert await cluster.read() == [b"0", b"1"]
+
+    run(work, bookies=1 if has_begun else 2)
+
+
+@pytest.mark.parametrize("password", [b"one", b"two"])
+def test_recovery_finds_no_entry_of_a_dead_ledger(run: Run, monkeypatch: pytest.MonkeyPatch, password: bytes) -> None:
+    """The bookie got nothing of the next one yet. The recovery ends once it has collected the dead one."""
+    monkeypatch.setattr(VirtualBookie, "collect", lambda self, ledger_id: None)
+
+    async def work(cluster: Cluster) -> None:
+        former = await cluster.make(cluster.former)
+        await former.append_many([b"former 0", b"former 1"])
+        await cluster.delete()
+        await cluster.make(cluster.next, password)
+        with pytest.raises(RecoveryFailed):
+            await cluster.next.recover(ID, password=password)
+        cluster.bookie.process.storage.delete_ledger(ID)
+        assert (await cluster.next.recover(ID, password=password)).last_entry_id == -1
+
+    run(work)
+
+
+def test_recovery_takes_no_entry_of_a_dead_ledger_for_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bookie holds it still; the others say that the next ledger has no entry."""
+    monkeypatch.setattr(VirtualBookie, "collect", lambda self, ledger_id: None)
+
+    async def work(cluster: Cluster) -> None:
+        async def make(client: Client) -> LedgerWriter:
+            return await client.create(ledger_id=ID, ensemble=3, write_quorum=3, ack_quorum=2, password=b"one")
+
+        former = await make(cluster.former)
+        await cluster.copy(LedgerLife.of(former.stored), 0, 1, 2)
+        await cluster.delete()
+        await make(cluster.next)
+        assert (await cluster.next.recover(ID, password=b"one")).last_entry_id == -1
+
+    run(work, bookies=3)
+
+
 def test_recovery_ends_where_all_bookies_hold_a_dead_ledger(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes their entries for those of the next ledger, which has the same password and got none yet."""
+    """They cannot tell which of the two lives."""
 
     monkeypatch.setattr(VirtualBookie, "collect", lambda self, ledger_id: None)
 

@@ -115,6 +115,7 @@ def _read(session: Session, request: pb.Request, reply: Reply) -> None:
             read.ledgerId,
             read.entryId,
             fence_key=_fence_key(read) if fencing else None,
+            life=life_of_copies(read.lifeOfCopies),
             high_priority=request.header.priority > 0,
             previous_lac=read.previousLAC if long_poll else None,
             timeout_ms=read.timeOut if read.HasField("timeOut") else None,

@@ -29,6 +29,7 @@ from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_pod.server.tcp.wire import Wire
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
 from bookie_protocol.errors import BadRequest, LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
+from bookie_protocol.keys import NO_LIFE
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
@@ -73,6 +74,7 @@ class Reads:
                 self._read_work(request),
                 self._entry_answer(reply),
                 reply,
+                life=request.life,
             )
             return
         try:
@@ -188,10 +190,11 @@ class Reads:
         answer: Answer,
         reply: Reply,
         most: int = 0,
+        life: bytes = NO_LIFE,
     ) -> None:
         """Fence now, read on a high-priority lane, answer when both are done."""
         try:
-            durable = self._operations.fence(ledger_id, key)
+            durable = self._operations.fence(ledger_id, key, life)
         except PodkeeperError as error:
             reply.error(error)
             return

@@ -129,6 +129,8 @@ class ReadRequest:
     """-1 asks for the last entry."""
     fence_key: bytes | None = None
     """The master key of a fencing read; b"" if it is fencing without a key. None: an ordinary read."""
+    life: bytes = NO_LIFE
+    """The life of the ledger that a fencing read means."""
     high_priority: bool = False
     previous_lac: int | None = None
     """Set: a long poll."""

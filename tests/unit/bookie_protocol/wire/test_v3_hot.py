@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.errors import V3Status
-from bookie_protocol.keys import master_key
+from bookie_protocol.keys import life_of_copies, master_key
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode, v3_hot
 from tests.support import golden_frames
@@ -161,14 +161,17 @@ def test_read_answers_are_what_protobuf_writes(txn_id, ledger_id, entry_id, body
     assert v3_encode.read_error(*raw, status) == v3.encode_frame(refused)
 
 
-@given(TXN, ID, ID, KEY, st.sampled_from([0, 1, 4, 5]))
-def test_read_request_is_what_protobuf_writes(txn_id, ledger_id, entry_id, key, flags):
+@given(TXN, ID, ID, KEY, st.sampled_from([0, 1, 4, 5]), st.integers(0, 2**64 - 1))
+def test_read_request_is_what_protobuf_writes(txn_id, ledger_id, entry_id, key, flags, token):
     request = v3.new_request(pb.READ_ENTRY, txn_id, v3.HIGH_PRIORITY if flags & 4 else 0)
     request.readRequest.ledgerId, request.readRequest.entryId = ledger_id, entry_id
     if flags & v3_encode.FENCE:
         request.readRequest.masterKey = key
         request.readRequest.flag = pb.ReadRequest.FENCE_LEDGER
-    assert v3_encode.read_request(txn_id, ledger_id, entry_id, flags, key) == v3.encode_frame(request)
+        if token:
+            request.readRequest.lifeOfCopies = token
+    life = life_of_copies(token)
+    assert v3_encode.read_request(txn_id, ledger_id, entry_id, flags, key, life) == v3.encode_frame(request)
 
 
 @given(st.lists(st.one_of(add_frames(), read_frames()), max_size=8))
