@@ -61,6 +61,10 @@ PAY_BYTES: Final = 1 << 20
 """Entries, or bytes, of a counting scan between two calls of `pay`."""
 
 
+def _unnoticed(location: int, ledger_id: int, entry_id: int, size: int) -> None:
+    """Do nothing with an entry that a scan met."""
+
+
 class EntryLogger(LogAppender):
     """Entry logs of one or more ledger directories (`dirs`) with one space of log ids. `StorageFault` at once if the
     directories cannot be listed."""
@@ -184,10 +188,16 @@ class EntryLogger(LogAppender):
             self._reader.handles.release(handle)
 
     def ledgers_map(
-        self, log_id: int, pay: Callable[[int, int], None] | None = None, *, scan: bool = False
+        self,
+        log_id: int,
+        pay: Callable[[int, int], None] | None = None,
+        *,
+        scan: bool = False,
+        met: Callable[[int, int, int, int], None] = _unnoticed,
     ) -> LedgersMap:
         """Bytes per ledger, from the tail of the log or else by a scan; with `scan` always by one. `StorageFault` if
-        the log is not there. `pay(entries, bytes)` is called now and then in a scan, with what was read since.
+        the log is not there. `pay(entries, bytes)` is called now and then in a scan, with what was read since, and
+        `met(location, ledger_id, entry_id, size)` for each entry.
         """
         handle = self._reader.handles.acquire(log_id)
         try:
@@ -204,8 +214,9 @@ class EntryLogger(LogAppender):
         counted = self.scan_sizes(log_id)
         ledgers = LedgerSizesBuilder()
         entries = nbytes = 0
-        for _, ledger_id, _, size in counted:
+        for location, ledger_id, entry_id, size in counted:
             ledgers.add(ledger_id, SIZE_BYTES + size)
+            met(location, ledger_id, entry_id, size)
             entries += 1
             nbytes += SIZE_BYTES + size
             if pay is not None and (entries >= PAY_ENTRIES or nbytes >= PAY_BYTES):

@@ -28,7 +28,7 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.storage.entry_log.format import SIZE_BYTES
+from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
 from bookie_pod.storage.entry_log.scan import LedgersMap
 from bookie_pod.storage.gc.index_check import IndexedRows
@@ -205,7 +205,14 @@ class LogUsages:
         return self._read(log_id)
 
     def _read(self, log_id: int, *, scan: bool = False) -> LedgerSizes | None:
-        found = self._storage.logs.ledgers_map(log_id, self._pay_scan, scan=scan)
+        superseded = 0
+
+        def met(location: int, ledger_id: int, entry_id: int, size: int) -> None:
+            nonlocal superseded
+            if self._is_superseded(location, ledger_id, entry_id):
+                superseded += SIZE_BYTES + size
+
+        found = self._storage.logs.ledgers_map(log_id, self._pay_scan, scan=scan, met=met)
         start = found.missing_from
         if start is not None:
             assert found.end is not None
@@ -218,24 +225,19 @@ class LogUsages:
             self._unproved.add(log_id)
         if found.end is not None and not scan:
             self.scanned[log_id] = found.closed
-            if log_id not in self._superseded:
-                self._superseded[log_id] = self._count_superseded(log_id)
+            self._superseded[log_id] = superseded
         self._remember(log_id, found.ledgers)
         return found.ledgers
 
-    def _count_superseded(self, log_id: int) -> int:
-        """Return the bytes of entries that the index does not name, of ledgers that are known here.
+    def _is_superseded(self, location: int, ledger_id: int, entry_id: int) -> bool:
+        """Return whether the index does not name this entry, of a ledger that is known here.
 
         A compaction that was killed before it changed the index leaves such copies.
         """
-        storage, nbytes = self._storage, 0
-        for location, ledger_id, entry_id, size in storage.logs.scan_sizes(log_id):
-            self._pay_scan(1, SIZE_BYTES + size)
-            if storage.has_ledger(ledger_id):
-                row = storage.location_of(ledger_id, entry_id)
-                if row != location if row else storage.is_earlier_life(ledger_id, log_id):
-                    nbytes += SIZE_BYTES + size
-        return nbytes
+        if not self._storage.has_ledger(ledger_id):
+            return False
+        row = self._storage.location_of(ledger_id, entry_id)
+        return row != location if row else self._storage.is_earlier_life(ledger_id, split_location(location)[0])
 
     def _is_damaged(self, log_id: int, start: int, found: LedgersMap) -> bool:
         """Return whether the log has entries after the point where a scan ended; if so, quarantine the log."""

@@ -75,7 +75,9 @@ class MillionLedgers:
         schedule = CompactionSchedule.of(FAST)
         self.inspection = Inspection(storage, self.usages, schedule, GcTimes(0, 0), dict)
 
-    def ledgers_map(self, log_id: int, pay: Callable[[int, int], None], *, scan: bool = False) -> LedgersMap:
+    def ledgers_map(
+        self, log_id: int, pay: Callable[[int, int], None], *, scan: bool = False, met: object = None
+    ) -> LedgersMap:
         ids = np.arange(FIRST_ID, FIRST_ID + LEDGERS, dtype=np.int64)
         return LedgersMap(LedgerSizes(ids, np.full(LEDGERS, 1000, np.int64) + ids % 7), None, checked=True)
 
