@@ -217,8 +217,7 @@ class ClientOptions:
     on without what fails, until the ack quorum is out of reach."""
     degraded_retry_interval: float = 1.0
     """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no spare; and at most
-    between ensemble changes that entries wait for, if there were many lately. For so long, a bookie that failed an
-    entry is a spare only if none in a fault domain as good is left."""
+    between ensemble changes that entries wait for, if there were many lately."""
     add_quorum_timeout: float | None = None
     """Seconds in which an add must reach its ack quorum, or its writer gives up; None: no limit
     (`addEntryQuorumTimeoutSec`, where -1 stands for none)."""

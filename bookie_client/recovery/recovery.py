@@ -45,7 +45,7 @@ from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, l
 from bookie_client.reading.reader import EntryReader
 from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts, read_forward
 from bookie_client.writing.add_state import AddState, Outcome
-from bookie_client.writing.ensemble_change import Refusals, find_spares, replace_bookies, with_new_ensemble
+from bookie_client.writing.ensemble_change import Refusal, Refusals, find_spares, replace_bookies, with_new_ensemble
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
@@ -318,9 +318,12 @@ class Rewriter:
 
     async def _change(self, failed: Mapping[int, str], refusals: Refusals) -> Ensemble:
         context, quorums = self._parts.context, self._parts.quorums
-        refusals = {**refusals, **dict.fromkeys(self._parts.shunned, True)}
-        spares = await find_spares(context, quorums, self._ensemble, failed, refusals)
-        ensemble = replace_bookies(self._ensemble, failed, quorums, spares, context.placement, context.random).ensemble
+        may_acknowledge = self._state.may_acknowledge
+        refusals = {**refusals, **dict.fromkeys(self._parts.shunned, Refusal.LASTING)}
+        spares = await find_spares(context, quorums, self._ensemble, failed, refusals, may_acknowledge)
+        ensemble = replace_bookies(
+            self._ensemble, failed, quorums, spares, context.placement, context.random, may_acknowledge
+        ).ensemble
         if ensemble != self._ensemble:
             # Nothing is confirmed while a change runs, also of several rounds, so the key is well defined.
             self.segments[self._state.lac + 1] = self._ensemble = ensemble

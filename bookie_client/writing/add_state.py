@@ -134,6 +134,10 @@ class AddState:
         holds, entries = self.quorums.holds, range(self.quorums.ensemble)
         return all(sum(holds(position, entry) for position in positions) <= self._tolerated for entry in entries)
 
+    def may_acknowledge(self, ensemble: tuple[str, ...]) -> bool:
+        """Return True if every entry can be acknowledged in this ensemble while all its bookies are well."""
+        return self.can_do_without((), ensemble)
+
     @property
     def may_change(self) -> bool:
         """Another change may be stored."""

@@ -9,8 +9,12 @@ Invariants
 - A ledger that another client recovers or has closed is never changed back.
 - A spare is connected before it is written into the metadata: one that is registered and dead (its session
   lives on for a while) costs a refused connection, not an ensemble change.
-- A bookie that failed an add is, for a short time, a spare only if none in a fault domain as good is left: one refusal
-  costs no rack. One that holds, or may hold, another ledger of the id is no spare for a long time.
+- A bookie that failed an add is, for a while, a spare only if none in a fault domain as good is left: one failure costs
+  no rack. If it fails again once it was chosen again, it is a spare only if the others do not suffice: a rack whose
+  bookies all fail does not keep entries waiting. One that holds, or may hold, another ledger of the id is no spare for
+  a long time.
+- An ensemble with which no entry could ever be acknowledged, because its bookies lie in too few fault domains, is never
+  stored: the failed bookie may come back.
 - Bookies that could not be reached lately are asked only when the others do not suffice. The search for spares is
   bounded in rounds, and each round in time (`PROBE_SECONDS`).
 - Changes are made one at a time. If a ledger has stored many of them lately, as when every spare refuses, it makes the
@@ -28,8 +32,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
+from itertools import chain, combinations, islice
 from random import Random
 from typing import Final
 
@@ -50,6 +56,11 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.logs import get_logger
 from bookie_protocol.pace import doubled
 
+MAX_SUBSETS: Final = 64
+"""Sets of failed bookies that are tried, if entries could not be acknowledged once all of them were replaced."""
+MayAcknowledge = Callable[[tuple[str, ...]], bool]
+"""Return True if entries can be acknowledged in this ensemble while all its bookies are well."""
+
 
 def replace_bookies(
     ensemble: tuple[str, ...],
@@ -58,12 +69,24 @@ def replace_bookies(
     cluster: ClusterView,
     policy: PlacementPolicy,
     random: Random,
+    may_acknowledge: MayAcknowledge,
 ) -> Placement:
-    """The ensemble with as many failed members replaced as there are spare bookies; the same one if there are
-    none."""
-    return policy.replacement(
-        ReplacementRequest(ensemble=ensemble, failed=failed, quorums=quorums, cluster=cluster, random=random)
-    )
+    """Return the ensemble with as many failed members replaced as there are spare bookies with which entries may be
+    acknowledged; the same one if there are none."""
+
+    def placed(positions: Sequence[int]) -> Placement:
+        left = {position: failed[position] for position in positions}
+        return policy.replacement(
+            ReplacementRequest(ensemble=ensemble, failed=left, quorums=quorums, cluster=cluster, random=random)
+        )
+
+    sizes = range(len(failed), 0, -1)
+    subsets = chain.from_iterable(combinations(sorted(failed), size) for size in sizes)
+    for positions in islice(subsets, MAX_SUBSETS):
+        placement = placed(positions)
+        if may_acknowledge(placement.ensemble):
+            return placement
+    return placed(())
 
 
 def check_open(metadata: LedgerMetadata) -> None:
@@ -110,9 +133,20 @@ def close_needed(metadata: LedgerMetadata, last_entry: int, length: int) -> bool
 
 MAX_ROUNDS: Final = 4
 
-Refusals = Mapping[str, bool]
-"""Bookies that have failed adds of a ledger -> True: no spares. False: they may take the next add, so others go first
-among those in fault domains that are equally good."""
+
+class Refusal(Enum):
+    """The failures of one bookie in adds of a ledger, lately."""
+
+    ONCE = auto()
+    """It may take the next one: others go first among those in fault domains that are as good."""
+    AGAIN = auto()
+    """It failed, was chosen again, and failed again: others go first, even if a placement rule is relaxed for it."""
+    LASTING = auto()
+    """It holds, or may hold, another ledger of the id: it is never chosen."""
+
+
+Refusals = Mapping[str, Refusal]
+"""Bookie id -> its failures in adds of the ledger; those whose last failure is older go first."""
 
 
 async def find_spares(
@@ -121,31 +155,68 @@ async def find_spares(
     ensemble: tuple[str, ...],
     failed: Mapping[int, str],
     refusals: Refusals,
+    may_acknowledge: MayAcknowledge,
 ) -> ClusterView:
     """Return the cluster with only spare bookies writable: reachable ones, at most as many as failed, perhaps none.
 
     Raises the registry's `MetadataError`.
     """
     cluster = await context.cluster_view()
-    left_out = {bookie: "it has refused this ledger" for bookie, is_lasting in refusals.items() if is_lasting}
-    cluster = replace(
-        cluster, excluded={**cluster.excluded, **left_out}, quarantined=cluster.quarantined | refusals.keys()
-    )
+    cluster = _without(cluster, [bookie for bookie, refusal in refusals.items() if refusal is Refusal.LASTING])
+    cluster = replace(cluster, quarantined=cluster.quarantined | refusals.keys())
+    again = [bookie for bookie, refusal in refusals.items() if refusal is Refusal.AGAIN]
+    wanted = sum(ensemble[position] == bookie for position, bookie in failed.items())
+    spares: frozenset[str] = frozenset()
+    unreachable: set[str] = set()
+    for count in range(len(again) + 1):
+        found = await _reachable_spares(
+            context, quorums, ensemble, failed, _without(cluster, again[count:]), may_acknowledge, unreachable
+        )
+        spares = max(spares, found, key=len)
+        if len(spares) == wanted or len(unreachable) >= MAX_ROUNDS:
+            break
+    return replace(cluster, writable=spares, quarantined=frozenset(), unreachable=frozenset())
+
+
+def _without(cluster: ClusterView, bookies: Iterable[str]) -> ClusterView:
+    return replace(cluster, excluded={**cluster.excluded, **dict.fromkeys(bookies, "it has refused this ledger")})
+
+
+async def _reachable_spares(
+    context: ClientContext,
+    quorums: Quorums,
+    ensemble: tuple[str, ...],
+    failed: Mapping[int, str],
+    cluster: ClusterView,
+    may_acknowledge: MayAcknowledge,
+    unreachable: set[str],
+) -> frozenset[str]:
+    """Return the bookies that the placement policy chooses in the place of failed ones, as far as they are reached.
+
+    The others are added to `unreachable`, which are not chosen."""
     found: frozenset[str] = frozenset()
     for _ in range(MAX_ROUNDS):
-        placement = replace_bookies(ensemble, failed, quorums, cluster, context.placement, context.random)
+        excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
+        placement = replace_bookies(
+            ensemble,
+            failed,
+            quorums,
+            replace(cluster, excluded=excluded),
+            context.placement,
+            context.random,
+            may_acknowledge,
+        )
         chosen = sorted(set(placement.ensemble).difference(ensemble))
         if not chosen:
             break
         reached = await asyncio.gather(*map(context.pool.reachable, chosen))
-        unreachable = {bookie for bookie, reachable in zip(chosen, reached, strict=True) if not reachable}
-        found = frozenset(chosen) - unreachable
-        if not unreachable:
+        found = frozenset(bookie for bookie, reachable in zip(chosen, reached, strict=True) if reachable)
+        if all(reached):
             context.placement_inputs.tell_relaxed(placement)
             break
-        excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
-        cluster = replace(cluster, excluded=excluded, unreachable=context.health.failed_lately())
-    return replace(cluster, writable=found, quarantined=frozenset(), unreachable=frozenset())
+        unreachable.update(set(chosen) - found)
+        cluster = replace(cluster, unreachable=context.health.failed_lately())
+    return found
 
 
 EnsembleChange = Callable[[Mapping[int, str], Refusals], Awaitable[tuple[str, ...]]]
@@ -180,6 +251,10 @@ class ChangePace:
         excess = math.ceil(self._lately(now)) - IMMEDIATE_CHANGES + 1
         return self._stored_at + doubled(first, longest, excess) if excess > 0 else now
 
+    def is_spent(self, now: float) -> bool:
+        """Return True if no further change is made at once."""
+        return self._lately(now) > IMMEDIATE_CHANGES - 1
+
     def _lately(self, now: float) -> float:
         return max(0.0, self._count - (now - self._stored_at) / LONGEST_CHANGE_PAUSE)
 
@@ -187,7 +262,7 @@ class ChangePace:
 class ChangeRunner:
     """Makes the ensemble changes of one pipeline.
 
-    Of the options it takes `degraded_retry_interval` (the pauses, and `refusals`) and `quarantine_time` (`refusals`).
+    Of the options it takes `degraded_retry_interval` (the pauses) and `quarantine_time` (`refusals`).
     """
 
     def __init__(self, state: AddState, change: EnsembleChange, options: ClientOptions) -> None:
@@ -198,6 +273,9 @@ class ChangeRunner:
         self._stored = state.ensemble
         self._unknowing: dict[str, float] = {}
         self._failed: dict[str, float] = {}
+        """Bookie id -> the time until which its last failure counts, the oldest first."""
+        self._chosen_again: set[str] = set()
+        self._failed_again: set[str] = set()
 
     async def run(self, failed: Mapping[int, str]) -> tuple[str, ...]:
         """Replace `failed`; returns the ensemble that is stored then.
@@ -227,19 +305,31 @@ class ChangeRunner:
         return now >= self._pace.due_at(now, self._options.degraded_retry_interval, LONGEST_CHANGE_PAUSE)
 
     def refusals(self) -> Refusals:
-        """Return the bookies that have failed adds of this ledger a short time ago: they may fail the next one too.
+        """Return the bookies that have failed adds of this ledger lately: they may fail the next one too.
 
-        They are spares like others after `degraded_retry_interval`. Bookies that hold, or may hold, another ledger of
-        this id are no spares for `quarantine_time`, because by then they may have collected that ledger."""
+        A failure counts for `LONGEST_CHANGE_PAUSE`. The failures between two choices of a bookie are one, as many adds
+        may meet it; but once a ledger has used up the changes that are made at once, no bookie gets a second chance
+        before the others got their first. Bookies that hold, or may hold, another ledger of this id are no spares for
+        `quarantine_time`, because by then they may have collected that ledger."""
         now = asyncio.get_running_loop().time()
         for bookie, is_unknowing in self._state.take_refusals().items():
-            self._failed[bookie] = now + self._options.degraded_retry_interval
+            self._failed.pop(bookie, None)
+            self._failed[bookie] = now + LONGEST_CHANGE_PAUSE
+            if bookie in self._chosen_again:
+                self._failed_again.add(bookie)
             if is_unknowing:
                 self._unknowing[bookie] = now + self._options.quarantine_time
         for refused in (self._failed, self._unknowing):
             for bookie in [each for each, until in refused.items() if now >= until]:
                 del refused[bookie]
-        return {**dict.fromkeys(self._failed, False), **dict.fromkeys(self._unknowing, True)}
+        self._chosen_again &= self._failed.keys()
+        self._failed_again &= self._failed.keys()
+        again = self._failed if self._pace.is_spent(now) else self._failed_again
+        return {
+            **dict.fromkeys(self._failed, Refusal.ONCE),
+            **dict.fromkeys(again, Refusal.AGAIN),
+            **dict.fromkeys(self._unknowing, Refusal.LASTING),
+        }
 
     def _is_needed(self, failed: Mapping[int, str]) -> bool:
         """Return True if adds wait for a replacement of bookies that are stored."""
@@ -256,6 +346,7 @@ class ChangeRunner:
             # A placement policy of the application's own, for instance.
             raise CouldNotTell(f"the ensemble change failed: {error!r}") from error
         if ensemble != self._stored:
+            self._chosen_again |= self._failed.keys() & set(ensemble).difference(self._stored)
             self._stored = ensemble
             self._pace.stored(asyncio.get_running_loop().time())
         return ensemble
@@ -284,14 +375,18 @@ async def mend(
         try:
             writable = await context.bookies.writable()
             refusals = changes.refusals()
-            spares = await find_spares(context, state.quorums, state.ensemble, dict(state.degraded), refusals)
+            degraded = dict(state.degraded)
+            spares = await find_spares(
+                context, state.quorums, state.ensemble, degraded, refusals, state.may_acknowledge
+            )
         except PodkeeperError:
             continue  # unknown; the next round asks again
         # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
         if spares.writable and state.may_change and changes.may_try(state.degraded):
             retry()
         else:
-            await _use_returned(context, state, writable, restored)
+            unknowing = {bookie for bookie, refusal in refusals.items() if refusal is Refusal.LASTING}
+            await _use_returned(context, state, writable - unknowing, restored)
 
 
 async def _use_returned(

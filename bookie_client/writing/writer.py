@@ -315,13 +315,13 @@ class WriteHandle:
     async def _change_ensemble(self, failed: Mapping[int, str], refusals: Refusals) -> tuple[str, ...]:
         context = self._context
         lac = self._state.lac
-        quorums = self._state.quorums
-        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed, refusals)
+        quorums, may_acknowledge = self._state.quorums, self._state.may_acknowledge
+        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed, refusals, may_acknowledge)
         connections, before = context.pool.connections, self._metadata
 
         def replaced(metadata: LedgerMetadata) -> tuple[str, ...]:
             return replace_bookies(
-                metadata.last_ensemble, failed, quorums, spares, context.placement, context.random
+                metadata.last_ensemble, failed, quorums, spares, context.placement, context.random, may_acknowledge
             ).ensemble
 
         def needed(metadata: LedgerMetadata) -> bool:

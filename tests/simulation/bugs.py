@@ -6,7 +6,7 @@ Each is a mistake that implementations have made or that looks harmless.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partialmethod
 from typing import Any
@@ -28,7 +28,7 @@ from bookie_client.recovery.recovery import Rewriter, _Forward, _Rewrites
 from bookie_client.writing import writer
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.doubt import Doubt
-from bookie_client.writing.ensemble_change import find_spares, replace_bookies
+from bookie_client.writing.ensemble_change import Refusals, find_spares, replace_bookies
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.writer import UnsyncedWatch, WriteHandle
 from bookie_pod.ledgers.state import LedgerState
@@ -105,13 +105,13 @@ def _limbo_is_negative(patch: pytest.MonkeyPatch) -> None:
 def _send_before_metadata(patch: pytest.MonkeyPatch) -> None:
     original = WriteHandle._change_ensemble
 
-    async def change(self: Any, failed: Mapping[int, str], left_out: Collection[str]) -> tuple[str, ...]:
-        context, quorums = self._context, self._state.quorums
-        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed, left_out)
+    async def change(self: Any, failed: Mapping[int, str], refusals: Refusals) -> tuple[str, ...]:
+        context, quorums, may_acknowledge = self._context, self._state.quorums, self._state.may_acknowledge
+        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed, refusals, may_acknowledge)
         chosen = replace_bookies(
-            self._state.ensemble, failed, quorums, spares, context.placement, context.random
+            self._state.ensemble, failed, quorums, spares, context.placement, context.random, may_acknowledge
         ).ensemble
-        task = asyncio.get_running_loop().create_task(original(self, failed, left_out), name="the metadata, later")
+        task = asyncio.get_running_loop().create_task(original(self, failed, refusals), name="the metadata, later")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return chosen
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from bookie_client.writing.ensemble_change import LONGEST_CHANGE_PAUSE
 from bookie_client.writing.writer import LedgerWriter
-from bookie_pod.server.tcp.requests import AddRequest
-from bookie_protocol.errors import BookieReadOnly, MetadataUnavailable, PodkeeperError, StorageFault
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from tests.support.simulation.bookie import VirtualBookie
+from bookie_protocol.errors import BookieReadOnly, StorageFault
 from tests.support.simulation.clock import VirtualLoop
 from tests.support.simulation.lives.cluster import ID, Cluster
+from tests.support.simulation.troubles import Trouble, cannot_ask, dies, refuses
 
 SECONDS: Final = 20.0
 MOST_SEGMENTS: Final = 14
@@ -27,52 +25,6 @@ def loop() -> Iterator[VirtualLoop]:
     made = VirtualLoop()
     yield made
     made.close()
-
-
-Refusal = Callable[[VirtualBookie], Callable[[], None]]
-"""Makes a bookie refuse; returns what ends that."""
-
-
-def cannot_ask(bookie: VirtualBookie) -> Callable[[], None]:
-    questions = bookie.process.handlers.questions
-    assert questions is not None
-    look = questions._look
-
-    async def ask(ledger_id: int) -> LedgerMetadata | None:
-        raise MetadataUnavailable("its session is gone for a moment")
-
-    def mend() -> None:
-        questions._look = look
-
-    questions._look = ask
-    return mend
-
-
-def refuses(error: type[PodkeeperError]) -> Refusal:
-    def begin(bookie: VirtualBookie) -> Callable[[], None]:
-        handlers: Any = bookie.process.handlers
-        add = handlers.add
-
-        def refuse(conn: Any, request: AddRequest, reply: Any) -> None:
-            handlers._refuse_add(error("it refuses"), reply)
-
-        def mend() -> None:
-            handlers.add = add
-
-        handlers.add = refuse
-        return mend
-
-    return begin
-
-
-def dies(bookie: VirtualBookie) -> Callable[[], None]:
-    handlers: Any = bookie.process.handlers
-
-    def die(conn: Any, request: AddRequest, reply: Any) -> None:
-        bookie.loop.call_soon(bookie.kill)
-
-    handlers.add = die
-    return bookie.start
 
 
 class Storm:
@@ -121,7 +73,7 @@ def run(loop: VirtualLoop, work: Work, *, bookies: int, quorums: tuple[int, int,
     [cannot_ask, refuses(BookieReadOnly), refuses(StorageFault), dies],
     ids=["ask", "read", "fail", "die"],
 )
-def test_spares_that_refuse_cost_few_segments_and_are_used_again(loop: VirtualLoop, refusal: Refusal) -> None:
+def test_spares_that_refuse_cost_few_segments_and_are_used_again(loop: VirtualLoop, refusal: Trouble) -> None:
     async def work(storm: Storm) -> None:
         mend = [refusal(bookie) for bookie in storm.spares]
         storm.members[0].kill()

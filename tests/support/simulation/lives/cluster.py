@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bookie_client.client import Client
+from bookie_client.placement.options import PlacementOptions
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.keys import master_key
@@ -22,21 +23,29 @@ DIGEST = digest_manager(DigestType.CRC32C, b"one")
 
 
 class Cluster:
-    """Bookies, and two clients that make a ledger of the same id and password, one after the other."""
+    """Bookies, and two clients that make a ledger of the same id and password, one after the other.
 
-    def __init__(self, loop: VirtualLoop, bookies: int, **options: Any) -> None:
+    `racks`: of the bookies, in their order."""
+
+    def __init__(self, loop: VirtualLoop, bookies: int, *, racks: str = "", **options: Any) -> None:
         drawn = draw_lives(1)
-        client = replace(drawn.client, add_timeout=1.0, connect_timeout=30.0, channels_per_bookie=1, **options)
+        options = {"add_timeout": 1.0, "connect_timeout": 30.0, "channels_per_bookie": 1} | options
+        client = replace(drawn.client, **options)
         self.world = LivesWorld(replace(drawn, bookies=bookies, client=client), loop, Trace(keep=False))
+        self.racks = racks
 
     async def start(self) -> None:
         await self.world._set_up()
+        places = zip(self.world.bookies, self.racks, strict=bool(self.racks))
+        self.rack_of = {bookie.bookie_id: rack for bookie, rack in places}
         self.bookie: VirtualBookie = self.world.bookies[0]
         self.former = await self._client("former")
         self.next = await self._client("next")
 
     async def _client(self, name: str) -> Client:
         host = self.world.add_client(name)
+        if self.racks:
+            host.placement = PlacementOptions(locations={each: f"/{rack}" for each, rack in self.rack_of.items()})
         await host.start()
         return host.client
 

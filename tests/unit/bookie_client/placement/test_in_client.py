@@ -8,6 +8,7 @@ import pytest
 
 from bookie_client import Client, ClientOptions, PlacementOptions
 from bookie_client.placement.rack_aware import RackAwarePlacement
+from bookie_client.writing.ensemble_change import IMMEDIATE_CHANGES
 from bookie_protocol.errors import BadRequest, NotEnoughBookies, StorageFault, TooManyRequests
 from tests.support.until import until
 from tests.unit.bookie_client.conftest import FAST
@@ -120,13 +121,15 @@ async def test_one_stall_costs_no_rack_once_the_bookie_answers(cluster):
             assert "b1" in other.metadata.last_ensemble
 
 
+RACKS = PlacementOptions(locations={"a1": "/a", "a2": "/a", "a3": "/a", "b1": "/b", "b2": "/b"})
+
+
 @pytest.mark.parametrize("enforce", [False, True])
 async def test_one_refusal_costs_no_rack(cluster, enforce):
     for bookie in ("a1", "a2", "b1"):
         await cluster.add_bookie(bookie)
-    placement = PlacementOptions(locations={"a1": "/a", "a2": "/a", "a3": "/a", "b1": "/b", "b2": "/b"})
     options = {"enforce_fault_domains": enforce, "add_quorum_timeout": 20.0, "degraded_retry_interval": 60.0}
-    async with client_of(cluster, placement, **options) as client:
+    async with client_of(cluster, RACKS, **options) as client:
         ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
         for bookie in ("a3", "b2"):
             await cluster.add_bookie(bookie)
@@ -136,6 +139,38 @@ async def test_one_refusal_costs_no_rack(cluster, enforce):
             await append_until(ledger, lambda other=other: other in ledger.metadata.last_ensemble)
             cluster.bookie(refusing).fail_adds = None
         assert ledger.metadata.last_ensemble.count("b1") == 1
+
+
+async def test_a_rack_that_refuses_keeps_no_writer_waiting(cluster):
+    for bookie in ("a1", "a2", "b1"):
+        await cluster.add_bookie(bookie)
+    async with client_of(cluster, RACKS) as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=3)
+        for bookie in ("a3", "b2"):
+            await cluster.add_bookie(bookie)
+        await until(lambda: client.context.bookies.known_writable == {"a1", "a2", "a3", "b1", "b2"})
+        for bookie in ("b1", "b2"):
+            cluster.bookie(bookie).fail_adds = StorageFault
+        async with asyncio.timeout(5):
+            await ledger.append(b"one")
+        assert set(ledger.metadata.last_ensemble) == {"a1", "a2", "a3"}
+        assert ledger.ensemble_changes <= IMMEDIATE_CHANGES
+
+
+async def test_no_spare_is_better_than_one_with_which_nothing_could_be_acknowledged(cluster):
+    for bookie in ("a1", "a2", "b1"):
+        await cluster.add_bookie(bookie)
+    async with client_of(cluster, RACKS, enforce_fault_domains=True, add_quorum_timeout=20.0) as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await cluster.add_bookie("a3")
+        await until(lambda: client.context.bookies.known_writable == {"a1", "a2", "a3", "b1"})
+        cluster.bookie("b1").fail_adds = StorageFault
+        added = asyncio.create_task(ledger.append(b"one"))
+        await until(lambda: "b1" in ledger.degraded.values())
+        assert set(ledger.metadata.last_ensemble) == {"a1", "a2", "b1"}
+        cluster.bookie("b1").fail_adds = None
+        async with asyncio.timeout(5):
+            assert await added == 0
 
 
 async def test_an_enforced_rule_leaves_a_position_degraded_rather_than_break_it(cluster):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from bookie_client.writing.ensemble_change import (
     LONGEST_CHANGE_PAUSE,
     MAX_ROUNDS,
     ChangeRunner,
+    Refusal,
     Refusals,
     change_needed,
     close_needed,
@@ -41,17 +42,21 @@ from bookie_protocol.errors import (
     LedgerStateUnknown,
     MetadataUnavailable,
     MetadataVersionConflict,
+    PodkeeperError,
     TooManyRequests,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.simulation.clock import VirtualLoop
 
+ABC = ("A", "B", "C")
 OPEN = LedgerMetadata(7, 3, 2, 2, {0: ("A", "B", "C")})
 
 
-def replace(failed, writable, ensemble=("A", "B", "C")):
+def replace(failed, writable, ensemble=("A", "B", "C"), may_acknowledge=lambda ensemble: True):
     cluster = ClusterView(writable=frozenset(writable))
-    return replace_bookies(ensemble, failed, Quorums(3, 2, 2), cluster, RandomPlacement(), Random(1)).ensemble
+    return replace_bookies(
+        ensemble, failed, Quorums(3, 2, 2), cluster, RandomPlacement(), Random(1), may_acknowledge
+    ).ensemble
 
 
 def test_a_failed_bookie_is_replaced_at_its_position():
@@ -66,6 +71,16 @@ def test_a_replacement_is_neither_a_member_nor_a_failed_bookie():
 
 def test_a_position_that_was_exchanged_already_is_left():
     assert replace({2: "old"}, {"D"}) == ("A", "B", "C")
+
+
+@pytest.mark.parametrize(
+    ("needed", "members"), [("A", "ADE"), ("B", "BDE"), ("AB", "ABD"), ("ABC", "ABC"), ("X", "ABC")]
+)
+def test_failed_bookies_without_which_nothing_could_be_acknowledged_stay(needed, members):
+    spares = {"D"} if needed == "AB" else {"D", "E"}
+    found = replace(dict(enumerate(ABC)), spares, may_acknowledge=lambda each: set(needed) <= set(each))
+    assert "".join(sorted(found)) == members
+    assert all(found[position] == bookie for position, bookie in enumerate(ABC) if bookie in members)
 
 
 def test_segments_of_the_reference_example():
@@ -99,8 +114,8 @@ def test_closing_is_idempotent_and_never_moves_an_end():
             close_needed(other, 5, 10)
 
 
-ABC = ("A", "B", "C")
 FAILED = {1: "B"}
+ONCE, AGAIN, LASTING = Refusal
 
 
 class SpareBookies:
@@ -127,8 +142,13 @@ class SpareBookies:
         return bookie not in self.dead
 
 
-async def found(context: SpareBookies, refusals: Refusals = MappingProxyType({})) -> set[str]:
-    view = await find_spares(context, Quorums(3, 3, 2), ABC, FAILED, refusals)  # type: ignore[arg-type]
+async def found(
+    context: SpareBookies,
+    refusals: Refusals = MappingProxyType({}),
+    may_acknowledge: Callable[[tuple[str, ...]], bool] = lambda ensemble: True,
+    failed: Mapping[int, str] = MappingProxyType(FAILED),
+) -> set[str]:
+    view = await find_spares(context, Quorums(3, 3, 2), ABC, failed, refusals, may_acknowledge)  # type: ignore[arg-type]
     return set(view.writable)
 
 
@@ -169,9 +189,33 @@ async def test_who_failed_elsewhere_meanwhile_is_asked_last(seed):
 @pytest.mark.parametrize("seed", range(10))
 async def test_who_refused_the_ledger_just_now_is_tried_last(seed):
     context = SpareBookies(*"DEF", seed=seed)
-    assert await found(context, {"D": False, "E": False}) == {"F"}
-    assert await found(context, {"D": True, "E": True, "F": False}) == {"F"}
-    assert await found(context, dict.fromkeys("DEF", True)) == set()
+    for kind in Refusal:
+        assert await found(context, {"D": kind, "E": kind}) == {"F"}
+    assert await found(context, {"D": LASTING, "E": LASTING, "F": AGAIN}) == {"F"}
+    assert await found(context, {"D": AGAIN, "E": ONCE, "F": AGAIN}) == {"E"}
+    assert await found(context, dict.fromkeys("DEF", LASTING)) == set()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_of_those_who_refused_again_the_one_that_has_not_for_longest_is_tried_first(seed):
+    context = SpareBookies(*"DEF", seed=seed)
+    assert await found(context, dict.fromkeys("FDE", AGAIN)) == {"F"}
+    assert await found(context, dict.fromkeys("EDF", AGAIN), failed={0: "A", 1: "B"}) == {"E", "D"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_who_refused_again_is_tried_if_the_others_do_not_suffice(seed):
+    context = SpareBookies(*"DEF", dead="F", seed=seed)
+    assert await found(context, {"D": AGAIN}, failed={0: "A", 1: "B"}) == {"D", "E"}
+    assert await found(context, {"D": LASTING}, failed={0: "A", 1: "B"}) == {"E"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_an_ensemble_that_can_acknowledge_nothing_is_none(seed):
+    context = SpareBookies(*"DE", seed=seed)
+    assert await found(context, may_acknowledge=lambda ensemble: "B" in ensemble) == set()
+    both = {1: "B", 2: "C"}
+    assert len(await found(context, may_acknowledge=lambda ensemble: "B" in ensemble, failed=both)) == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -189,8 +233,10 @@ async def test_one_refusal_costs_no_fault_domain(policy, a, b, seed):
     places = {"A": a, "B": b, "C": (*a[:-1], "2") if len(a) > 1 else a, "D": b, "E": a}
     context = SpareBookies("D", "E", seed=seed, topology=Topology(places))
     context.placement = policy
-    assert await found(context, {"B": False, "D": False}) == {"D"}
-    assert await found(context, {"B": False, "D": True}) == {"E"}
+    assert await found(context, {"B": ONCE, "D": ONCE}) == {"D"}
+    assert await found(context, {"B": ONCE, "D": AGAIN}) == {"E"}
+    assert await found(context, {"B": ONCE, "D": LASTING}) == {"E"}
+    assert await found(context, {"D": AGAIN, "E": AGAIN}, lambda ensemble: "D" in ensemble) == {"D"}
 
 
 async def test_nobody_to_try():
@@ -229,6 +275,9 @@ class Changes:
         self.stored = (spare, *self.stored[1:])
         return self.stored
 
+    def fails(self, bookie: str, error: PodkeeperError | None = None) -> None:
+        self.state._ensemble.note(bookie, error or BookieUnavailable("it is down"))
+
     async def run(self, rounds: int) -> list[float]:
         """The pauses."""
         pauses = []
@@ -266,17 +315,51 @@ def test_changes_that_writing_can_do_without_are_not_made_too_early(clock):
     clock.run_until_complete(work())
 
 
-def test_a_bookie_that_failed_just_now_is_told_for_a_short_time_and_one_that_holds_another_for_a_long_one(clock):
+def test_failures_are_told_for_a_while_and_those_of_a_bookie_that_holds_another_ledger_for_longer(clock):
     async def work() -> None:
         changes = Changes(clock, ack=3)
-        changes.state._ensemble.note("D", TooManyRequests("it cannot ask"))
-        changes.state._ensemble.note("E", LedgerStateUnknown("it holds another"))
-        await changes.run(1)
-        assert changes.refusals == [{"D": False, "E": True}]
-        await asyncio.sleep(changes.options.degraded_retry_interval)
-        assert changes.runner.refusals() == {"E": True}
+        for _ in range(2):
+            changes.fails("D", TooManyRequests("it cannot ask"))
+            changes.fails("E", LedgerStateUnknown("it holds another"))
+            assert changes.runner.refusals() == {"D": ONCE, "E": LASTING}
+        changes.fails("E", TooManyRequests("it cannot ask"))
+        assert changes.runner.refusals() == {"D": ONCE, "E": LASTING}
+        await asyncio.sleep(LONGEST_CHANGE_PAUSE)
+        assert changes.runner.refusals() == {"E": LASTING}
         await asyncio.sleep(changes.options.quarantine_time)
         assert changes.runner.refusals() == {}
+
+    clock.run_until_complete(work())
+
+
+def test_a_bookie_that_fails_once_it_was_chosen_again_has_failed_again(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=3)
+        changes.spares = ["D", "E"]
+        changes.fails("A")
+        await changes.run(1)
+        changes.fails("D")
+        await changes.run(2)
+        assert list(changes.runner.refusals().items()) == [("A", ONCE), ("D", ONCE)]
+        changes.fails("D")
+        changes.fails("A")
+        assert list(changes.runner.refusals().items()) == [("D", AGAIN), ("A", ONCE)]
+        await asyncio.sleep(LONGEST_CHANGE_PAUSE)
+        assert changes.runner.refusals() == {}
+        changes.fails("D")
+        assert changes.runner.refusals() == {"D": ONCE}
+
+    clock.run_until_complete(work())
+
+
+def test_no_bookie_gets_a_second_chance_once_changes_are_slowed_down(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=3)
+        await changes.run(IMMEDIATE_CHANGES - 1)
+        changes.fails("A")
+        assert changes.runner.refusals() == {"A": ONCE}
+        await changes.run(1)
+        assert changes.runner.refusals() == {"A": AGAIN}
 
     clock.run_until_complete(work())
 
