@@ -75,6 +75,9 @@ class MillionLedgers:
         schedule = CompactionSchedule.of(FAST)
         self.inspection = Inspection(storage, self.usages, schedule, GcTimes(0, 0), dict)
 
+    def is_earlier_life(self, ledger_id: int, log_id: int) -> bool:
+        return False
+
     def ledgers_map(
         self, log_id: int, pay: Callable[[int, int], None], *, scan: bool = False, met: object = None
     ) -> LedgersMap:
