@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import chain, combinations, islice
@@ -56,8 +56,19 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.logs import get_logger
 from bookie_protocol.pace import doubled
 
-MAX_SUBSETS: Final = 64
+IMMEDIATE_CHANGES: Final = 8
+"""Ensemble changes that are made at once; the next ones are slowed down."""
+FIRST_CHANGE_PAUSE: Final = 0.01
+"""Seconds; doubles with each change."""
+LONGEST_CHANGE_PAUSE: Final = 60.0
+"""Seconds between changes that writing can do without; after as many seconds, one change counts no more."""
+_MOST_COUNTED: Final = 2 * IMMEDIATE_CHANGES
+MAX_ROUNDS: Final = 4
+"""Rounds of a search in which spares could not be reached."""
+MAX_SUBSETS: Final = 32
 """Sets of failed bookies that are tried, if entries could not be acknowledged once all of them were replaced."""
+_log = get_logger(__name__)
+
 MayAcknowledge = Callable[[tuple[str, ...]], bool]
 """Return True if entries can be acknowledged in this ensemble while all its bookies are well."""
 
@@ -80,13 +91,15 @@ def replace_bookies(
             ReplacementRequest(ensemble=ensemble, failed=left, quorums=quorums, cluster=cluster, random=random)
         )
 
-    sizes = range(len(failed), 0, -1)
-    subsets = chain.from_iterable(combinations(sorted(failed), size) for size in sizes)
+    best = placed(sorted(failed))
+    if may_acknowledge(best.ensemble) or not may_acknowledge(ensemble):  # a replacement does not make it worse
+        return best
+    subsets = chain.from_iterable(combinations(sorted(failed), size) for size in range(len(failed) - 1, 0, -1))
     for positions in islice(subsets, MAX_SUBSETS):
         placement = placed(positions)
         if may_acknowledge(placement.ensemble):
             return placement
-    return placed(())
+    return replace(best, ensemble=ensemble, relaxed=())
 
 
 def check_open(metadata: LedgerMetadata) -> None:
@@ -131,9 +144,6 @@ def close_needed(metadata: LedgerMetadata, last_entry: int, length: int) -> bool
     )
 
 
-MAX_ROUNDS: Final = 4
-
-
 class Refusal(Enum):
     """The failures of one bookie in adds of a ledger, lately."""
 
@@ -164,18 +174,36 @@ async def find_spares(
     cluster = await context.cluster_view()
     cluster = _without(cluster, [bookie for bookie, refusal in refusals.items() if refusal is Refusal.LASTING])
     cluster = replace(cluster, quarantined=cluster.quarantined | refusals.keys())
-    again = [bookie for bookie, refusal in refusals.items() if refusal is Refusal.AGAIN]
+    again = [b for b, refusal in refusals.items() if refusal is Refusal.AGAIN and b in cluster.writable]
     wanted = sum(ensemble[position] == bookie for position, bookie in failed.items())
     spares: frozenset[str] = frozenset()
     unreachable: set[str] = set()
-    for count in range(len(again) + 1):
-        found = await _reachable_spares(
-            context, quorums, ensemble, failed, _without(cluster, again[count:]), may_acknowledge, unreachable
-        )
+
+    async def look(among: ClusterView) -> bool:
+        nonlocal spares
+        found = await _reachable_spares(context, quorums, ensemble, failed, among, may_acknowledge, unreachable)
         spares = max(spares, found, key=len)
-        if len(spares) == wanted or len(unreachable) >= MAX_ROUNDS:
+        await asyncio.sleep(0)  # where nothing was found, nothing was awaited either
+        return len(spares) == wanted
+
+    for left_out in _fewer_and_fewer(again):
+        if await look(_without(cluster, left_out)):
             break
+        if len(unreachable) >= MAX_ROUNDS:  # those that have refused do answer
+            await look(_without(cluster, cluster.writable - refusals.keys()))
+            break
+    if len(spares) < wanted and cluster.unreachable:  # a rule may have been relaxed for a bookie that is up again
+        await look(replace(cluster, unreachable=frozenset()))
     return replace(cluster, writable=spares, quarantined=frozenset(), unreachable=frozenset())
+
+
+def _fewer_and_fewer(bookies: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield all bookies, then without the first one, the first two, four and so on, and none."""
+    count = 0
+    while count < len(bookies):
+        yield bookies[count:]
+        count = max(1, 2 * count)
+    yield ()
 
 
 def _without(cluster: ClusterView, bookies: Iterable[str]) -> ClusterView:
@@ -222,16 +250,6 @@ async def _reachable_spares(
 EnsembleChange = Callable[[Mapping[int, str], Refusals], Awaitable[tuple[str, ...]]]
 """Replaces the failed bookies (position -> bookie) from LAC + 1 on. Returns the ensemble that holds from there on: the
 old one when there is no spare bookie. Raises when the ledger cannot be written any more."""
-
-IMMEDIATE_CHANGES: Final = 8
-"""Ensemble changes that are made at once; the next ones are slowed down."""
-FIRST_CHANGE_PAUSE: Final = 0.01
-"""Seconds; doubles with each change."""
-LONGEST_CHANGE_PAUSE: Final = 60.0
-"""Seconds between changes that writing can do without; after as many seconds, one change counts no more."""
-_MOST_COUNTED: Final = 2 * IMMEDIATE_CHANGES
-
-_log = get_logger(__name__)
 
 
 class ChangePace:
@@ -312,6 +330,11 @@ class ChangeRunner:
         before the others got their first. Bookies that hold, or may hold, another ledger of this id are no spares for
         `quarantine_time`, because by then they may have collected that ledger."""
         now = asyncio.get_running_loop().time()
+        for refused in (self._failed, self._unknowing):
+            for bookie in [each for each, until in refused.items() if now >= until]:
+                del refused[bookie]
+        self._chosen_again &= self._failed.keys()
+        self._failed_again &= self._failed.keys()
         for bookie, is_unknowing in self._state.take_refusals().items():
             self._failed.pop(bookie, None)
             self._failed[bookie] = now + LONGEST_CHANGE_PAUSE
@@ -319,17 +342,16 @@ class ChangeRunner:
                 self._failed_again.add(bookie)
             if is_unknowing:
                 self._unknowing[bookie] = now + self._options.quarantine_time
-        for refused in (self._failed, self._unknowing):
-            for bookie in [each for each, until in refused.items() if now >= until]:
-                del refused[bookie]
-        self._chosen_again &= self._failed.keys()
-        self._failed_again &= self._failed.keys()
         again = self._failed if self._pace.is_spent(now) else self._failed_again
         return {
             **dict.fromkeys(self._failed, Refusal.ONCE),
             **dict.fromkeys(again, Refusal.AGAIN),
             **dict.fromkeys(self._unknowing, Refusal.LASTING),
         }
+
+    def may_return(self, bookie: str) -> bool:
+        """Return False if the bookie said lately that it holds, or may hold, another ledger of the id."""
+        return not (bookie in self._unknowing and bookie in self._failed)
 
     def _is_needed(self, failed: Mapping[int, str]) -> bool:
         """Return True if adds wait for a replacement of bookies that are stored."""
@@ -385,8 +407,7 @@ async def mend(
         if spares.writable and state.may_change and changes.may_try(state.degraded):
             retry()
         else:
-            unknowing = {bookie for bookie, refusal in refusals.items() if refusal is Refusal.LASTING}
-            await _use_returned(context, state, writable - unknowing, restored)
+            await _use_returned(context, state, frozenset(filter(changes.may_return, writable)), restored)
 
 
 async def _use_returned(

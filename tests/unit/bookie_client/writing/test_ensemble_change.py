@@ -73,14 +73,18 @@ def test_a_position_that_was_exchanged_already_is_left():
     assert replace({2: "old"}, {"D"}) == ("A", "B", "C")
 
 
-@pytest.mark.parametrize(
-    ("needed", "members"), [("A", "ADE"), ("B", "BDE"), ("AB", "ABD"), ("ABC", "ABC"), ("X", "ABC")]
-)
+@pytest.mark.parametrize(("needed", "members"), [("A", "ADE"), ("B", "BDE"), ("AB", "ABD"), ("ABC", "ABC")])
 def test_failed_bookies_without_which_nothing_could_be_acknowledged_stay(needed, members):
     spares = {"D"} if needed == "AB" else {"D", "E"}
     found = replace(dict(enumerate(ABC)), spares, may_acknowledge=lambda each: set(needed) <= set(each))
     assert "".join(sorted(found)) == members
     assert all(found[position] == bookie for position, bookie in enumerate(ABC) if bookie in members)
+
+
+def test_an_ensemble_in_which_nothing_can_be_acknowledged_is_replaced_as_far_as_there_are_spares():
+    tried: list[tuple[str, ...]] = []
+    assert set(replace(dict(enumerate(ABC)), {"D", "E", "F"}, may_acknowledge=tried.append)) == set("DEF")
+    assert len(tried) == 2
 
 
 def test_segments_of_the_reference_example():
@@ -211,6 +215,35 @@ async def test_who_refused_again_is_tried_if_the_others_do_not_suffice(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("refusal", [ONCE, AGAIN])
+async def test_who_refused_but_answers_is_found_behind_any_number_of_dead_ones(seed, refusal):
+    context = SpareBookies(*"DEFGHI", dead="DEFGH", seed=seed)
+    assert await found(context, {"I": refusal}) == {"I"}
+
+
+async def test_of_very_many_who_refused_again_a_few_sets_are_tried():
+    spares = [str(number) for number in range(100)]
+    context = SpareBookies(*spares, dead="D")
+    searches = 0
+
+    def may_acknowledge(ensemble: tuple[str, ...]) -> bool:
+        nonlocal searches
+        searches += 1
+        return "99" in ensemble or ensemble == ABC
+
+    assert await found(context, dict.fromkeys(spares, AGAIN), may_acknowledge) <= {"99"}
+    assert searches < 50
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_who_was_down_a_moment_ago_is_asked_before_a_rule_makes_the_search_end(seed):
+    places = {"A": ("a",), "B": ("b",), "C": ("a",), "D": ("b",), "E": ("a",)}
+    context = SpareBookies("D", "E", seed=seed, topology=Topology(places), unreachable=frozenset("D"))
+    context.placement = RackAwarePlacement()
+    assert await found(context, may_acknowledge=lambda ensemble: "B" in ensemble or "D" in ensemble) == {"D"}
+
+
+@pytest.mark.parametrize("seed", range(10))
 async def test_an_ensemble_that_can_acknowledge_nothing_is_none(seed):
     context = SpareBookies(*"DE", seed=seed)
     assert await found(context, may_acknowledge=lambda ensemble: "B" in ensemble) == set()
@@ -324,8 +357,10 @@ def test_failures_are_told_for_a_while_and_those_of_a_bookie_that_holds_another_
             assert changes.runner.refusals() == {"D": ONCE, "E": LASTING}
         changes.fails("E", TooManyRequests("it cannot ask"))
         assert changes.runner.refusals() == {"D": ONCE, "E": LASTING}
+        assert not changes.runner.may_return("E")
         await asyncio.sleep(LONGEST_CHANGE_PAUSE)
         assert changes.runner.refusals() == {"E": LASTING}
+        assert changes.runner.may_return("E")
         await asyncio.sleep(changes.options.quarantine_time)
         assert changes.runner.refusals() == {}
 
@@ -348,6 +383,10 @@ def test_a_bookie_that_fails_once_it_was_chosen_again_has_failed_again(clock):
         assert changes.runner.refusals() == {}
         changes.fails("D")
         assert changes.runner.refusals() == {"D": ONCE}
+        await changes.run(1)
+        await asyncio.sleep(24 * 3600)
+        changes.fails("D")
+        assert changes.runner.refusals() == {"D": ONCE}  # though nobody asked meanwhile
 
     clock.run_until_complete(work())
 
@@ -465,7 +504,7 @@ def degraded():
 async def mended(context: DegradedLedger) -> list[int]:
     """The rounds in which a replacement was tried."""
     tried: list[int] = []
-    changes = SimpleNamespace(refusals=dict, may_try=lambda failed: context.is_due)
+    changes = SimpleNamespace(refusals=dict, may_try=lambda failed: context.is_due, may_return=lambda bookie: True)
     async with asyncio.timeout(10):
         await mend(context, context.state, changes, lambda: tried.append(context.rounds), context.state.restored)  # type: ignore[arg-type]
     return tried
