@@ -60,8 +60,6 @@ class DictatedMetadata:
     """It was put back to an older state."""
     unreadable: set[int] = field(default_factory=set)
     """Ledgers whose metadata cannot be read."""
-    tokens: dict[int, int] = field(default_factory=dict)
-    """Creation tokens of ledgers that have one."""
 
     def check_instance(self) -> None:
         self._check()
@@ -106,7 +104,6 @@ class DictatedMetadata:
             state=self.state,
             last_entry_id=0 if closed else -1,
             length=1 if closed else 0,
-            creation_token=self.tokens.get(ledger_id, 0),
         )
 
     def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, LedgerMetadata | MetadataError | None]]:

@@ -12,9 +12,7 @@ Invariants
 - What the listing lacks is deleted after a grace, and not if it is an unusual part of what is here (`absent_ledgers`).
 - A listing that names no ledger at all while there are some here is believed only when it says so twice in a row and
   the service answers for each ledger that it does not exist.
-- A ledger that is named in any ensemble together with this bookie is never deleted, unless the metadata of its id tell
-  another life than its record, under which nothing came that names none. The metadata are read after the record, so
-  they are the later ones, and what is stored is dead. It would otherwise stay for as long as that id is used.
+- A ledger that is named in any ensemble together with this bookie is never deleted.
 - A ledger that lives elsewhere is deleted only under its lock, and only when every bookie that the metadata name is
   there with its copies: names alone may be those of bookies that have gone, or that never got them.
 - That a ledger was fenced is remembered durably (`FencedAndDeleted`) before it is deleted; if it cannot be, the ledger
@@ -43,7 +41,6 @@ from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted
 from bookie_pod.storage.gc.storage import READS_PER_REQUEST, CollectedStorage, GcMetadata
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataWentBack, PodkeeperError, StorageFault
-from bookie_protocol.keys import has_unnamed, is_same_life, life_of
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
@@ -263,7 +260,7 @@ class LedgerCollector:
     # --- ledgers that live elsewhere ------------------------------------------------------------------------
 
     def collect_over_replicated(self) -> LedgerCollection:
-        """Delete closed ledgers whose metadata names this bookie nowhere (any more), and former ledgers of an id."""
+        """Delete closed ledgers whose metadata names this bookie nowhere (any more)."""
         result = LedgerCollection()
         try:
             self._check_instance()
@@ -274,9 +271,7 @@ class LedgerCollector:
                     continue
                 if isinstance(metadata, MetadataError):
                     raise metadata
-                if self._is_of_former_life(ledger_id, metadata):
-                    self._delete_former_life(ledger_id, result)
-                elif self._lives_elsewhere(metadata):
+                if self._lives_elsewhere(metadata):
                     self._delete_under_lock(ledger_id, result)
         except MetadataError as error:
             _log.warning("search for over-replicated ledgers ended early", reason=str(error))
@@ -284,26 +279,6 @@ class LedgerCollector:
         else:
             result.complete = True
         return result
-
-    def _is_of_former_life(self, ledger_id: int, metadata: LedgerMetadata | None) -> bool:
-        record = self._storage.record(ledger_id)
-        if record is None or metadata is None or not record.life or not metadata.creation_token:
-            return False
-        # What came without a life may be the next ledger's.
-        return not has_unnamed(record.life) and not is_same_life(record.life, life_of(metadata.creation_token))
-
-    def _delete_former_life(self, ledger_id: int, result: LedgerCollection) -> None:
-        """Delete it if that holds of metadata that are read once more, while nothing comes."""
-        self._storage.watch([ledger_id])
-        before = self._storage.record(ledger_id)
-        self._pay()
-        metadata = self._metadata.read(ledger_id)
-        if before != self._storage.record(ledger_id) or not self._is_of_former_life(ledger_id, metadata):
-            result.kept_in_doubt += 1
-            return
-        for deletable in self._with_fences_remembered([ledger_id], result):
-            _log.info("ledger deleted: the id has another ledger now", ledger=deletable)
-            self._delete(deletable, result)
 
     def _lives_elsewhere(self, metadata: LedgerMetadata | None) -> bool:
         if metadata is None or metadata.state is not LedgerState.CLOSED:

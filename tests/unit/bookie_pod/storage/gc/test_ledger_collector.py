@@ -15,7 +15,6 @@ from bookie_pod.storage.gc.fenced_deleted import NAME as FENCED
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.gc.ledger_collector import DELETIONS_PER_TURN
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault
-from bookie_protocol.keys import NO_LIFE, life_of, life_of_copies, with_unnamed
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.gc_rig import BOOKIE, FAST, GcRig
 from tests.support.storage_engine import KEY, entry
@@ -549,83 +548,3 @@ def test_a_pass_that_deletes_thousands_asks_for_many_of_them_at_once() -> None:
     rig.gc._metadata_rate.pay = lambda entries, nbytes: paid.append(entries)  # type: ignore[method-assign]
     assert rig.gc.run_pass().ledgers_deleted == 1000
     assert sum(paid) < 60
-
-
-# --- ids that are used again before the former ledger was collected -----------------------------------------
-
-
-def _name_life(rig: GcRig, ledger_id: int, life: bytes) -> None:
-    rig.storage.set_ledger(ledger_id, replace(rig.storage.ledger(ledger_id), life=life))
-
-
-@pytest.mark.parametrize("state", LedgerState)
-@pytest.mark.parametrize("fenced", [False, True])
-@pytest.mark.parametrize("life", [life_of, life_of_copies], ids=["writer", "copies"])
-@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
-def test_former_ledger_of_an_id_goes(
-    engine: str, life: Callable[[int], bytes], fenced: bool, state: LedgerState
-) -> None:
-    """The metadata of the next one name this bookie."""
-    rig = GcRig(OVER_REPLICATED, engine=engine)
-    log_id = rig.write([1], 3)
-    _name_life(rig, 1, life(7))
-    if fenced:
-        _fence(rig, 1)
-    rig.now += 5
-    rig.metadata.tokens[1] = 8
-    rig.metadata.state = state
-    assert rig.gc.run_pass().ledgers_deleted == 1
-    assert (_left(rig), rig.logs.exists(log_id), _on_disk(rig).was_fenced(1)) == (set(), False, fenced)
-
-
-@pytest.mark.parametrize(
-    ("life", "token"), [(life_of(7), 7), (life_of(7), 0), (NO_LIFE, 8), (with_unnamed(life_of(7)), 8)]
-)
-def test_ledger_whose_life_may_be_that_of_the_metadata_stays(life: bytes, token: int) -> None:
-    rig = _rig(1, OVER_REPLICATED)
-    _name_life(rig, 0, life)
-    rig.metadata.tokens[0] = token
-    assert (rig.gc.run_pass().ledgers_deleted, _left(rig)) == (0, {0})
-
-
-@pytest.mark.parametrize("turn", [1, 2])
-def test_answer_that_is_older_than_the_living_ledger_deletes_nothing_of_it(turn: int) -> None:
-    """The next ledger, and its first entry, come behind the answer for the former one."""
-    rig = _rig(1, OVER_REPLICATED)
-    ledgers = Ledgers(rig.storage, 1)
-    _name_life(rig, 0, life_of(6))
-    rig.metadata.tokens[0] = 7
-    read, left = rig.metadata.read, turn
-
-    def read_and_begin(ledger_id: int):
-        nonlocal left
-        answer = read(ledger_id)
-        left -= ledger_id == 0
-        if not left:
-            rig.storage.delete_ledger(0)
-            _add(ledgers, entry(0, 8, mark=b"b"))
-            _name_life(rig, 0, life_of(8))
-            rig.metadata.tokens[0] = 8
-        return answer
-
-    rig.metadata.read = read_and_begin
-    assert rig.gc.run_pass().ledgers_deleted == 0
-    assert rig.storage.read(0, 8) == entry(0, 8, mark=b"b")
-
-
-@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
-def test_entries_of_a_former_ledger_do_not_keep_their_log(engine: str) -> None:
-    rig = GcRig(engine=engine)
-    log_id = rig.write([1, 2], 3)
-    rig.write([SOMEBODY_ELSES], 1)
-    rig.delete(1)
-    assert rig.gc.run_pass().ledgers_deleted == 1
-    rig.write([1], 3, mark=b"b")
-    rig.write([SOMEBODY_ELSES], 1, first=1)
-    rig.gc.run_pass()
-    usage = next(each for each in rig.gc.usages() if each.log_id == log_id)
-    assert (usage.usage(), usage.is_dead) == (0.5, False)
-    assert rig.force().errors == []
-    assert not rig.logs.exists(log_id)
-    assert rig.readable(1) == {each: entry(1, each, 100, b"b") for each in range(3)}
-    assert len(rig.readable(2)) == 3
