@@ -293,7 +293,7 @@ BUGS = (
         ("S3", "S4", "S5", "S14", "S10", "S7", "S9"),
         200,
         bookies_fail_as_recovery_begins,
-        first=1440,
+        first=700,
     ),
     Bug(
         "force in spite of a restart",
