@@ -260,8 +260,8 @@ class MigratingTree:
         return self._side.is_target
 
     def hold(self) -> None:
-        """Begin a pause, unless one has begun."""
-        if self._is_open:
+        """Begin a pause, unless one has begun. Behind the switch there is none."""
+        if self._is_open and not self.has_switched:
             self._is_open = False
             self._generation += 1
             self._tell()

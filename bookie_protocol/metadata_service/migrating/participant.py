@@ -335,10 +335,12 @@ class Participant:
         self._settled = _Settled(told.is_missing, listing, forgotten)
 
     def _noted(self, told: Told) -> Told:
-        """Let no earlier proof hold from COMPLETED on.
+        """Let no earlier proof hold from COMPLETED on. Behind the switch the flag says nothing.
 
         Raises `MetadataUnavailable` if the metadata may have moved, and seem to be back without a failure.
         """
+        if self._tree.has_switched:
+            return told
         if told.phase is Phase.COMPLETED:
             if self._phase is not Phase.COMPLETED:
                 self._hear()
