@@ -25,11 +25,10 @@ from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.migrating.flag import Migration, Phase
 from bookie_protocol.metadata_service.migrating.lines import Lines
 from bookie_protocol.metadata_service.migrating.proofs import Proof, ProvingWatch
-from bookie_protocol.metadata_service.tree.nodes import Node, NodeTree, parent_of
+from bookie_protocol.metadata_service.tree.nodes import Node, NodeTree
 
 LONG_REMINDER_S: Final = 3600.0
 """Seconds between two log lines of what may remain so without harm."""
-
 _log = get_logger(__name__)
 
 
@@ -51,6 +50,26 @@ class Told:
     @property
     def is_missing(self) -> bool:
         return self.migration == flag.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The version of the listing of the flag's directory, which counts what comes and goes there, and the creation of
+    the directory of the participants in it. 0: it is missing, so no broker knows migrations. None: it is not known."""
+
+    version: int
+    participants: int | None
+
+    def shows_no_flag_until(self, later: Listing | None) -> bool:
+        """Return True if no flag has come and gone since this listing, as far as that can be known."""
+        if self.participants == 0:
+            return True
+        if later is None:
+            return False
+        changes = later.version - self.version
+        if None in (self.participants, later.participants) or self.participants == later.participants:
+            return changes == 0
+        return changes == (2 if later.participants else 1)
 
 
 @asynccontextmanager
@@ -75,6 +94,7 @@ class FlagReader:
         lines: Lines,
     ) -> None:
         self.path = path
+        self._participants = path.removesuffix(flag.FLAG) + flag.PARTICIPANTS
         self._source = source
         self._watch = watch
         self._believes = believes
@@ -129,12 +149,19 @@ class FlagReader:
         self._lines.write(_log.error, event, every=LONG_REMINDER_S, path=self.path)
         return Told(flag.NOT_BELIEVED, proof)
 
-    async def listing(self, timeout: float) -> int | None:
-        """Return the version of the listing of the flag's directory, which grows when a flag comes or goes.
-
-        None: there is no directory, so no broker knows migrations, or it may not be listed.
-        """
+    async def listing(self, timeout: float) -> Listing | None:
+        """Return the listing of the flag's directory. None: it may not be listed, so it is not known."""
+        above, _, name = self._participants.rpartition("/")
         try:
-            return (await self._source.children(parent_of(self.path), timeout=timeout)).version
-        except (MetadataNotFound, MetadataRefused):
+            listed = await self._source.children(above, timeout=timeout)
+        except MetadataNotFound:
+            return Listing(0, 0)
+        except MetadataRefused:
             return None
+        if name not in listed.names:
+            return Listing(listed.version, 0)
+        try:
+            stat = await self._source.exists(self._participants, timeout=timeout)
+        except MetadataRefused:
+            return Listing(listed.version, None)
+        return Listing(listed.version, None if stat is None else stat.creation)

@@ -19,8 +19,9 @@ Invariants
 - A process for which a migration does not wait may sleep through its end, and find no flag, or one that says
   NOT_STARTED. That is a process that has agreed, one whose session began in a pause, and one that has read COMPLETED.
   Only FAILED, or COMPLETED, lets it go on: until then it neither writes nor believes what it reads.
-- The same is true of a process that has lost its connection and its node, and finds no flag, unless none has come and
-  gone since the last look. It knows from the listing of the flag's directory, whose version counts that.
+- The same is true of a process that has lost its node, or has none, and finds no flag, unless none has come and gone
+  since the last look. It knows from the listing of the flag's directory, whose version counts that. If it may not list
+  it, it does not know.
 - A session that begins in a pause has nothing to prepare, and makes no node: the coordinator does not wait for it.
 - Our node is deleted in the session in which the writes before were sent: none of them is carried out later. From the
   first try on it counts as gone, until another one is made.
@@ -45,7 +46,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from bookie_protocol.errors import (
@@ -62,7 +62,13 @@ from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.migrating.clusters import check_empty, check_same
 from bookie_protocol.metadata_service.migrating.flag import Migration, Phase
-from bookie_protocol.metadata_service.migrating.flag_reader import LONG_REMINDER_S, FlagReader, Told, within
+from bookie_protocol.metadata_service.migrating.flag_reader import (
+    LONG_REMINDER_S,
+    FlagReader,
+    Listing,
+    Told,
+    within,
+)
 from bookie_protocol.metadata_service.migrating.gate import MigratingTree
 from bookie_protocol.metadata_service.migrating.lines import Lines
 from bookie_protocol.metadata_service.migrating.numbers import begin_new_numbers
@@ -86,15 +92,6 @@ DOUBT: Final = (
 )
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """A look that found no pause. `listing`: as `FlagReader.listing` gives it. `forgotten`: the number at that time."""
-
-    is_missing: bool
-    listing: int | None
-    forgotten: int
 
 
 class Participant:
@@ -131,8 +128,10 @@ class Participant:
         """True if our node proves, as long as it is there, that the metadata have not moved."""
         self._may_have_moved = False
         """True if a migration that did not wait for us may be complete by now."""
-        self._settled: _Settled | None = None
-        """The last look that found no pause."""
+        self._has_settled = False
+        """True if a look has found no pause."""
+        self._listing: Listing | None = None
+        """Listing of the flag's directory in the last such look. None: it is not known, or there was a flag."""
         self._unready_in: int | None = None
         """The session of ZooKeeper in which the coordinator may have to wait for us: a node of ours may be there."""
         self._wrote_in: int | None = None
@@ -324,15 +323,14 @@ class Participant:
         """Note that there is no pause. `has_stayed`: our node has been there since the last look, and is waited for."""
         if told.phase is Phase.COMPLETED:
             return
-        forgotten, last = self._tree.proofs.forgotten, self._settled
         listing = await self._flag.listing(self._timeout) if told.is_missing else None
         if told.phase is Phase.FAILED:
             self._may_have_moved = False
-        elif last is not None and told.is_missing and not has_stayed and forgotten != last.forgotten:
-            had_none = last.is_missing and last.listing in (None, listing)
+        elif self._has_settled and told.is_missing and not has_stayed:
+            had_none = self._listing is not None and self._listing.shows_no_flag_until(listing)
             self._may_have_moved = self._may_have_moved or not had_none
             self._noted(told)
-        self._settled = _Settled(told.is_missing, listing, forgotten)
+        self._has_settled, self._listing = True, listing
 
     def _noted(self, told: Told) -> Told:
         """Let no earlier proof hold from COMPLETED on. Behind the switch the flag says nothing.

@@ -60,8 +60,7 @@ async def test_node_of_another_process_under_our_name_is_not_ours() -> None:
 async def test_directory_that_is_shown_again_is_joined() -> None:
     world = MigrationWorld()
     process = await world.begin()
-    clear_directory(world)
-    world.zookeeper.put(flag.PARTICIPANTS, b"")
+    world.zookeeper.remove(f"{flag.PARTICIPANTS}/{world.participants()[0]}")
     world.hidden.add(flag.PARTICIPANTS)
     await asyncio.sleep(5)
     assert (owners(world), process.is_connected) == (set(), True)

@@ -1,0 +1,88 @@
+"""A migration that comes and goes between two looks of a process for which it does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.metadata_service.migrating import flag
+from bookie_protocol.metadata_service.tree.nodes import parent_of
+from tests.support.migration_world import MigrationWorld, Process, seen
+from tests.support.virtual_loop import virtually
+
+DIRECTORY = parent_of(flag.FLAG)
+NEW = "/ledgers/new"
+
+
+def delete_node(world: MigrationWorld) -> None:
+    for name in world.participants():
+        world.zookeeper.remove(f"{flag.PARTICIPANTS}/{name}")
+
+
+def move(world: MigrationWorld) -> None:
+    """Migrate, by a coordinator that waits for nobody, and delete the flag."""
+    world.set_phase("PREPARATION")
+    world.copy()
+    world.set_phase("COMPLETED")
+    world.zookeeper.remove(flag.FLAG)
+    world.oxia.put(NEW, b"")
+
+
+async def is_stopped(process: Process) -> None:
+    await asyncio.sleep(1)
+    for _ in range(3):
+        with pytest.raises(MetadataUnavailable):
+            await process.gate.create("/ledgers/x-", b"", sequential=True, timeout=1)
+        with pytest.raises(MetadataUnavailable):
+            await process.gate.exists(NEW, timeout=2)
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["deleted", "never made"])
+@virtually
+async def test_process_without_a_node_knows_on_one_connection_that_a_flag_has_come_and_gone(is_refused: bool) -> None:
+    world = MigrationWorld()
+    if is_refused:
+        world.hidden.add(flag.PARTICIPANTS)
+    process = await world.begin()
+    delete_node(world)
+    move(world)
+    await is_stopped(process)
+
+
+@virtually
+async def test_process_that_may_not_list_the_directory_does_not_know_that_no_flag_has_come() -> None:
+    world = MigrationWorld()
+    process = await world.begin()
+    world.hidden.add(DIRECTORY)
+    await asyncio.sleep(130)
+    process.source.end_session()
+    move(world)
+    process.source.begin_session()
+    await is_stopped(process)
+
+
+@virtually
+async def test_directory_that_is_made_slowly_stops_nobody() -> None:
+    """As by hand, before brokers run that know migrations."""
+    world = MigrationWorld(pulsar=False)
+    process = await world.begin()
+    for path in ("/pulsar", DIRECTORY, flag.PARTICIPANTS):
+        world.zookeeper.put(path, b"")
+        await asyncio.sleep(130)
+        process.source.end_session()
+        process.source.begin_session()
+        await seen(lambda: process.is_connected, seconds=1)
+    assert len(world.participants()) == 1
+
+
+@virtually
+async def test_node_that_others_delete_without_a_migration_stops_nobody() -> None:
+    world = MigrationWorld()
+    process = await world.begin()
+    for _ in range(3):
+        delete_node(world)
+        await seen(lambda: len(world.participants()) == 1)
+    assert process.is_connected
