@@ -333,8 +333,9 @@ class Participant:
         self._has_settled, self._listing = True, listing
 
     def _noted(self, told: Told) -> Told:
-        """Let no earlier proof hold from COMPLETED on. Behind the switch the flag says nothing.
+        """Let no earlier proof hold from COMPLETED on, nor our node prove anything from COPYING on.
 
+        Behind the switch the flag says nothing.
         Raises `MetadataUnavailable` if the metadata may have moved, and seem to be back without a failure.
         """
         if self._tree.has_switched:
@@ -344,6 +345,11 @@ class Participant:
                 self._hear()
             self._phase, self._is_waited_for, self._may_have_moved = Phase.COMPLETED, False, True
             self._tree.proofs.forget()
+        elif told.phase is Phase.COPYING:  # this coordinator does not wait for a node that is still there
+            if self._is_waited_for:
+                self._hear()
+            self._is_waited_for, self._may_have_moved = False, True
+            self._joined.proof.end()
         elif told.phase is Phase.FAILED:
             pass
         elif self._phase is Phase.COMPLETED or (self._may_have_moved and not told.phase.pauses):

@@ -9,7 +9,7 @@ import pytest
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.tree.nodes import parent_of
-from tests.support.migration_world import MigrationWorld, Process, seen
+from tests.support.migration_world import MemoryTree, MigrationWorld, Process, seen
 from tests.support.virtual_loop import virtually
 
 DIRECTORY = parent_of(flag.FLAG)
@@ -86,3 +86,29 @@ async def test_node_that_others_delete_without_a_migration_stops_nobody() -> Non
         delete_node(world)
         await seen(lambda: len(world.participants()) == 1)
     assert process.is_connected
+
+
+@pytest.mark.parametrize("clean", ["removed", "NOT_STARTED", "damaged"])
+@virtually
+async def test_node_proves_nothing_once_a_copy_beside_it_was_read(clean: str) -> None:
+    """A step takes long meanwhile, so that only a question reads it."""
+    world = MigrationWorld()
+    process = await world.begin()
+
+    async def slow(_: object) -> MemoryTree:
+        await asyncio.sleep(25)
+        raise MetadataUnavailable("Oxia is away")
+
+    process.participant._connect = slow
+    world.set_phase("PREPARATION")
+    await asyncio.sleep(1)
+    world.copy()
+    await asyncio.sleep(2)
+    move(world)
+    if clean == "NOT_STARTED":
+        world.set_phase(clean)
+    elif clean == "damaged":
+        world.break_flag()
+    await is_stopped(process)
+    world.set_phase("FAILED")
+    await seen(lambda: process.is_connected)
