@@ -82,6 +82,8 @@ from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, NodeTree
 PAUSE_S: Final = 0.5
 """Seconds before the first retry of a step. The pause doubles with each retry."""
 LONGEST_PAUSE_S: Final = 8.0
+ROUND_S: Final = 0.05
+"""Seconds between two rounds, however often others change what is watched."""
 GRACE_SESSIONS: Final = 3.0
 """Session time-outs for which the session with ZooKeeper goes on after the switch. Slower processes still see our
 registration then."""
@@ -225,6 +227,7 @@ class Participant:
             try:
                 await self._round(self._timeout)
                 pause, self._failing_since = PAUSE_S, None
+                await asyncio.sleep(ROUND_S)
             except Exception as error:  # of what others wrote, and a later migration may be a good one
                 self._tell(error)
                 with suppress(TimeoutError):
@@ -364,15 +367,18 @@ class Participant:
         return self._noted(await self._flag.newest(self._timeout))
 
     async def _has_joined(self, session_id: int) -> bool:
-        """Return whether our node exists, and watch it, because other clients may delete it."""
+        """Return whether our node exists, and watch it, because other clients may delete it.
+
+        A read that finds none leaves no watch, as `exists` would: the next node has another name.
+        """
         if not self._node:
             return False
         try:
             self._joined.renewed()
-            stat = await self._source.exists(self._node, watch=self._joined, timeout=self._timeout)
-        except MetadataRefused:  # ours may be read by all
+            node = await self._source.get(self._node, watch=self._joined, timeout=self._timeout)
+        except (MetadataNotFound, MetadataRefused):  # ours may be read by all
             return False
-        return stat is not None and stat.owner == session_id
+        return node.stat.owner == session_id
 
     def _leave_node(self) -> None:
         """Rely on our node no more."""

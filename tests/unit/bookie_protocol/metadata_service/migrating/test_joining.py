@@ -47,7 +47,7 @@ async def test_node_of_another_process_under_our_name_is_not_ours() -> None:
     first, second = await world.begin(), await world.open()
 
     async def slow(request: str, path: str) -> None:
-        if request == "exists" and path.startswith(flag.PARTICIPANT):
+        if request == "get" and path.startswith(flag.PARTICIPANT):
             await asyncio.sleep(0.5)
 
     first.source.before = slow
@@ -121,6 +121,21 @@ async def test_node_of_ours_that_others_always_delete_is_made_at_a_bounded_pace(
     world.zookeeper.remove(f"{flag.PARTICIPANTS}/{world.participants()[0]}")
     await asyncio.sleep(60)
     assert 60 < len(made) < 200
+    assert process.is_connected
+
+
+@virtually
+async def test_node_of_ours_that_others_delete_often_leaves_no_watches_and_is_made_at_a_bounded_pace() -> None:
+    world = MigrationWorld()
+    process = await world.begin()
+    before = process.source.requests
+    for _ in range(500):
+        for name in world.participants():
+            world.zookeeper.remove(f"{flag.PARTICIPANTS}/{name}")
+        await asyncio.sleep(0.002)
+    await asyncio.sleep(1)
+    assert len([path for path, _ in world.zookeeper._watches if path.startswith(flag.PARTICIPANT)]) == 1
+    assert process.source.requests - before < 500
     assert process.is_connected
 
 
