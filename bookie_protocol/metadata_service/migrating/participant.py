@@ -3,7 +3,7 @@
     NOT_STARTED, FAILED     an ephemeral node of ours says that we take part; writes are let through
     PREPARATION             writes pause; those under way end; locks and votes end; our registrations are made in Oxia;
                             then our node is deleted, for which the coordinator waits
-    COPYING                 the same for a process that has not prepared yet; else wait
+    COPYING                 the same, which changes nothing where it was done
     COMPLETED               everything goes on in Oxia
 
 Invariants
@@ -22,7 +22,8 @@ Invariants
 - The same is true of a process that has lost its node, or has none, and finds no flag, unless none has come and gone
   since the last look. It knows from the listing of the flag's directory, whose version counts that. If it may not list
   it, it does not know.
-- A session that begins in a pause has nothing to prepare, and makes no node: the coordinator does not wait for it.
+- A session that begins in a pause makes no node: the coordinator does not wait for it. It prepares all the same, since
+  no other process of ours may be there, and so does one that finds another flag than it has prepared for.
 - Our node is deleted in the session in which the writes before were sent: none of them is carried out later. From the
   first try on it counts as gone, until another one is made.
 - What cannot be understood pauses writes, and what others than the cluster's own users could have written says nothing.
@@ -136,6 +137,8 @@ class Participant:
         """Listing of the flag's directory in the last such look. None: it is not known, or there was a flag."""
         self._unready_in: int | None = None
         """The session of ZooKeeper in which the coordinator may have to wait for us: a node of ours may be there."""
+        self._prepared_for: Migration | None = None
+        """The flag for which Oxia has what we make there ahead of the copy."""
         self._wrote_in: int | None = None
         """The session of ZooKeeper in which writes were let through that no preparation has ended."""
         self._leaving: asyncio.Task[None] | None = None
@@ -262,10 +265,11 @@ class Participant:
         self._phase = told.phase
         if told.phase.pauses:
             self._tree.hold()
-            if self._unready_in == session_id and is_start:
-                self._hear()
-            elif self._unready_in == session_id:
-                await self._prepare(told.migration, session_id)
+            if self._unready_in == session_id or self._prepared_for != told.migration:
+                if is_start:
+                    self._hear()
+                else:
+                    await self._prepare(told.migration, session_id)
         elif not self._tree.is_open:
             await self._resume(told, session_id, forgotten)
 
@@ -450,8 +454,10 @@ class Participant:
         await self._begin_new_numbers(target)
         mine = [each for each in self._tree.ephemeral if self._is_registration(each)]
         await carry_own(self._source, mine, session_id, target, self._scope, self._timeout)
-        if await self._acknowledge(migration, session_id):
-            self._lines.write(_log.info, "ready for the move of the metadata to Oxia", target=migration.target)
+        if self._unready_in == session_id and not await self._acknowledge(migration, session_id):
+            return
+        self._prepared_for = migration
+        self._lines.write(_log.info, "ready for the move of the metadata to Oxia", target=migration.target)
 
     async def _goes_on(self, migration: Migration) -> bool:
         """Return False if the flag has changed. The next round handles the change."""

@@ -182,6 +182,56 @@ async def test_ids_of_a_process_that_dies_before_it_is_ready_are_not_given_again
     assert not set(before) & {await direct.ledgers.generate_id() for _ in range(4)}
 
 
+@pytest.mark.parametrize("phase", ["PREPARATION", "COPYING"])
+@pytest.mark.parametrize("is_start", [False, True], ids=["session", "start"])
+@virtually
+async def test_process_that_comes_in_the_pause_makes_the_numbers_before_brokers_follow(
+    is_start: bool, phase: str
+) -> None:
+    """No process of ours was there before, or an outage has ended all sessions."""
+    world = MigrationWorld()
+    process = await world.begin()
+    before = await ids_of(process, 3)
+    process.source.end_session()
+    world.set_phase(phase)
+    if is_start:
+        await world.open()
+    else:
+        process.source.begin_session()
+    await asyncio.sleep(5)
+    world.copy()
+    assert not set(before) & set(await ids_of_broker(MemoryTree(world.oxia, 5.0), 3))
+
+
+@pytest.mark.parametrize("is_ready", [False, True], ids=["at the deletion of our node", "ready"])
+@virtually
+async def test_process_that_has_missed_a_failure_prepares_for_the_next_start(is_ready: bool) -> None:
+    """It has agreed to the one before. The namespace was emptied, or is another one."""
+    world = MigrationWorld()
+    process = await world.begin()
+    before = await ids_of(process, 3)
+    begun_again: list[str] = []
+
+    def begin_again() -> None:
+        begun_again.append("")
+        world.set_phase("FAILED")
+        world.oxia.clear()
+        world.set_phase("PREPARATION")
+
+    async def at_deletion(request: str, path: str) -> None:
+        if not is_ready and request == "delete" and path.startswith(flag.PARTICIPANT) and not begun_again:
+            begin_again()
+
+    process.source.before = at_deletion
+    await world.prepare()
+    if is_ready:
+        begin_again()
+    await asyncio.sleep(5)
+    assert begun_again
+    world.copy()
+    assert not set(before) & set(await ids_of_broker(MemoryTree(world.oxia, 5.0), 3))
+
+
 @virtually
 async def test_migration_that_fails_leaves_the_generators_as_they_were() -> None:
     world = MigrationWorld()

@@ -15,7 +15,7 @@ from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
-from tests.support.migration_world import MigrationWorld, Process, seen
+from tests.support.migration_world import MemoryTree, MigrationWorld, Process, seen
 from tests.support.virtual_loop import virtually
 
 INFO = BookieServiceInfo((Endpoint("bookie", "10.0.0.1", 3181, "bookie-rpc"),))
@@ -55,10 +55,15 @@ async def test_process_that_starts_in_the_pause_is_not_waited_for(phase: str) ->
     await world.begin()
     await world.prepare()
     world.set_phase(phase)
-    connections = len(world.targets)
+
+    async def unreachable(_: object) -> MemoryTree:
+        raise MetadataUnavailable("Oxia is away")
+
+    connect, world._connect = world._connect, unreachable  # type: ignore[method-assign]
     late = await world.open()
     await asyncio.sleep(5)
-    assert (world.participants(), late.is_connected, len(world.targets)) == ((), False, connections)
+    assert (world.participants(), late.is_connected) == ((), False)
+    late.participant._connect = connect
     world.set_phase("FAILED")
     await seen(lambda: late.is_connected and len(world.participants()) == 2)
     await world.migrate()
