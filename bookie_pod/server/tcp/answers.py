@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from bookie_pod.client_memory import gone
 from bookie_pod.server.tcp.context import ServerContext
 
 JOIN_MAX: Final = 64 * 1024
@@ -93,7 +94,7 @@ class Answers:
     def end(self) -> None:
         """Drop everything: the connection is gone."""
         self.transport = None
-        self._count_held = _nothing
+        self._count_held = gone
         self._pieces.clear()
         self._nbytes = 0
         self._wait_no_more()
@@ -147,7 +148,3 @@ class Answers:
             self.transport.abort()
         else:
             self._drops = True
-
-
-def _nothing() -> None:
-    """Count nothing: the client is gone, and nothing is kept for it."""

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bookie_pod.client_memory import MemoryGovernor
+from bookie_pod.client_memory import MemoryGovernor, gone
 
 PATIENCE_S: Final = 3.0
 PARTS: Final = 32
@@ -132,8 +132,4 @@ class FrameRoom:
     def leave(self) -> None:
         """The connection is gone."""
         self.end()
-        self.go_on = self.give_up = _gone
-
-
-def _gone() -> None:
-    """Do nothing: the connection of the room is gone."""
+        self.go_on = self.give_up = gone

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from bookie_pod.client_memory import SMALL, Share, Waiter
+from bookie_pod.client_memory import SMALL, Share, Waiter, gone
 from bookie_pod.ledgers.operations import WriteLane
 from bookie_pod.server.tcp.answers import Answers
 from bookie_pod.server.tcp.connection_stalls import COLD_BYTES, Stall
@@ -178,7 +178,7 @@ class Wire:
         self._tell_lost()
         self.context.reads_in_progress.forget(self._reads_are_fewer)
         # So that it is freed at once: a cycle would be left to the collector, and thousands of them are a long turn.
-        self._resume = self._dropped = self.share.recount = _nothing
+        self._resume = self._dropped = self.share.recount = gone
 
     def _tell_lost(self) -> None:
         """A few at a time: a client may have hundreds of thousands of long polls, and others are waiting."""
@@ -372,10 +372,6 @@ class Wire:
         self.share.recount()
         if self.context.memory.total > self.context.memory.limit:
             self.context.loop.call_soon(self.share.relieve)
-
-
-def _nothing() -> None:
-    """Do nothing: the connection is gone."""
 
 
 class _Acknowledge:
