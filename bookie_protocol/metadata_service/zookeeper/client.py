@@ -6,6 +6,9 @@ from the loop to a thread, and its answer back, which costs more than the read i
 
 Invariants
 - The loop never waits for kazoo: requests are queued by kazoo and answered through `call_soon_threadsafe`.
+- A request is sent on the connection that the loop knows of when it hands the request over, or fails. So no request of
+  a session is sent in another one, however far kazoo's thread is ahead: each connection has a queue of its own, which
+  kazoo forgets with the connection (`Client`).
 - A loop that is gone swallows what still arrives: kazoo's threads never see an error of ours.
 - The loop hears of a change that a watch tells before it hears an answer that came later on the same connection. kazoo
   itself hands events and answers to two threads, of which either may be ahead.
@@ -13,8 +16,9 @@ Invariants
   turn is an ordinary request, as all reads are on a server before 3.6, which has no `multiRead`. No request asks for
   more than `NODES_AT_ONCE` nodes, and reads whose callers have given up are not sent.
 
-Threads: `make_client` anywhere; `await_result` and `hop` are called on the loop; the rest, and what these two hand to
-kazoo, runs on kazoo's threads: watches on the connection thread, so they may not block. What they raise is logged.
+Threads: `make_client` anywhere; requests, `await_result` and `hop` are called on the loop; the rest, and what these two
+hand to kazoo, runs on kazoo's threads: watches on the connection thread, so they may not block. What they raise is
+logged.
 
 Sources: docs/internals/metadata-layout.md, sections 12 and 13; ZooKeeper 3.6, `MultiOperationRecord` and
 `MultiResponse` (operation 22): each record is a header (type, done, error) and a body, and a header of type -1 with
@@ -28,6 +32,7 @@ import logging
 import math
 import ssl
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +43,7 @@ from kazoo.exceptions import (
     EXCEPTIONS,
     AuthFailedError,
     ConnectionDropped,
+    ConnectionLoss,
     SessionClosedRequireSaslError,
     UnimplementedError,
 )
@@ -93,7 +99,7 @@ def make_client(
 ) -> Any:
     """A client that is not started; see `ZooKeeperTree`. `on_agreed` hears, with each connection, after how many
     seconds of silence the session ends: the server has the last word on that. Raises `InvalidConfiguration`."""
-    client = KazooClient(
+    client = Client(
         hosts=hosts,
         timeout=timeout,
         handler=_Handler(timeout / len(hosts.split(",")), tls),
@@ -108,6 +114,46 @@ def make_client(
     if sasl is not None:
         log_in_by(client, sasl)
     return client
+
+
+class Client(KazooClient):  # type: ignore[misc]
+    """kazoo's client with a queue for each connection.
+
+    kazoo has one for as long as a session may live. It fails what is in it when the connection ends, but not what is
+    appended behind that, which it sends on the next connection, or even in the next session.
+    """
+
+    _queue: deque[tuple[Any, Any]]
+    queue_of_loop: deque[tuple[Any, Any]]
+    """The queue of the connection that the loop knows of."""
+
+    @property
+    def queue(self) -> deque[tuple[Any, Any]]:
+        """The queue of the connection of now; on the connection thread."""
+        return self._queue
+
+    def _call(self, request: Any, result: Any) -> None:
+        """Hand a request over; on the loop. kazoo calls it for each request but the last one of a session."""
+        self.queue_of_loop.append((request, result))
+        if self._queue is not self.queue_of_loop:  # otherwise its end is still to come, and finds what was appended
+            _fail(self.queue_of_loop)
+        with suppress(AttributeError, OSError):  # the client was closed just now
+            self._connection._write_sock.send(b"\0")
+
+    def _notify_pending(self, state: Any) -> None:
+        """End the queue; on the connection thread. kazoo calls it whenever a connection ends that stood."""
+        super()._notify_pending(state)
+        ended, self._queue = self._queue, deque()
+        _fail(ended)
+
+
+def _fail(queue: deque[tuple[Any, Any]]) -> None:
+    """Fail what was not sent; on either thread."""
+    with suppress(IndexError):
+        while True:
+            _, result = queue.popleft()
+            if result is not None:
+                result.set_exception(ConnectionLoss())
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]

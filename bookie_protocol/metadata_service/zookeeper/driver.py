@@ -10,7 +10,7 @@ Invariants
 - Only ZooKeeper's own NONODE becomes `MetadataNotFound`.
 - The session has its id from the moment it is CONNECTED until the next one is, whatever the connection does meanwhile:
   the id says whose a node is, not whether anybody can be asked.
-- A write is handed over only in the session that the loop knows of. kazoo's thread may be a session ahead: after a
+- A request is sent on the connection that the loop knows of, or fails. kazoo's thread may be a session ahead: after a
   pause of the process it has a new one before the loop hears of the old one's end.
 - ZooKeeper compares versions alone, which begin again with each node. So a conditional write looks at the node's czxid
   first, behind a sync, and is sent in the same session: what was created before the write began is safe. Between look
@@ -182,7 +182,7 @@ class ZooKeeperTree:
         timeout: float,
     ) -> Created:
         def request() -> Any:
-            self._check_session(path, session_id)
+            check_session(path, session_id, self.session_id)
             acl = None
             if open_to_all:  # who may change an access list may also hide the node from us, whose it is
                 acl = READ_ACL_UNSAFE if ephemeral else OPEN_ACL_UNSAFE
@@ -200,7 +200,7 @@ class ZooKeeperTree:
         self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
     ) -> None:
         def request() -> Any:
-            self._check_session(nodes[0][0], session_id)
+            check_session(nodes[0][0], session_id, self.session_id)
             transaction = self._client.transaction()
             for path, data in nodes:
                 transaction.create(path, data)
@@ -251,7 +251,7 @@ class ZooKeeperTree:
         self, path: str, data: bytes, this: Identity | None, *, session_id: int | None = None, timeout: float
     ) -> NodeStat:
         def request(session: int | None) -> Any:
-            self._check_session(path, session)
+            check_session(path, session, self.session_id)
             return self._client.set_async(path, data, _ANY_VERSION if this is None else this.version)
 
         stat = await self._change(path, this, request, session_id, timeout)
@@ -262,7 +262,7 @@ class ZooKeeperTree:
 
     async def delete(self, path: str, this: Identity | None, *, session_id: int | None = None, timeout: float) -> None:
         def request(session: int | None) -> Any:
-            self._check_session(path, session)
+            check_session(path, session, self.session_id)
             return self._client.delete_async(path, _ANY_VERSION if this is None else this.version)
 
         await self._change(path, this, request, session_id, timeout)
@@ -294,7 +294,7 @@ class ZooKeeperTree:
 
         async def request() -> Any:
             nonlocal session
-            self._check_session(path, session_id)
+            check_session(path, session_id, self.session_id)
             session = self.session_id
             synced, found = self._client.sync_async(path), self._client.exists_async(path)
             await await_result(synced)  # only what is read behind a sync that was carried out is no older than it
@@ -355,16 +355,6 @@ class ZooKeeperTree:
         except KazooException as error:
             raise self._translate(path, error) from error
 
-    def _check_session(self, path: str, wanted: int | None = None) -> None:
-        """Raise unless the session is the wanted one.
-
-        It is called right before a write is handed to kazoo, which fails what it holds when its session ends.
-        """
-        check_session(path, wanted, self.session_id)
-        identity = self._client.client_id
-        if identity is None or identity[0] != self.session_id:
-            raise ConnectionLost(f"{path}: the session with ZooKeeper at {self._hosts} is another one by now, or rests")
-
     def _translate(self, path: str, error: Exception) -> MetadataError:
         for kind, (ours, meaning) in _DEFINITE.items():
             if isinstance(error, kind):
@@ -393,14 +383,17 @@ class ZooKeeperTree:
         """Hand a change of the connection to the loop; on kazoo's connection thread."""
         identity = self._client.client_id  # none while the connection is down, though the session lives on
         self._tell_loop(
-            state, self._client.client_state, None if identity is None else (int(identity[0]), bytes(identity[1]))
+            state,
+            self._client.client_state,
+            None if identity is None else (int(identity[0]), bytes(identity[1])),
+            self._client.queue,
         )
 
-    def _on_state(self, state: str, keeper_state: str, identity: tuple[int, bytes] | None) -> None:
+    def _on_state(self, state: str, keeper_state: str, identity: tuple[int, bytes] | None, queue: Any) -> None:
         if self._closing:
             return
         if identity is not None:
-            self._identity = identity
+            self._identity, self._client.queue_of_loop = identity, queue
         if state == KazooState.CONNECTED:
             self._session.move(SessionState.CONNECTED)
         elif state == KazooState.SUSPENDED:

@@ -1,16 +1,17 @@
-"""What the driver makes of kazoo's sessions: in which of them writes are sent, and what follows if none can begin."""
+"""What the driver makes of kazoo's sessions: in which of them requests are sent, and what follows if none can begin."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kazoo.client import KazooState
+from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss, NoChildrenForEphemeralsError, NoNodeError
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
@@ -31,6 +32,7 @@ class Client:
     def __init__(self) -> None:
         self.client_id: tuple[int, bytes] | None = (7, b"")
         self.client_state = KeeperState.CONNECTED
+        self.queue: deque[Any] = deque()
         self.asked: list[str] = []
         self._connection = SimpleNamespace(_connection_routine=None)
         self.handler = SimpleNamespace(failure="")
@@ -57,30 +59,57 @@ Write = Callable[[ZooKeeperTree], Any]
 LIFE = Identity(version=3, creation=5)
 
 
-@pytest.mark.parametrize("identity", [(8, b""), None])
+@pytest.mark.parametrize("ending", [KeeperState.EXPIRED_SESSION, KeeperState.CONNECTING])
 @pytest.mark.parametrize(
-    ("write", "request_name"),
+    "ask",
     [
-        (lambda tree: tree.create("/a", b"", ephemeral=True, timeout=1), "create_async"),
-        (lambda tree: tree.create_all([("/a", b"")], timeout=1), "transaction"),
-        (lambda tree: tree.set("/a", b"", None, session_id=7, timeout=1), "set_async"),
-        (lambda tree: tree.delete("/a", None, session_id=7, timeout=1), "delete_async"),
+        lambda tree: tree.create("/a", b"", ephemeral=True, timeout=1),
+        lambda tree: tree.create_all([("/a", b"")], timeout=1),
+        lambda tree: tree.set("/a", b"", None, session_id=7, timeout=1),
+        lambda tree: tree.set("/a", b"", LIFE, timeout=1),
+        lambda tree: tree.delete("/a", None, session_id=7, timeout=1),
+        lambda tree: tree.get("/a", timeout=1),
+        lambda tree: tree.exists("/a", watch=print, timeout=1),
+        lambda tree: tree.sync("/a", timeout=1),
     ],
 )
-async def test_nothing_is_written_in_a_session_that_the_loop_has_not_heard_of(
-    monkeypatch: pytest.MonkeyPatch, write: Write, request_name: str, identity: tuple[int, bytes] | None
+async def test_nothing_is_sent_on_a_connection_that_the_loop_has_not_heard_of(
+    ask: Callable[[ZooKeeperTree], Awaitable[object]], ending: KeeperState
 ) -> None:
-    client = Client()
-    monkeypatch.setattr(driver, "make_client", lambda *_, **__: client)
-    tree = ZooKeeperTree("zk:1", 5)
-    client.listener(KazooState.CONNECTED)
+    """The loop rests while it hands a request over, and kazoo's thread begins the next session meanwhile."""
+    tree = ZooKeeperTree("127.0.0.1:1", 5)
+    client, hand_over = tree._client, tree._client._call
+
+    def rest(request: object, result: object) -> None:
+        client._session_callback(ending)
+        client._session_callback(KeeperState.CONNECTING)
+        begin(client, 7 if ending == KeeperState.CONNECTING else 8)
+        hand_over(request, result)
+
+    begin(client, 7)
     await asyncio.sleep(0)
-    with pytest.raises(ConnectionLost, match="handed over"):
-        await write(tree)
-    client.client_id = identity
-    with pytest.raises(ConnectionLost, match="another one by now"):
-        await write(tree)
-    assert client.asked == [request_name]
+    client._call = rest
+    with pytest.raises(ConnectionLost):
+        await ask(tree)
+    assert list(client._queue) == []
+
+
+async def test_what_is_handed_over_while_a_connection_ends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kazoo has failed what was in its queue, and has not told of the end yet."""
+    tree = ZooKeeperTree("127.0.0.1:1", 5)
+    client = tree._client
+    begin(client, 7)
+    await asyncio.sleep(0)
+    result = client.handler.async_result()
+    monkeypatch.setattr(KazooClient, "_notify_pending", lambda *_: client._call(None, result))
+    client._session_callback(KeeperState.CONNECTING)
+    assert isinstance(result.exception, ConnectionLoss)
+
+
+def begin(client: Any, session_id: int) -> None:
+    """Connect, as kazoo's thread does it."""
+    client._session_id = session_id
+    client._session_callback(KeeperState.CONNECTED)
 
 
 class Result:
