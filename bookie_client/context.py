@@ -31,7 +31,7 @@ from bookie_client.placement.inputs import PlacementInputs
 from bookie_client.placement.policy import ClusterView, PlacementPolicy
 from bookie_client.placement.topology import Topology
 from bookie_protocol.errors import BadRequest, BadVersion, PodkeeperError, ProtocolViolation
-from bookie_protocol.metadata_service.interface import LedgerStore
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 
 if TYPE_CHECKING:
     from bookie_client.tracing import CallTraces

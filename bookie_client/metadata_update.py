@@ -19,7 +19,8 @@ from typing import Final
 
 from bookie_protocol.errors import MetadataReplaced, MetadataVersionConflict
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import LedgerLife, LedgerStore, Versioned
+from bookie_protocol.metadata_service.interface import LedgerLife, Versioned
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 
 MAX_ATTEMPTS: Final = 100
 

@@ -40,7 +40,8 @@ from bookie_protocol.errors import (
     StreamPositionGone,
 )
 from bookie_protocol.metadata_service.interface import Versioned
-from bookie_protocol.metadata_service.records import STREAM_CURSOR, RecordStore
+from bookie_protocol.metadata_service.records import STREAM_CURSOR
+from bookie_protocol.metadata_service.tree.documents import RecordStore
 from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.together import bounded
 

@@ -56,7 +56,7 @@ from bookie_protocol.errors import (
     fresh,
 )
 from bookie_protocol.metadata_service.managed_ledgers import ROOT
-from bookie_protocol.metadata_service.tree.service import TreeManagedLedgers
+from bookie_protocol.metadata_service.tree.documents import TreeManagedLedgers
 from bookie_protocol.together import bounded
 from bookie_protocol.wire.varint import decode_uint64, varint_size
 

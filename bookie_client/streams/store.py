@@ -59,7 +59,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.logs import get_logger
 from bookie_protocol.metadata_service.interface import Identity, Versioned
-from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREAM_SEGMENT, RecordStore
+from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREAM_SEGMENT
+from bookie_protocol.metadata_service.tree.documents import RecordStore
 from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.pace import doubled
 from bookie_protocol.together import bounded

@@ -1,6 +1,6 @@
-"""The values, stores and session of the metadata service, which are the same for every driver.
+"""The values and the session of the metadata service, which are the same for every driver, and what all stores promise.
 
-`tree.service.MetadataService` holds all of it together.
+`tree.service.MetadataService` holds the stores.
 
 Invariants
 - "It is not there" (`MetadataNotFound`) and "could not tell" (`MetadataUnavailable`) never share a type. A
@@ -20,14 +20,10 @@ Sources: docs/internals/metadata-layout.md, sections 1, 3, 4, 5, 6, 7, 9 and 12.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
-from bookie_protocol.errors import BadRequest, MetadataError
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.versioned import Identity as Identity
 from bookie_protocol.versioned import LedgerLife as LedgerLife
 from bookie_protocol.versioned import Versioned as Versioned
@@ -64,38 +60,6 @@ class BookieSet:
     version: int
 
 
-# --- cookies ----------------------------------------------------------------------------------------------
-
-
-class CookieStore(Protocol):
-    """One cookie for each bookie id; the bytes are those of the `VERSION` files."""
-
-    async def create(self, bookie_id: str, data: bytes, /, *, timeout: float | None = None) -> Identity:
-        """Store a first cookie. `MetadataExists` if there is one."""
-        ...
-
-    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Versioned[bytes]:
-        """`MetadataNotFound` if there is none."""
-        ...
-
-    async def update(
-        self, bookie_id: str, data: bytes, cookie: Identity, /, *, timeout: float | None = None
-    ) -> Identity:
-        """Replace this very cookie. `MetadataVersionConflict`, `MetadataReplaced`, `MetadataNotFound`."""
-        ...
-
-    async def delete(self, bookie_id: str, *, timeout: float | None = None) -> None:
-        """Delete whatever cookie the bookie has. `MetadataNotFound`."""
-        ...
-
-    async def delete_this(self, bookie_id: str, cookie: Identity, /, *, timeout: float | None = None) -> None:
-        """Delete this very cookie, none of a later bookie of the id, in the session in which it was read or not at all.
-
-        `MetadataVersionConflict`, `MetadataReplaced`: another one is stored. `MetadataNotFound`, `SessionEnded`.
-        """
-        ...
-
-
 # --- ledgers ----------------------------------------------------------------------------------------------
 
 
@@ -109,68 +73,6 @@ class LedgerRange:
     start: int
     end: int
     ids: tuple[int, ...]
-
-
-class LedgerStore(Protocol):
-    """Ledger metadata with compare-and-set."""
-
-    async def generate_id(self, *, timeout: float | None = None) -> int:
-        """An id that no other call on this cluster was or will be given."""
-        ...
-
-    async def create(self, metadata: LedgerMetadata, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
-        """Store a new ledger. `MetadataExists`: the id is taken (not by an earlier try of this very call)."""
-        ...
-
-    async def read(
-        self, ledger_id: int, *, fresh: bool = False, timeout: float | None = None
-    ) -> Versioned[LedgerMetadata]:
-        """`MetadataNotFound` if the ledger does not exist, `MetadataDamaged` if it cannot be read. `fresh`: nothing
-        older than what anybody had written when this was called."""
-        ...
-
-    async def read_each(
-        self, ledger_ids: Sequence[int], *, timeout: float | None = None
-    ) -> list[Versioned[LedgerMetadata] | MetadataError | BadRequest]:
-        """Return what `read` returns or raises for each. It suits tens of ledgers: all of them are read at once."""
-        ...
-
-    async def write(
-        self,
-        metadata: LedgerMetadata,
-        replaced: Identity,
-        *,
-        session_id: int | None = None,
-        timeout: float | None = None,
-    ) -> Versioned[LedgerMetadata]:
-        """Replace what was read or written so. `MetadataVersionConflict`; `MetadataReplaced`: the ledger was deleted,
-        and another one has its id; `MetadataNotFound`. `session_id`: in this session or not at all (`SessionEnded`),
-        for those who hold the ledger's lock by it."""
-        ...
-
-    async def delete(self, ledger_id: int, *, timeout: float | None = None) -> None:
-        """Remove whatever ledger has this id; one that is already gone is fine."""
-        ...
-
-    async def delete_this(self, stored: Versioned[LedgerMetadata], *, timeout: float | None = None) -> None:
-        """Remove the ledger that was read or written so, and no other that was made under its id since; one that is
-        gone is fine. `MetadataVersionConflict`, `MetadataReplaced`."""
-        ...
-
-    def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
-        """Yield what is stored now, then each newer version; None and the end once the ledger does not exist, or
-        another one has its id."""
-        ...
-
-    def ranges(self, *, first: int | None = None, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
-        """Every ledger, in ascending order of ids, from 0 to the largest id possible.
-
-        `first`: begin at this id, for callers that want the next few ledgers; smaller ids cost nothing, except in the
-        flat layout.
-
-        Complete or an error: a listing that could not see everything raises. `timeout` is for each request.
-        """
-        ...
 
 
 # --- session ----------------------------------------------------------------------------------------------

@@ -16,14 +16,12 @@ Threads: the event loop on which the service was opened.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from bookie_protocol.archive import KIND, ArchivedLedger, OffloadRecord
-from bookie_protocol.errors import UNREADABLE, BadRequest, MetadataDamaged, MetadataNotFound
-from bookie_protocol.metadata_service.subscription import Subscription
-from bookie_protocol.versioned import Identity, Versioned
+from bookie_protocol.errors import UNREADABLE, MetadataDamaged, MetadataNotFound
+from bookie_protocol.metadata_service.tree.documents import RecordStore
 
 DECOMMISSION: Final = "decommission"
 """The kind of records that tell which bookies are being taken out of the cluster; names are bookie ids."""
@@ -40,68 +38,6 @@ HISTORY: Final = "history"
 HISTORY_NAME: Final = "metadata"
 """The name of that record: {"format": 1, "history": "<random>", "restore": "<random>", "at_ms": ...}. Each move and
 each restore writes a new one. `restore` names the newest restore from a backup, and moves carry it on; empty: none."""
-
-_KIND: Final = re.compile(r"[a-z][a-z0-9\-]{0,63}")
-_MAX_NAME: Final = 512
-
-
-class RecordStore(Protocol):
-    """The records of one kind. `timeout` as in `interface`: seconds for each request, None for the default."""
-
-    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
-        """Store a first version. `MetadataExists` if there is a record of this name."""
-        ...
-
-    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
-        """`MetadataNotFound` if there is none."""
-        ...
-
-    async def update(self, name: str, data: bytes, record: Identity, /, *, timeout: float | None = None) -> Identity:
-        """Replace this very record. `MetadataVersionConflict`, `MetadataReplaced`, `MetadataNotFound`."""
-        ...
-
-    async def overwrite(self, name: str, data: bytes, *, timeout: float | None = None) -> Identity:
-        """Replace whatever record bears the name. `MetadataNotFound`."""
-        ...
-
-    async def delete(self, name: str, *, timeout: float | None = None) -> None:
-        """Delete whatever record bears the name. `MetadataNotFound`."""
-        ...
-
-    async def delete_this(self, name: str, record: Identity, /, *, timeout: float | None = None) -> None:
-        """Delete this very record as it was read, none that was made under its name since, in the session in which it
-        was read or not at all.
-
-        `MetadataVersionConflict`: it was changed. `MetadataReplaced`: it is another one. `MetadataNotFound`,
-        `SessionEnded`.
-        """
-        ...
-
-    async def names(self, *, timeout: float | None = None) -> frozenset[str]:
-        """The names of all records of this kind."""
-        ...
-
-    def watch(self, name: str) -> Subscription[Versioned[bytes] | None]:
-        """The record now (None: there is none), then each newer version. Faults are ridden out."""
-        ...
-
-
-def check_kind(kind: str) -> str:
-    """The kind, if it may be one; `BadRequest` otherwise."""
-    if not _KIND.fullmatch(kind):
-        raise BadRequest(
-            f"{kind[:100]!r} is not a kind of records: lower-case letters, digits and hyphens, a letter first"
-        )
-    return kind
-
-
-def check_name(name: str) -> str:
-    """The name, if a node may have it; `BadRequest` otherwise."""
-    if not 0 < len(name) <= _MAX_NAME or "/" in name or name in (".", "..") or not name.isprintable():
-        raise BadRequest(
-            f"{name[:100]!r} is not a valid name of a record: 1 to {_MAX_NAME} printable characters without '/'"
-        )
-    return name
 
 
 async def history_of(records: Callable[[str], RecordStore]) -> str:

@@ -43,7 +43,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 from bookie_protocol.versioned import Identity, Versioned
 from tests.simulation.focus import (
     answers_come_again,
@@ -240,7 +240,7 @@ def _flag_adds_of_writers_as_recovery(patch: pytest.MonkeyPatch) -> None:
 
 
 def _write_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
-    original = TreeLedgers.write
+    original = LedgerStore.write
 
     async def write(self: Any, metadata: LedgerMetadata, replaced: Identity, **options: Any) -> Any:
         try:
@@ -250,11 +250,11 @@ def _write_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
             written = await self._tree.overwrite(path, encode_ledger_metadata(metadata))
             return Versioned(metadata, written)
 
-    patch.setattr(TreeLedgers, "write", write)
+    patch.setattr(LedgerStore, "write", write)
 
 
 def _name_the_version_of_a_later_look(patch: pytest.MonkeyPatch) -> None:
-    original = TreeLedgers.write
+    original = LedgerStore.write
 
     async def write(self: Any, metadata: LedgerMetadata, replaced: Identity, **options: Any) -> Any:
         while True:
@@ -263,7 +263,7 @@ def _name_the_version_of_a_later_look(patch: pytest.MonkeyPatch) -> None:
             except MetadataVersionConflict:
                 replaced = (await self.read(metadata.ledger_id)).identity
 
-    patch.setattr(TreeLedgers, "write", write)
+    patch.setattr(LedgerStore, "write", write)
 
 
 BUGS = (

@@ -9,7 +9,7 @@ import pytest
 
 from bookie_client import metadata_update
 from bookie_protocol.errors import MetadataVersionConflict
-from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 from bookie_protocol.versioned import Identity
 from tests.simulation.planted import Bug
 from tests.support.simulation import nodes
@@ -42,7 +42,7 @@ def _take_anybodys_ledger_for_ones_own(patch: pytest.MonkeyPatch) -> None:
     async def creation(self: Any, path: str, metadata: Any, timeout: float | None) -> int:
         return int((await self._tree.get(path, timeout=timeout)).stat.creation)
 
-    patch.setattr(TreeLedgers, "_creation_of_ours", creation)
+    patch.setattr(LedgerStore, "_creation_of_ours", creation)
 
 
 def _leave_entries_to_the_next_life(patch: pytest.MonkeyPatch) -> None:

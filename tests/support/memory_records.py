@@ -13,8 +13,8 @@ from typing import Final
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataReplaced, MetadataVersionConflict
 from bookie_protocol.metadata_service.interface import Identity, Versioned
-from bookie_protocol.metadata_service.records import check_kind, check_name
 from bookie_protocol.metadata_service.subscription import Subscription
+from bookie_protocol.metadata_service.tree.documents import check_kind, check_name
 
 Hook = Callable[[str], None]
 SESSION: Final = 1

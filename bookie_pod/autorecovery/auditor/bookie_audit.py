@@ -26,7 +26,7 @@ import structlog
 from bookie_pod.autorecovery.auditor.marking import Known, Marked, Marker
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import LedgerStore
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.together import read_ahead
 

@@ -25,7 +25,7 @@ from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.findings import Finding, Reason
-from bookie_protocol.metadata_service.interface import LedgerStore
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 
 _WHOLE: Final = Finding("", Reason.UNKNOWN)

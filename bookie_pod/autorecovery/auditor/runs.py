@@ -39,8 +39,8 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
     Refused,
 )
-from bookie_protocol.metadata_service.records import RecordStore
 from bookie_protocol.metadata_service.subscription import Subscription
+from bookie_protocol.metadata_service.tree.documents import RecordStore
 from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from bookie_protocol.versioned import Versioned

@@ -49,7 +49,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.codec import parse_text
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import CookieFormat
-from bookie_protocol.metadata_service.interface import CookieStore, Identity
+from bookie_protocol.metadata_service.interface import Identity
+from bookie_protocol.metadata_service.tree.documents import CookieStore
 from bookie_protocol.metadata_service.tree.service import MetadataService
 
 LOCKS_SECONDS: Final = 30.0

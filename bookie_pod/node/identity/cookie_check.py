@@ -49,7 +49,8 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataVersionConflict,
 )
-from bookie_protocol.metadata_service.interface import CookieStore, Identity
+from bookie_protocol.metadata_service.interface import Identity
+from bookie_protocol.metadata_service.tree.documents import CookieStore
 
 _OWN_FILES: Final = tuple(
     name + suffix for name in (COOKIE_FILE, EARLIER_LIFE, PLACE_FILE) for suffix in ("", TEMPORARY_SUFFIX)

@@ -36,7 +36,7 @@ from bookie_pod.server.tcp.metadata_questions import MetadataQuestions
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
-from bookie_protocol.metadata_service.interface import LedgerStore
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 
 _log = structlog.get_logger(__name__)
 

@@ -54,7 +54,8 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.keys import is_same_life, life_of_copies
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import LedgerLife, LedgerStore
+from bookie_protocol.metadata_service.interface import LedgerLife
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 
 if TYPE_CHECKING:
     from bookie_pod.node.integrity.replicas import Replicas

@@ -40,7 +40,8 @@ from bookie_pod.storage.journal.marks import mark_file_name
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.keys import has_unnamed, is_same_life, life_of_copies, master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import LedgerStore, Versioned
+from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.tree.ledgers import LedgerStore
 from bookie_protocol.together import read_ahead
 
 _log = structlog.get_logger(__name__)

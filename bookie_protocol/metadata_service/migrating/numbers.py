@@ -13,7 +13,7 @@ from typing import Final
 from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import DEFAULT_LAYOUT, decode_layout
-from bookie_protocol.metadata_service.tree.ledgers import HIGH_ORDER, LARGEST_HIGH_ORDER, LONG_LAYOUTS, high_orders
+from bookie_protocol.metadata_service.tree.ledger_ids import HIGH_ORDER, LARGEST_HIGH_ORDER, LONG_LAYOUTS, high_orders
 from bookie_protocol.metadata_service.tree.nodes import NodeTree, parent_of
 
 MARGIN: Final = 1000

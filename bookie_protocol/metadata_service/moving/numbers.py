@@ -16,7 +16,7 @@ from typing import Final
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
-from bookie_protocol.metadata_service.tree.ledgers import HIGH_ORDER, LONG_LAYOUTS, high_orders
+from bookie_protocol.metadata_service.tree.ledger_ids import HIGH_ORDER, LONG_LAYOUTS, high_orders
 from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.together import bounded
 

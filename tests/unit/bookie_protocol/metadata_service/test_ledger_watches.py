@@ -9,8 +9,8 @@ import pytest
 
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.tree import ledgers
-from bookie_protocol.metadata_service.tree.ledgers import Found, LedgerWatches
+from bookie_protocol.metadata_service.tree import ledger_watches
+from bookie_protocol.metadata_service.tree.ledger_watches import LEAVING_SECONDS, Found, LedgerWatches
 from bookie_protocol.versioned import Identity, Versioned
 from tests.support.until import until
 
@@ -110,7 +110,7 @@ async def test_a_watch_that_fires_for_nothing_shows_nothing_but_newcomers_are_se
 
 
 async def test_faults_are_ridden_out_and_damage_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(ledger_watches, "RETRY_SECONDS", 0.01)
     store = Store()
     store.put(7, 0)
     store.fails = MetadataUnavailable("gone")
@@ -129,7 +129,7 @@ async def test_faults_are_ridden_out_and_damage_is_told(monkeypatch: pytest.Monk
 
 
 async def test_what_is_kept_of_unwatched_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "MAX_IDLE", 5)
+    monkeypatch.setattr(ledger_watches, "MAX_IDLE", 5)
     store = Store()
     watches = LedgerWatches(store.read)
     for ledger_id in range(20):
@@ -166,7 +166,7 @@ async def test_who_followed_a_ledger_to_its_end_leaves_no_watch() -> None:
 
 
 async def test_who_stays_with_a_closed_ledger_hears_of_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "LEAVING_SECONDS", 0.01)
+    monkeypatch.setattr(ledger_watches, "LEAVING_SECONDS", 0.01)
     store = Store()
     store.put(7, 0)
     watches = LedgerWatches(store.read)
@@ -187,5 +187,5 @@ async def test_who_comes_while_others_leave_waits_for_nobody() -> None:
         assert version(await anext(first)) == 0
         store.put(7, 1, closed=True)
         assert version(await anext(first)) == 1
-        async with watches.watch(7) as second, asyncio.timeout(ledgers.LEAVING_SECONDS / 2):
+        async with watches.watch(7) as second, asyncio.timeout(LEAVING_SECONDS / 2):
             assert version(await anext(second)) == 1

@@ -31,7 +31,8 @@ from bookie_pod.autorecovery.decommission.store import (
 )
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import MetadataUnavailable, NotDecommissioned, Refused
-from bookie_protocol.metadata_service.interface import CookieStore, Identity, Versioned
+from bookie_protocol.metadata_service.interface import Identity, Versioned
+from bookie_protocol.metadata_service.tree.documents import CookieStore
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, R, Rig, W, ledger
 
 
