@@ -54,7 +54,7 @@ _INNOCENT: Final = (NotThere, LedgerFenced, BookieReadOnly)
 
 
 class Counting(Protocol):
-    """The part of a connection that is asked here."""
+    """The part of a `BookieConnection`, which imports this module, that is asked here."""
 
     @property
     def outstanding(self) -> int: ...

@@ -12,7 +12,8 @@ Source: docs/internals/client-protocol.md, sections 11.2 and 18.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
@@ -56,20 +57,6 @@ class SpeculationPolicy:
         return min(delay * self.multiplier, self.longest)
 
 
-class Handle(Protocol):
-    """A timer that was set."""
-
-    def cancel(self) -> None: ...
-
-
-class Timers(Protocol):
-    """The part of an event loop that is needed; tests and simulations replace it."""
-
-    def time(self) -> float: ...
-
-    def call_at(self, when: float, callback: Callable[[], object], /) -> Handle: ...
-
-
 class Waiting(Protocol):
     """Reads that wait for replicas. Times are those of the event loop's clock."""
 
@@ -84,12 +71,12 @@ class Waiting(Protocol):
 class Speculator:
     """Looks after reads when they are due. `served` counts the answers of each bookie."""
 
-    def __init__(self, timers: Timers, served: Mapping[str, int]) -> None:
+    def __init__(self, timers: asyncio.AbstractEventLoop, served: Mapping[str, int]) -> None:
         self._timers = timers
         self._served = served
         self._seen: dict[str, int] = {}
         self._waiting: set[Waiting] = set()
-        self._timer: Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._at = inf
 
     def watch(self, reads: Waiting) -> None:

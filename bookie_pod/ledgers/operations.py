@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
@@ -35,6 +34,7 @@ from bookie_pod.storage.journal.format import (
     fence_record,
     key_record,
 )
+from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.telemetry.tracing import JoinedRequest
 from bookie_protocol.entry import is_possible_lac, read_lac_packet
 from bookie_protocol.errors import (
@@ -83,19 +83,13 @@ class WriteLane:
         self.joined = ()
 
 
-class JournalAppender(Protocol):
-    """The part of a journal that requests need."""
-
-    def append(self, batch: JournalBatch) -> None: ...
-
-
 class LedgerOperations:
     """Operations on ledgers, on top of one registry and the journals."""
 
     def __init__(
         self,
         ledgers: Ledgers,
-        journals: Sequence[JournalAppender],
+        journals: Sequence[Journal],
         *,
         write_data: bool = True,
     ) -> None:

@@ -1,7 +1,7 @@
 """OpenTelemetry, of the extra `otel`: traces and metrics to a collector (`otelEndpoint`).
 
     start.py     starts it if it is configured: imports the rest, and OpenTelemetry, only then
-    tracing.py   what servers know of it: two protocols, without OpenTelemetry
+    tracing.py   what servers note of a request, without OpenTelemetry
     otlp.py      spans and their export          otlp_metrics.py   the metrics of the registry and their export
     sampling.py  the bound of traces that clients ask for
 

@@ -117,10 +117,14 @@ class SpanExport(OTLPSpanExporter):
 
 
 class Tracer:
-    """Implements `CallTracer` and `RequestTracer`."""
+    """Traces calls over gRPC (any thread) and requests of the BookKeeper protocol (event loop).
+
+    What is noted of a request ends now. Times are those of `perf_counter`; results are the ids of traces.
+    """
 
     def __init__(self, config: TelemetryConfig, resource: Resource, processor: SpanProcessor) -> None:
         self.ratio = config.trace_ratio
+        """The part of the socket reads with adds that is traced by itself."""
         self._pace = TracePace(config.client_traces_per_s)
         joined = ClientsSampled(self._pace)
         calls = TracerProvider(
@@ -141,7 +145,8 @@ class Tracer:
 
     @contextmanager
     def call(self, method: str, request: str, context: Mapping[str, str]) -> Iterator[object]:
-        """See `CallTracer`."""
+        """Return the context in which a call is served: a span, in the trace that `context` (headers of W3C Trace
+        Context) names."""
         named = parse_trace_parent(context.get(TRACE_PARENT, ""))
         parent = _context_of(named, _trace_state(context.get(TRACE_STATE, "")))
         service, _, name = method.lstrip("/").rpartition("/")
@@ -153,19 +158,19 @@ class Tracer:
             yield span
 
     def joins(self, parent: TraceParent) -> bool:
-        """See `RequestTracer`."""
+        """Return whether a request that names this span is traced. Call it once for each: it counts."""
         return parent.is_sampled and self._pace.takes()
 
     def adds(self, attributes: Attributes, received: float, admitted: float, *, failed: bool) -> int:
-        """See `RequestTracer`."""
+        """Note the adds of a socket read, in a trace of their own. `admitted`: when they were handed to the journal."""
         return self._note("bookie.adds", None, attributes, received, admitted, failed)
 
     def add(self, request: JoinedRequest, admitted: float, *, failed: bool) -> int:
-        """See `RequestTracer`."""
+        """Note an add, with the same stages as `adds`, in the trace of its client."""
         return self._note("bookie.adds", request.parent, request.attributes, request.received, admitted, failed)
 
     def request(self, name: str, request: JoinedRequest, *, failed: bool) -> int:
-        """See `RequestTracer`."""
+        """Note a request without stages, in the trace of its client."""
         return self._note(name, request.parent, request.attributes, request.received, None, failed)
 
     def _note(

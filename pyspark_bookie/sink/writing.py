@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 from pyspark.sql.datasource import WriterCommitMessage
@@ -206,25 +206,6 @@ class TaskLedgers:
         return {"application": SINK.encode(), **own, **of_stream, **self._owner.tags()}
 
 
-class Ledger(Protocol):
-    """The part of `BlockingLedgerWriter` that is used."""
-
-    @property
-    def ledger_id(self) -> int: ...
-
-    def submit_many(self, payloads: Iterable[bytes]) -> Future[list[int]]: ...
-
-    def close(self) -> None: ...
-
-
-class Ledgers(Protocol):
-    """A factory of ledgers."""
-
-    def create(self) -> Ledger: ...
-
-    def delete(self, ledger_id: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class WriteLimits:
     """Bytes of payload: of one ledger, and of what is on its way."""
@@ -250,7 +231,7 @@ class Chunk:
     nbytes: int
 
 
-def write_ledgers(columns: Iterable[pa.BinaryArray], ledgers: Ledgers, limits: WriteLimits) -> WrittenLedgers:
+def write_ledgers(columns: Iterable[pa.BinaryArray], ledgers: TaskLedgers, limits: WriteLimits) -> WrittenLedgers:
     """Write all values of all columns, in order, one entry each. Raises what appends, creating and closing raise."""
     task = _Task(ledgers, limits)
     chunk_bytes = min(CHUNK_BYTES, limits.ledger_bytes, limits.inflight_bytes)
@@ -282,7 +263,7 @@ def chunks(column: pa.BinaryArray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[C
 class _Open:
     """The ledger that is being written."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: BlockingLedgerWriter) -> None:
         self.ledger = ledger
         self.entries = 0
         self.nbytes = 0
@@ -290,7 +271,7 @@ class _Open:
 
 
 class _Task:
-    def __init__(self, ledgers: Ledgers, limits: WriteLimits) -> None:
+    def __init__(self, ledgers: TaskLedgers, limits: WriteLimits) -> None:
         self._ledgers = ledgers
         self._limits = limits
         self._open: _Open | None = None

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_operator.api.etcd import EtcdError
-from bookie_operator.api.etcd_members import MembersOverGrpc
+from bookie_operator.api.etcd import Etcd, EtcdError
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.metadata_uri import metadata_host
@@ -91,8 +90,8 @@ class Members:
         process.kill()
         process.wait()
 
-    def etcd(self, files: Mapping[str, str] | None = None) -> MembersOverGrpc:
-        return MembersOverGrpc(self.client if files is None else files, SERVER_NAME, port=self.port)
+    def etcd(self, files: Mapping[str, str] | None = None) -> Etcd:
+        return Etcd(self.client if files is None else files, SERVER_NAME, port=self.port)
 
     async def serving(self, number: int) -> EtcdFacts:
         """What they tell once so many of them serve."""
@@ -190,4 +189,4 @@ async def test_nobody_without_a_certificate_of_the_cluster_is_let_in(members: Me
     files = {**members.files(stranger), "tls.crt": stranger.certificate, "tls.key": stranger.key}
     assert await members.etcd(files).look(HOSTS) is None
     assert await members.etcd({}).look(HOSTS) is None
-    assert await MembersOverGrpc(members.client, "other.storage.svc", port=members.port).look(HOSTS) is None
+    assert await Etcd(members.client, "other.storage.svc", port=members.port).look(HOSTS) is None

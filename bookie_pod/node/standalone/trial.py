@@ -93,7 +93,10 @@ class TrialReport:
 
 
 class Progress(Protocol):
-    """Receives the progress of the trial; `total` in bytes, None when unknown."""
+    """Receives the progress of the trial; `total` in bytes, None when unknown.
+
+    The command implements it, which the node must not import.
+    """
 
     def phase(self, text: str, total: int | None = None) -> None: ...
 

@@ -23,7 +23,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from cryptography import x509
@@ -35,9 +35,11 @@ from bookie_pod.callers import Address, address_of, connections, shut_down
 from bookie_pod.roles import CHANGES, Role
 from bookie_pod.server.access import Access, Shown, one_of
 from bookie_pod.server.grpc.receiving import REQUEST_ID, Behaviour, end_call, leaving_no_cycle
-from bookie_pod.telemetry.tracing import CallTracer
 from bookie_protocol.trace_context import TRACE_PARENT, TRACE_STATE
 from bookie_protocol.wire.auth import Subject
+
+if TYPE_CHECKING:
+    from bookie_pod.telemetry.otlp import Tracer
 
 _PUBLIC: Final = f"/{health.SERVICE_NAME}/"
 _REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"
@@ -67,7 +69,7 @@ class DemandRole(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
         roles: Mapping[str, Role],
         audited: frozenset[Role] = CHANGES,
         let_in: Callable[[str], None] = lambda peer: None,
-        tracer: CallTracer | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`roles`: by a call's full name, as in `/package.Service/Call`.
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -41,10 +41,12 @@ from bookie_pod.server.grpc.receiving import FEW_STREAMS, FewHeaders, GovernedCa
 from bookie_pod.server.grpc.resident import MakeBound, ResidentBound
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
-from bookie_pod.telemetry.tracing import CallTracer
 from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.lasting import lasting_task
+
+if TYPE_CHECKING:
+    from bookie_pod.telemetry.otlp import Tracer
 
 SERVICES: Final = ("", "bookie")
 POLL_S: Final = 0.5
@@ -67,7 +69,10 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class GrpcService(Protocol):
-    """A service that the node adds; it is stopped with the server."""
+    """A service that the node adds; it is stopped with the server.
+
+    The gateway implements it, which the server must not import.
+    """
 
     @property
     def names(self) -> Sequence[str]:
@@ -153,7 +158,7 @@ class GrpcServer:
         access: Access,
         audit: Audit,
         resident: MakeBound | None = None,
-        tracer: CallTracer | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`callers`: those whose memory is governed. `access`: who may what. `resident` makes the last bound of the
         process; without one it has none. `tracer`: traces the calls."""

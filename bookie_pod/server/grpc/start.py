@@ -13,12 +13,12 @@ from bookie_pod.callers import Callers
 from bookie_pod.config.sections.service import AccessConfig, GrpcConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
-from bookie_pod.telemetry.tracing import CallTracer
 from bookie_protocol.addresses import is_loopback
 
 if TYPE_CHECKING:
     from bookie_pod.server.grpc.resident import MakeBound
     from bookie_pod.server.grpc.server import GrpcServer, GrpcService
+    from bookie_pod.telemetry.otlp import Tracer
 
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ async def start_grpc(
     registry: Registry | None = None,
     rules: AccessConfig = _STRICT,
     resident: MakeBound | None = None,
-    tracer: CallTracer | None = None,
+    tracer: Tracer | None = None,
 ) -> GrpcServer | None:
     """The running gRPC server, or None if the configuration asks for none; `ServerStartFailed` if the port
     cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good. `rules`: who may what.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -24,7 +24,9 @@ from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import LoopTurns
 from bookie_pod.server.tcp.frame_rooms import FrameRooms
 from bookie_pod.server.tcp.request_log import RequestLog
-from bookie_pod.telemetry.tracing import RequestTracer
+
+if TYPE_CHECKING:
+    from bookie_pod.telemetry.otlp import Tracer
 
 V2_HEAD_BYTES: Final = 28
 """Bytes of an add of version 2 before its entry: no entry is longer than what fits behind them into a frame."""
@@ -78,7 +80,7 @@ class ServerContext:
         self.complaints = FewLines(_log)
         """The log of clients' faults."""
         self.request_log = RequestLog(config.network.slow_request_ms)
-        self.tracer: RequestTracer | None = None
+        self.tracer: Tracer | None = None
         """Traces requests, if telemetry is on."""
         self.cold_state = LedgerState(-1, b"", 0)
         """Stands for "no state": its `hot_key` is None for ever."""

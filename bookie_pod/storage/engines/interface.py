@@ -58,7 +58,7 @@ class DirectoryGivenUp(StorageFault):
 
 
 class Checkpointer(Protocol):
-    """The checkpoints as an engine sees them."""
+    """The checkpoints as an engine sees them; the engines must not import `checkpoint`."""
 
     def marks(self) -> Sequence[LogMark]:
         """The mark of every journal now: all records below were put into the storage before. Any thread."""

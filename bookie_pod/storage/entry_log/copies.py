@@ -9,9 +9,9 @@ Threads: any.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
 
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.entry_log.interface import ReadableLogs
 from bookie_protocol.errors import EntryDamaged, ResourcesShort, StorageFault
 
 
@@ -24,14 +24,7 @@ class NoCopy(Enum):
     """The log could not be read: that says nothing about the copy."""
 
 
-class ReadLogs(Protocol):
-    """The methods of entry logs that are used here."""
-
-    def exists(self, log_id: int) -> bool: ...
-    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
-
-
-def look_at(logs: ReadLogs, location: int, ledger_id: int, entry_id: int) -> bytes | NoCopy:
+def look_at(logs: ReadableLogs, location: int, ledger_id: int, entry_id: int) -> bytes | NoCopy:
     """Return the entry at this place. Raises `ResourcesShort`: the caller has to end, and to be repeated."""
     log_id = split_location(location)[0]
     if not logs.exists(log_id):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
@@ -25,10 +25,8 @@ class DiskState(IntEnum):
     FULL = 2
 
 
-class DiskListener(Protocol):
-    """`EntryLogger`, which knows this module. Called on the disk monitor's thread: only note what is reported."""
-
-    def disk_state(self, directory: str, state: DiskState) -> None: ...
+DiskListener = Callable[[str, DiskState], None]
+"""Called with a directory and its new state, on the disk monitor's thread: only note them."""
 
 
 class LedgerDirs(Protocol):
@@ -69,7 +67,7 @@ class LedgerDirStates:
             self._states[directory] = state
             listeners = list(self._listeners)
         for listener in listeners:
-            listener.disk_state(directory, state)
+            listener(directory, state)
 
 
 class JoinedLedgerDirs:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol
 
+from bookie_pod.storage.entry_log.scan import LedgersMap, LogScan
 from bookie_protocol.errors import StorageFault
 
 Row = tuple[int, bytes, int]
@@ -20,8 +21,24 @@ class DigestUnknown(StorageFault):
     """The digest type of the entry's ledger is not known at the moment, so the entry may be sound or damaged."""
 
 
+class ReadableLogs(Protocol):
+    """Entry logs that are read: those of a bookie that runs (`EntryLogger`), or of a stopped one (`StoredLogs`)."""
+
+    def log_ids(self) -> list[int]: ...
+    def exists(self, log_id: int) -> bool: ...
+    def size(self, log_id: int) -> int: ...
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
+    def scan(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[bytes]: ...
+    def scan_sizes(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[int]: ...
+    def entries_end(self, log_id: int) -> int | None: ...
+    def is_proved_synced(self, log_id: int) -> bool: ...
+    def has_foreign(self, first: int) -> bool: ...
+    def ledgers_map(self, log_id: int) -> LedgersMap: ...
+    def make_durable(self, log_id: int) -> None: ...
+
+
 class EntryCheck(Protocol):
-    """Looks at entries. Any thread."""
+    """Looks at entries. Any thread. `integrity` implements it, which entry logs must not import."""
 
     def problem(self, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
         """Say what is wrong with the entry, None if nothing can be seen with its digest type. Raises

@@ -94,7 +94,7 @@ class EntryLogger(LogAppender):
         super().__init__(self._catalog, allocator, active, writers, config, isolates, self.stats)
         self._reader = EntryReader(files, self._catalog, writers, config, self.stats, max_open_files)
         self._compactions = Compactions(files, dirs, self._catalog, config)
-        dirs.add_listener(self)
+        dirs.add_listener(self.disk_state)
 
     @property
     def log_size_limit(self) -> int:

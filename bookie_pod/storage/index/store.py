@@ -25,7 +25,10 @@ class StoreKind(Enum):
 
 
 class StoreBatch(Protocol):
-    """Operations that are applied together, in the order in which they were put here."""
+    """Operations that are applied together, in the order in which they were put here.
+
+    The stores on RocksDB import this module; tests have a store in memory.
+    """
 
     def __len__(self) -> int:
         """Operations so far."""

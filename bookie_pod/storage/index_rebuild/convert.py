@@ -23,12 +23,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from bookie_pod.storage.engines.memtable_storage import StorageFlags
-from bookie_pod.storage.entry_log.copies import NoCopy, ReadLogs, look_at
+from bookie_pod.storage.entry_log.copies import NoCopy, look_at
 from bookie_pod.storage.entry_log.format import split_location
-from bookie_pod.storage.entry_log.scan import LedgersMap, ScanOutcome
+from bookie_pod.storage.entry_log.interface import ReadableLogs
+from bookie_pod.storage.entry_log.scan import ScanOutcome
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import (
     CURRENT_VERSION,
@@ -60,12 +61,6 @@ FILES_FOLDER: Final = "index-files"
 """Top of a tree of index files that is built or was put aside."""
 ROWS_PER_RUN: Final = 4096
 _STAMP: Final = b"\xff" * 16
-
-
-class ConvertedLogs(ReadLogs, Protocol):
-    """The methods of entry logs that are used here."""
-
-    def ledgers_map(self, log_id: int) -> LedgersMap: ...
 
 
 class IndexFileWriter:
@@ -225,7 +220,7 @@ class ToDatabases(Conversion):
 
     _target: DatabaseIndex | None = None
 
-    def __init__(self, files: Files, stores: DiskStores, folder: str, source: FileIndex, logs: ConvertedLogs) -> None:
+    def __init__(self, files: Files, stores: DiskStores, folder: str, source: FileIndex, logs: ReadableLogs) -> None:
         """`StorageFault`: the seal cannot be read."""
         super().__init__(files, stores, folder, source)
         self._index_files = source
@@ -378,7 +373,7 @@ class ToIndexFiles(Conversion):
 
 
 def conversion(
-    files: Files, stores: DiskStores, layout: DiskLayout, source: StoredIndex, logs: ConvertedLogs, target: IndexKind
+    files: Files, stores: DiskStores, layout: DiskLayout, source: StoredIndex, logs: ReadableLogs, target: IndexKind
 ) -> Conversion:
     """The conversion of a bookie's index. `InvalidConfiguration` for several ledger or index directories."""
     if len(layout.ledgers) > 1 or len(layout.index_folders) > 1:
@@ -398,7 +393,7 @@ def conversion(
 class _SyncedRows:
     """The rows of index files that may lead to an entry. Memory holds a number for each log."""
 
-    def __init__(self, logs: ConvertedLogs) -> None:
+    def __init__(self, logs: ReadableLogs) -> None:
         self._logs = logs
         self._ends: dict[int, int | None] = {}
         """The ends of logs that were never closed; None for any other log, and for one that is damaged."""

@@ -26,9 +26,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.entry_log.interface import ReadableLogs
 from bookie_pod.storage.entry_log.scan import LogScan, ScanEnd, ScanOutcome
 from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.index.index_file import (
@@ -54,20 +55,6 @@ OPEN_FILES: Final = 64
 BUILDING: Final = ".building"
 PAGE_BYTES: Final = 8192
 """Pages of the reference, which cannot find the last entry of a file whose last page is not whole."""
-
-
-class ScannedLogs(Protocol):
-    """The methods of entry logs that are used here."""
-
-    def log_ids(self) -> list[int]: ...
-    def size(self, log_id: int) -> int: ...
-    def exists(self, log_id: int) -> bool: ...
-    def entries_end(self, log_id: int) -> int | None: ...
-    def scan(self, log_id: int, ledgers: Collection[int]) -> LogScan[bytes]: ...
-    def scan_sizes(self, log_id: int, ledgers: Collection[int]) -> LogScan[int]: ...
-    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
-    def make_durable(self, log_id: int) -> None: ...
-    def has_foreign(self, first: int) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -98,7 +85,7 @@ class IndexFilesRebuild:
     def __init__(
         self,
         files: Files,
-        logs: ScannedLogs,
+        logs: ReadableLogs,
         old: FileIndex,
         folder: str,
         ledger_ids: Collection[int],

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
+from bookie_pod.storage.entry_log.interface import ReadableLogs
 from bookie_pod.storage.entry_log.scan import LogScan, ScanEnd, ScanOutcome
 from bookie_pod.storage.index.locations import LocationIndex, LocationRun, chosen
 from bookie_pod.storage.index_rebuild.torn_records import ROWS_PER_STEP, OldRows, TornRecords
@@ -49,17 +50,6 @@ UsedPlaces = Callable[[int, Sequence[int]], Sequence[int]]
 """(ledger id, entry ids): the places that an old index names, 0 where it names none or cannot be read."""
 RowSink = Callable[[Sequence[LocationRun]], int]
 """Takes rows, durably; how many it put. `StorageFault`."""
-
-
-class RebuildLogs(Protocol):
-    """The methods of entry logs that are used here."""
-
-    def log_ids(self) -> list[int]: ...
-    def size(self, log_id: int) -> int: ...
-    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
-    def scan(self, log_id: int) -> LogScan[bytes]: ...
-    def scan_sizes(self, log_id: int) -> LogScan[int]: ...
-    def make_durable(self, log_id: int) -> None: ...
 
 
 class ReadableScan:
@@ -175,7 +165,7 @@ class LocationRebuild:
 
     def __init__(
         self,
-        logs: RebuildLogs,
+        logs: ReadableLogs,
         is_living: IsLiving,
         sink: RowSink,
         *,

@@ -25,8 +25,9 @@ from itertools import islice
 from operator import eq
 from typing import Final, Protocol
 
-from bookie_pod.storage.entry_log.copies import NoCopy, ReadLogs, look_at
+from bookie_pod.storage.entry_log.copies import NoCopy, look_at
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.entry_log.interface import ReadableLogs
 from bookie_pod.storage.entry_log.torn import is_torn_from
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import DigestMismatch, ResourcesShort, StorageFault
@@ -60,7 +61,7 @@ class TornRecords:
 
     def __init__(
         self,
-        logs: ReadLogs,
+        logs: ReadableLogs,
         new_location: Callable[[int, int], int],
         old: OldRows | None,
         is_living: Callable[[int, int], bool],

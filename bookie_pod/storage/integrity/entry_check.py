@@ -51,7 +51,7 @@ _CHECKED: Final = (DigestType.CRC32, DigestType.CRC32C)
 
 
 class DigestTypes(Protocol):
-    """The digest type that a ledger's metadata names."""
+    """The digest type that a ledger's metadata names. The node implements it, which the storage must not import."""
 
     def digest_type(self, ledger_id: int, *, fresh: bool = False) -> DigestType | None:
         """Return the digest type of a ledger; None if it is unknown, or cannot be determined now.

@@ -60,7 +60,7 @@ Progress = Callable[[int, int], None]
 
 
 class ReplaySink(Protocol):
-    """The receiver of records, in the order of the journal."""
+    """Receives records in the order of the journal. The node implements it, which the storage must not import."""
 
     def on_key(self, ledger_id: int, key: bytes, life: bytes) -> None: ...
     def on_fence(self, ledger_id: int) -> None: ...

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookie_operator.api.admin import Admin, AdminUnreachable, Endpoint
-from bookie_operator.api.etcd import Etcd
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClusterView, World
+
+if TYPE_CHECKING:
+    from bookie_operator.api.etcd import Etcd
 
 _SPEAKERS: Final = 3
 

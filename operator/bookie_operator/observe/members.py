@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bookie_operator.api.etcd import Etcd
 from bookie_operator.builders import etcd, naming
 from bookie_operator.crds import names
 from bookie_operator.observe.faults import bookie_runs
@@ -17,6 +16,9 @@ from bookie_operator.observe.workloads import component_of, pod_view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.facts import EtcdFacts
 from bookie_operator.world.model import PodView
+
+if TYPE_CHECKING:
+    from bookie_operator.api.etcd import Etcd
 
 
 def members(pods: Iterable[Mapping[str, Any]], desired: Desired) -> tuple[tuple[PodView, ...], dict[str, str]]:

@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bookie_operator.api.admin import Admin
 from bookie_operator.api.errors import Absent, Forbidden
-from bookie_operator.api.etcd import Etcd
 from bookie_operator.api.kinds import (
     BUDGET,
     CERTIFICATE,
@@ -47,6 +46,9 @@ from bookie_operator.observe.surroundings import AT_REST_S, IN_TROUBLE_S, Surrou
 from bookie_operator.observe.times import condition
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClusterView
+
+if TYPE_CHECKING:
+    from bookie_operator.api.etcd import Etcd
 
 _T = TypeVar("_T")
 _METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)

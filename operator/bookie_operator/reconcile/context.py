@@ -15,7 +15,6 @@ import aiohttp
 
 from bookie_operator.api.errors import KubernetesError
 from bookie_operator.api.etcd import Etcd
-from bookie_operator.api.etcd_members import MembersOverGrpc
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.build import Builds
 from bookie_operator.builders.context import BuildContext
@@ -68,7 +67,7 @@ class OperatorContext:
     back_off: BackOff = field(default_factory=BackOff)
     repairs: Repairs = field(default_factory=Repairs)
     certificates: AdminCertificates = field(default_factory=AdminCertificates)
-    etcd: Callable[[Mapping[str, str] | None, str], Etcd] = MembersOverGrpc
+    etcd: Callable[[Mapping[str, str] | None, str], Etcd] = Etcd
     """Makes what speaks to the etcd of a cluster, of the certificate's files and the name of its members."""
     other_operator: Callable[[str], Awaitable[str]] = _nobody_else
     """Returns the other operator that keeps what is in this namespace; empty: there is none."""

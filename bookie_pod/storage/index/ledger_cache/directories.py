@@ -50,7 +50,8 @@ _HEX: Final = frozenset("0123456789abcdef")
 
 
 class WritableDirs(Protocol):
-    """Disk states of the index directories (`current` folders)."""
+    """Disk states of the index directories (`current` folders): `LedgerDirs` of entry logs, which indexes must not
+    import."""
 
     def all(self) -> Sequence[str]: ...
     def writable(self) -> Sequence[str]: ...

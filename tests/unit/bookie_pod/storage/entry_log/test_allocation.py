@@ -430,11 +430,7 @@ def test_directories_of_several_engines_are_one_set() -> None:
     joined = JoinedLedgerDirs(parts)
     told: list[tuple[str, DiskState]] = []
 
-    class Listener:
-        def disk_state(self, directory: str, state: DiskState) -> None:
-            told.append((directory, state))
-
-    joined.add_listener(Listener())
+    joined.add_listener(lambda directory, state: told.append((directory, state)))
     parts[0].report(B, DiskState.FULL)
     parts[1].report(C, DiskState.ALMOST_FULL)
     assert told == [(B, DiskState.FULL), (C, DiskState.ALMOST_FULL)]
