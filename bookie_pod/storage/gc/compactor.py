@@ -6,7 +6,8 @@ Invariants
   These rows are written once more, and made durable, before the source goes: a row that another process left may be in
   the page cache alone.
 - What is copied, and what must be true of the log before it may go: see `live_entries`.
-- A scan that ends at damage ends the compaction: nothing of the log is moved or unlinked.
+- A scan that ends at damage ends the compaction, and the log stays. The plain form, which has made copies by then,
+  moves what the index names in the log.
 - Only logs may be compacted whose rows are all in the index: the caller lists logs that are rotated and synced, and
   *then* flushes the storage.
 - What waits in memory is bounded by `max_outstanding` entries.
@@ -31,7 +32,6 @@ from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.gc.index_check import IndexedRows, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_pod.storage.gc.throttle import CollectionStopped
 from bookie_pod.storage.index.locations import EntryMove
 from bookie_protocol.errors import StorageFailed, StorageFault
 
@@ -110,9 +110,9 @@ class TransactionalCompactor(Compactor):
         target.make_available()
         try:
             self._check_whole(target, _free)
-        except LogDamaged as error:  # nothing points to it yet
-            target.finish()
+        except StorageFault as error:  # nothing points to it yet
             self._storage.logs.delete(target.log_id)
+            target.finish()  # last: a copy that is still there is looked at again
             raise StorageFault(f"{error}; it was thrown away") from error
         self._publish(target)
         return copied
@@ -195,32 +195,48 @@ class TransactionalCompactor(Compactor):
 class PlainCompactor(Compactor):
     """Appends to the logs that everybody appends to: with one log per ledger the only way.
 
-    The copies that a killed process had not settled stay behind. `LogUsages` counts them as superseded, and the log in
-    which they are is compacted.
+    Copies that the index does not name are garbage that nothing counts, for as long as their ledgers live. So whatever
+    ends a compaction, the index is pointed to its copies; if that fails, the next compaction begins with it. It is
+    done as well when a log is complete: `LogUsages` looks for such copies of a killed process only in a log that it was
+    writing.
     """
+
+    def __init__(self, storage: CollectedStorage, pay: Pay, max_outstanding: int, rows: IndexedRows) -> None:
+        super().__init__(storage, pay, max_outstanding, rows)
+        self._pending: list[EntryMove] = []
+        """Moves of copies that the index does not name yet."""
+        self._generation = 0
+        """The generation of the logs before the first of these copies."""
 
     def compact(self, source: Source) -> int:
         with _changing_the_index():
             self._storage.settle()
-        logs = self._storage.logs
-        pending: list[EntryMove] = []
-        generation = logs.generation
-        copied = 0
+        self._settle_earlier()
         try:
-            for run in live_runs(self._storage, source, self._pay, self._rows):
-                pending += run.stay
-                if run.entries:
-                    self._pay(len(run.entries), run.nbytes)
-                    places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
-                    pending += _moves(run, places)
-                    copied += run.nbytes
-                if len(pending) >= self._max_outstanding:
-                    self._settle(pending, generation)
-                    pending = []
-        except CollectionStopped:
-            self._settle(pending, generation)  # else the copies would be garbage for as long as their ledgers live
+            return self._copy(source)
+        except (IndexNotMoved, StorageFailed):
             raise
-        self._settle(pending, generation)
+        except Exception as error:
+            if isinstance(error, LogDamaged):  # what the index does not name there may be no entry at all
+                self._pending = [move for move in self._pending if split_location(move.old)[0] == source.log_id]
+            if self._pending:
+                self._settle()
+            raise
+
+    def _copy(self, source: Source) -> int:
+        logs = self._storage.logs
+        rotated, copied = logs.stats.logs_rotated, 0
+        for run in live_runs(self._storage, source, self._pay, self._rows):
+            self._pending += run.stay
+            if run.entries:
+                self._pay(len(run.entries), run.nbytes)
+                places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
+                self._pending += _moves(run, places)
+                copied += run.nbytes
+            if len(self._pending) >= self._max_outstanding or rotated != logs.stats.logs_rotated:
+                self._settle()
+                rotated = logs.stats.logs_rotated
+        self._settle()
         return copied
 
     def recover(self, leave: Container[int]) -> Recovered:
@@ -228,13 +244,26 @@ class PlainCompactor(Compactor):
         transactional = TransactionalCompactor(self._storage, self._pay, self._max_outstanding, self._rows)
         return transactional.recover(leave)
 
-    def _settle(self, moves: Sequence[EntryMove], generation: int) -> None:
+    def _settle_earlier(self) -> None:
+        """Point the index to the copies of an earlier compaction, before more are made.
+
+        A copy of an entry without a row is left: its id may be that of another ledger by now.
+        """
+        generation = self._storage.logs.generation
+        self._pending = [move for move in self._pending if move.old and self._generation == generation]
+        if self._pending:
+            self._settle()
+        self._generation = generation
+
+    def _settle(self) -> None:
         logs = self._storage.logs
-        if moves:
+        if self._pending:
             logs.sync()
-        if logs.generation != generation:
+        if logs.generation != self._generation:
+            self._pending = []
             raise StorageFault("a log that compaction had appended to was given up after a failed sync")
-        _move(self._storage, moves)
+        _move(self._storage, self._pending)
+        self._pending = []
 
 
 def _free(entries: int, nbytes: int) -> None:

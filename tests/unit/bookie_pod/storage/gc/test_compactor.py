@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import random
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -16,7 +17,8 @@ from bookie_pod.metrics.gc import GcMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.entry_log.compaction import CompactionLog
 from bookie_pod.storage.entry_log.format import split_location
-from bookie_pod.storage.entry_log.interface import Row
+from bookie_pod.storage.entry_log.interface import DigestUnknown, Row
+from bookie_pod.storage.gc.live_entries import LogDamaged
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_pod.storage.gc.throttle import CollectionStopped
 from bookie_protocol.errors import NoSuchEntry, NoWritableDirectory, StorageFault
@@ -138,7 +140,8 @@ def test_a_damaged_copy_is_quarantined_and_its_source_stays(where: int) -> None:
     assert rig.readable(1) == _entries(10)
 
 
-def test_a_copy_that_is_damaged_while_it_is_made_is_thrown_away() -> None:
+@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "unreadable"])
+def test_a_copy_that_is_damaged_while_it_is_made_is_thrown_away(damaged: bool) -> None:
     rig, source = _half_dead()
     plain = type(rig.logs).begin_compaction
 
@@ -148,6 +151,9 @@ def test_a_copy_that_is_damaged_while_it_is_made_is_thrown_away() -> None:
 
         def mark() -> None:
             finish()
+            if not damaged:
+                rig.bookie.faults.fail("open", path=f"/{target.log_id:x}.log", times=1)
+                return
             name = posixpath.join(rig.bookie.directories[0], _names(rig)[0])
             rig.bookie.files.corrupt(name, FIRST + SIZE, struct.pack(">i", 3))
 
@@ -427,14 +433,14 @@ def test_plain_compaction_beside_a_flush_whose_sync_fails() -> None:
     compactor = rig.gc._reclaimer._compactor
     settle = compactor._settle
 
-    def settle_after_a_failure(moves, generation: int) -> None:
+    def settle_after_a_failure() -> None:
         compactor._settle = settle
         put(rig.storage, *(entry(1, each, 100) for each in range(10, 14)))
         rig.bookie.faults.fail("datasync", path=".log", times=1)
         with pytest.raises(StorageFault):
             rig.storage.flush()
         rig.storage.flush()
-        settle(moves, generation)
+        settle()
 
     compactor._settle = settle_after_a_failure
     result = rig.force()
@@ -476,29 +482,124 @@ def test_copies_of_a_plain_compaction_that_was_killed_are_collected(
     assert rig.readable(1) == _entries(10)
 
 
-def test_plain_compaction_that_is_stopped_leaves_no_second_copy() -> None:
-    rig = GcRig(PLAIN)
+def _copies_without_a_row(rig: GcRig, source: int) -> list[tuple[int, int]]:
+    rig.logs.flush()
+    return [
+        (ledger_id, entry_id)
+        for log_id in rig.logs.log_ids()
+        if log_id != source
+        for at, ledger_id, entry_id, _ in rig.logs.scan(log_id)
+        if rig.parts.location_of(ledger_id, entry_id) != at
+    ]
+
+
+def _end_behind(rig: GcRig, copied: int, error: BaseException) -> None:
+    """Let the next compaction end when so many entries were copied."""
+    compactor, left = rig.gc._reclaimer._compactor, copied
+
+    def end(entries: int, nbytes: int) -> None:
+        nonlocal left
+        left -= entries
+        if left < 0:
+            compactor._pay = pay
+            raise error
+
+    pay, compactor._pay = compactor._pay, end
+
+
+ENDS = [
+    CollectionStopped(),
+    StorageFault("a bad sector"),
+    DigestUnknown("the metadata service is away"),
+    LogDamaged("the end is missing"),
+    NoWritableDirectory("full"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("error", ENDS, ids=[type(each).__name__ for each in ENDS])
+def test_plain_compaction_leaves_no_second_copy_whatever_ends_it(engine: str, error: Exception) -> None:
+    rig = GcRig(PLAIN, engine=engine)
     source = rig.write([1, 2, 3], 10)
     rig.delete(2)
-    compactor = rig.gc._reclaimer._compactor
-    pay = compactor._pay
-    paid = 0
-
-    def stop(entries: int, nbytes: int) -> None:
-        nonlocal paid
-        paid += entries
-        if paid > 10:
-            raise CollectionStopped
-        pay(entries, nbytes)
-
-    compactor._pay = stop
-    with pytest.raises(CollectionStopped):
+    rig.gc.run_pass()
+    _end_behind(rig, 10, error)
+    with suppress(CollectionStopped, MemoryError):
         rig.force()
-    assert [{split_location(row)[0] == source for _, row in rig.parts.rows(each)} for each in (1, 3)] == [
-        {False},
-        {True},
-    ]
+    assert {split_location(row)[0] == source for _, row in [*rig.parts.rows(1), *rig.parts.rows(3)]} == {False, True}
+    assert _copies_without_a_row(rig, source) == []
+    assert rig.logs.exists(source)
     assert rig.readable(1) == _entries(10)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("failing", ["move", "sync"])
+def test_copies_that_the_index_could_not_follow_are_not_made_twice(
+    engine: str, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, source = _half_dead(engine, PLAIN)
+    copied = 0
+
+    def fail(self, *_: object) -> None:
+        raise StorageFault("full")
+
+    def count(*args: object, plain=rig.logs.append_run, **options: bool) -> list[int]:
+        nonlocal copied
+        copied += len(args[2])
+        return plain(*args, **options)
+
+    monkeypatch.setattr(rig.logs, "append_run", count)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(rig.parts) if failing == "move" else type(rig.logs), failing, fail)
+        for _ in range(3):
+            assert rig.force().logs_compacted == 0
+    assert copied == 10
+    assert rig.force().errors == []
+    assert (copied, rig.logs.exists(source)) == (10, False)
+    assert _copies_without_a_row(rig, source) == []
+    assert rig.readable(1) == _entries(10)
+
+
+def test_copy_of_an_entry_without_a_row_is_not_given_to_the_next_ledger_of_its_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, _ = _half_dead(options=PLAIN)
+    rig.drop_row(1, 3)
+
+    def fail(self, moves: object) -> int:
+        raise StorageFault("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(rig.parts), "move", fail)
+        rig.force()
+    rig.storage.delete_ledger(1)
+    rig.write([1], 1, mark=b"n")
+    rig.force()
+    assert rig.readable(1) == {0: entry(1, 0, 100, b"n")}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_plain_compaction_that_is_killed_leaves_no_second_copy_in_a_complete_log(engine: str) -> None:
+    """Only logs without a map are searched for superseded copies."""
+    rig = GcRig(PLAIN, engine=engine)
+    source = rig.write([1, 2, 3, 4], 10)
+    rig.delete(2)
+    rig.gc.run_pass()
+    plain = rig.logs.append_run
+
+    def fill(ledger_id: int, *args: object, **options: bool) -> list[int]:
+        places = plain(ledger_id, *args, **options)
+        if ledger_id == 3:
+            rig.logs.rotate()
+            rig.logs.sync()
+        return places
+
+    rig.logs.append_run = fill
+    _end_behind(rig, 20, Died())
+    with pytest.raises(Died):
+        rig.force()
+    assert _copies_without_a_row(rig, source) == []
 
 
 def test_padding_of_logs_written_past_the_page_cache_is_stepped_over() -> None:
