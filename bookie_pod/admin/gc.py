@@ -321,7 +321,7 @@ def _why_of(directory: str, report: LogReport) -> LogWhy:
         report.path,
         report.size,
         usage.usage() if usage is not None else None,
-        usage.remaining if usage is not None else None,
+        usage.live_bytes if usage is not None else None,
         usage.in_doubt if usage is not None else None,
         [LedgerShare(*each) for each in owners] if owners is not None else None,
         report.reason,

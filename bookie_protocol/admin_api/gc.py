@@ -167,7 +167,7 @@ class LogWhy(Body):
     usage: float | None
     """Live share at the last pass, 0 to 1; null: not measured."""
     live_bytes: int | None
-    """Bytes of ledgers that exist; null: not measured."""
+    """Bytes that live, which compaction would copy; null: not measured."""
     in_doubt_bytes: int | None
     """Number of these bytes that count as live because their state is unknown; null: not measured."""
     owners: list[LedgerShare] | None

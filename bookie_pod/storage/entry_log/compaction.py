@@ -18,14 +18,15 @@ Threads: one compaction at a time, on the garbage collection thread; recovery on
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.storage.entry_log.catalog import LogCatalog
-from bookie_pod.storage.entry_log.directories import COMPACTION, LedgerDirs, candidate_directories
-from bookie_pod.storage.entry_log.format import HARD_LOG_SIZE
+from bookie_pod.storage.entry_log.directories import COMPACTION, LedgerDirs, candidate_directories, check_room
+from bookie_pod.storage.entry_log.format import HARD_LOG_SIZE, SIZE_BYTES
 from bookie_pod.storage.entry_log.names import (
     compacted_name,
     compacting_name,
@@ -34,9 +35,17 @@ from bookie_pod.storage.entry_log.names import (
 )
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files, storage_fault
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
 logger = structlog.get_logger(__name__)
+
+
+class CopyOutgrown(NoWritableDirectory):
+    """The disk has no room for a copy, because more lives in the source than was expected."""
+
+
+def _unlimited(nbytes: int) -> None:
+    """Do not look at the disk."""
 
 
 class CompactionLog:
@@ -52,20 +61,29 @@ class CompactionLog:
         log_id: int,
         source_id: int,
         writer: LogWriter | None,
+        live_bytes: int = 0,
+        check_room: Callable[[int], None] = _unlimited,
     ) -> None:
+        """`check_room` raises `CopyOutgrown` where so many bytes do not fit; not asked for the first `live_bytes`."""
         self.log_id = log_id
         self.source_id = source_id
         self._files = files
         self._catalog = catalog
         self._directory = directory
         self._writer = writer
+        self._expected = live_bytes
+        self._check_room = check_room
         self._compacting = posixpath.join(directory, compacting_name(log_id))
         self._compacted = posixpath.join(directory, compacted_name(log_id, source_id))
         self._final = posixpath.join(directory, log_file_name(log_id))
 
     def append_run(self, ledger_id: int, entries: Sequence[bytes]) -> list[int]:
-        """Append; the locations that the entries will have. `StorageFault`."""
+        """Append; the locations that the entries will have. `CopyOutgrown`, another `StorageFault`."""
         writer = self._open_writer()
+        nbytes = sum(map(len, entries)) + SIZE_BYTES * len(entries)
+        self._expected -= nbytes
+        if self._expected < 0:
+            self._check_room(nbytes)
         locations: list[int] = []
         done = 0
         while done < len(entries):
@@ -148,7 +166,7 @@ class Compactions:
         self._buffer_bytes = config.ledger_storage.write_buffer_size_bytes
 
     def begin(self, source_id: int, live_bytes: int) -> CompactionLog:
-        """A new, empty compaction log for `live_bytes` at most. `NoWritableDirectory`, `StorageFault`."""
+        """A new, empty compaction log for about `live_bytes`. `NoWritableDirectory`, `StorageFault`."""
         usable = live_bytes + self._usable_bytes_afterwards
         directory = candidate_directories(self._files, self._dirs, usable, COMPACTION)[0]
         log_id = self._catalog.allocate()
@@ -158,7 +176,14 @@ class Compactions:
         except OSError as error:
             raise storage_fault(f"cannot create compaction log {path}", error) from error
         writer = LogWriter(log_id, directory, file, self._buffer_bytes)
-        return CompactionLog(self._files, self._catalog, directory, log_id, source_id, writer)
+        check = partial(self._check_room, directory)
+        return CompactionLog(self._files, self._catalog, directory, log_id, source_id, writer, live_bytes, check)
+
+    def _check_room(self, directory: str, nbytes: int) -> None:
+        try:
+            check_room(self._files, self._dirs, directory, nbytes + self._usable_bytes_afterwards, COMPACTION)
+        except NoWritableDirectory as error:
+            raise CopyOutgrown(str(error)) from error
 
     def recover(self) -> list[CompactionLog]:
         """Remove what is incomplete or misnamed; what is complete, in the order of directories and names."""

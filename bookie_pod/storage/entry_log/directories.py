@@ -125,6 +125,15 @@ def candidate_directories(
     return candidates
 
 
+def check_room(files: Files, dirs: LedgerDirs, path: str, usable_bytes: int, purpose: LogPurpose) -> None:
+    """Raise `NoWritableDirectory` if this directory is full and has no more than `usable_bytes` of free space."""
+    if path not in dirs.writable() and _usable(files, path) <= usable_bytes:
+        raise NoWritableDirectory(
+            f"{path} is full and has no room for {purpose.what}: {usable_bytes} bytes ({purpose.key}); "
+            "free space or add a directory"
+        )
+
+
 def _usable(files: Files, path: str) -> int:
     try:
         return files.usage(path).usable

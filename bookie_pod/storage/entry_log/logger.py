@@ -326,7 +326,7 @@ class EntryLogger(LogAppender):
     # --- transactional compaction ---------------------------------------------------------------------------------
 
     def begin_compaction(self, source_id: int, live_bytes: int) -> CompactionLog:
-        """A separate log for transactional compaction of log `source_id`, of which so many bytes live at most.
+        """A separate log for transactional compaction of log `source_id`, of which about so many bytes live.
         Used by one thread. `NoWritableDirectory` if every directory is full and none has room for them.
         """
         return self._compactions.begin(source_id, live_bytes)

@@ -60,7 +60,7 @@ class Source:
     sizes: LedgerSizes
     """Bytes per ledger, as it was measured."""
     live_bytes: int
-    """Bytes of ledgers that still exist: no more is copied."""
+    """Bytes that will be copied, as far as that is known."""
     end: int | None = None
     """The offset at which the log ends, if that is before its last byte: it may be, if it was written at a crash."""
     closed: bool = True

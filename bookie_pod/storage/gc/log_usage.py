@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -61,6 +61,11 @@ class LogUsage:
     def live_bytes(self) -> int:
         """Return the bytes that compaction would have to copy, as far as that is known."""
         return self.remaining - self.superseded
+
+    @property
+    def garbage_bytes(self) -> int:
+        """Return the bytes that compaction would give back, as far as that is known."""
+        return self.total - self.live_bytes
 
     def usage(self, size_limit: int | None = None) -> float:
         """Live share, 0 to 1. With `size_limit` a log smaller than that counts as if it were full
@@ -266,6 +271,11 @@ class LogUsages:
         self._superseded.pop(log_id, None)
         self.unreadable.pop(log_id, None)
         self._unproved.discard(log_id)
+
+    def outgrown(self, usage: LogUsage) -> LogUsage:
+        """Forget what a scan found superseded: a copy has shown that more of the log lives."""
+        self._superseded.pop(usage.log_id, None)
+        return replace(usage, superseded=0)
 
     def quarantine(self, log_id: int, detail: str) -> None:
         """Never touch this log again; a person, or re-replication, must."""

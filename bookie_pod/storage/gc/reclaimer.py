@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from bookie_pod.metrics.gc import GcMetrics
+from bookie_pod.storage.entry_log.compaction import CopyOutgrown
 from bookie_pod.storage.gc.compactor import Compactor, IndexNotMoved
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.live_entries import LogDamaged, Source
@@ -173,7 +174,7 @@ class SpaceReclaimer:
         until = time.monotonic() + rule.max_time_ms / 1000 if rule.max_time_ms > 0 else None
         found = self.candidates(rule.threshold, size_limit)
         if to_make_room:
-            found.sort(key=lambda each: each.remaining - each.total)
+            found.sort(key=lambda each: -each.garbage_bytes)
         try:
             while found:
                 before = result.logs_compacted
@@ -209,7 +210,9 @@ class SpaceReclaimer:
             try:
                 self._compact_log(usage, result)
             except NoWritableDirectory as error:
-                if all(usage.remaining < each.remaining for each in too_big):
+                if isinstance(error, CopyOutgrown):
+                    usage = self._usages.outgrown(usage)
+                if all(usage.live_bytes < each.live_bytes for each in too_big):
                     missing = error
                 too_big.append(usage)
                 if not go_on:
@@ -249,7 +252,7 @@ class SpaceReclaimer:
         return Source(
             log_id,
             sizes,
-            usage.remaining,
+            usage.live_bytes,
             self._usages.ends.get(log_id),
             closed=log_id not in self._usages.scanned,
         )

@@ -215,7 +215,7 @@ def _of_a_current_log(usage: LogUsage | None, size_limit: int | None, doubt: str
 
 def _lives(usage: LogUsage, size_limit: int | None, doubt: str | None) -> str:
     share = usage.usage(size_limit)
-    text = f"{usage.remaining} of {usage.total} bytes live ({share:.0%}), of {usage.ledgers} ledgers"
+    text = f"{usage.live_bytes} of {usage.total} bytes live ({share:.0%}), of {usage.ledgers} ledgers"
     return text if doubt is None else f"{text}, as far as is known ({doubt})"
 
 
@@ -374,7 +374,7 @@ class Inspection:
             bucket = buckets[bucket_of(each.usage(size_limit))]
             bucket.logs += 1
             bucket.total_bytes += each.total
-            bucket.reclaimable_bytes += each.total - each.remaining
+            bucket.reclaimable_bytes += each.garbage_bytes
             with suppress(StorageFault):  # removed meanwhile
                 bucket.oldest_age_s = max(bucket.oldest_age_s, self._age_s(each.log_id, now_ms))
         measured = {each.log_id for each in known} | set(self._usages.quarantined) | set(self._held())
@@ -391,7 +391,7 @@ class Inspection:
         return CompactionForecast(
             rule.threshold,
             len(found),
-            sum(each.remaining for each in found),
-            sum(each.total - each.remaining for each in found),
+            sum(each.live_bytes for each in found),
+            sum(each.garbage_bytes for each in found),
             due_in_s(kind, self._schedule, self._times, now_ms),
         )

@@ -9,6 +9,7 @@ import pytest
 from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirStates
 from bookie_pod.storage.entry_log.fitting import LEAST_FITTED_LOG_SIZE, fitted
 from bookie_pod.storage.entry_log.logger import EntryLogger
+from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.schedule import Compaction
 from tests.support.gc_rig import FAST, GcRig
 from tests.support.memory_files import MemoryFiles
@@ -39,9 +40,25 @@ class FullDisk:
         self.alive = {2 * number: alive for number, (alive, _) in enumerate(live.values())}
         self.order: list[str] = []
         self._note_order()
-        self.bookie.states["/ledgers0"].report("/ledgers0", DiskState.FULL)
         self.rig.gc.schedule.minor_suspended = self.rig.gc.schedule.major_suspended = True
-        self.rig.gc.schedule.short_of_space = True
+        self.fill()
+
+    def fill(self) -> None:
+        self._report(DiskState.FULL)
+
+    def _report(self, state: DiskState) -> None:
+        self.bookie.states["/ledgers0"].report("/ledgers0", state)
+        self.rig.gc.schedule.short_of_space = state is DiskState.FULL
+
+    def use_id_again(self, name: str) -> None:
+        """The deleted ledger of this log has a successor, so its entries here are superseded."""
+        self._report(DiskState.WRITABLE)
+        self.rig.write([2 * list(self.logs).index(name) + 1], 1, SIZE, mark=b"n")
+        self.rig.gc.run_pass()
+        self.fill()
+
+    def usage(self, name: str) -> LogUsage:
+        return next(each for each in self.rig.gc.usages() if each.log_id == self.logs[name])
 
     def _note_order(self) -> None:
         begin, names = self.rig.logs.begin_compaction, {log_id: name for name, log_id in self.logs.items()}
@@ -62,6 +79,7 @@ class FullDisk:
         """Everything that lives can be read."""
         for ledger_id, alive in self.alive.items():
             assert len(self.rig.readable(ledger_id)) == alive
+        assert not [name for name in self.files.listdir("/ledgers0") if "compact" in name]
 
 
 def test_most_garbage_comes_first() -> None:
@@ -101,6 +119,43 @@ def test_what_fits_nowhere_is_told_once_with_the_room_that_is_missing_and_stays(
     assert f"none has {live[disk.logs['small']] + KEPT} bytes left" in error
     assert "minUsableSizeAfterCompaction" in error
     assert disk.rig.gc.state().major_count == 0  # the interval did not begin anew
+    disk.check()
+
+
+def test_superseded_entries_need_no_room() -> None:
+    disk = FullDisk({"half": (50, 100), "reused": (1, 100)})
+    disk.use_id_again("reused")
+    assert disk.usage("reused").remaining == disk.usage("reused").total
+    forecast = disk.rig.gc.forecast()
+    assert forecast.major.rewritten_bytes == sum(disk.usage(each).live_bytes for each in disk.logs)
+    assert forecast.buckets[0].reclaimable_bytes == forecast.minor.reclaimable_bytes == 99 * (SIZE + 4)
+    disk.leave(KEPT + 2 * SIZE)
+    result = disk.rig.gc.run_pass()
+    assert (disk.order, result.errors) == (["reused", "half"], [])
+    disk.check()
+
+
+def test_copy_that_outgrows_the_room_gives_way_to_others() -> None:
+    """More of the log lives than was known."""
+    disk = FullDisk({"wrong": (60, 100), "small": (10, 100)})
+    disk.rig.gc._usages._superseded[disk.logs["wrong"]] = 59 * (SIZE + 4)
+    disk.leave(KEPT + 2000)
+    result = disk.rig.gc.run_pass()
+    assert (disk.order, result.errors) == (["wrong", "small", "wrong"], [])
+    disk.check()
+
+
+def test_copy_that_outgrew_the_room_is_not_tried_again_before_there_is_some() -> None:
+    disk = FullDisk({"wrong": (60, 100)})
+    disk.rig.gc._usages._superseded[disk.logs["wrong"]] = 59 * (SIZE + 4)
+    disk.leave(KEPT + 2000)
+    for _ in range(2):
+        assert len(disk.rig.gc.run_pass().errors) == 1
+    assert disk.order == ["wrong"]
+    disk.check()
+    disk.leave(100_000)
+    assert disk.rig.gc.run_pass().errors == []
+    assert disk.order == ["wrong", "wrong"]
     disk.check()
 
 
