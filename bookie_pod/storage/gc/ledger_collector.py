@@ -15,8 +15,8 @@ Invariants
 - A ledger that is named in any ensemble together with this bookie is never deleted.
 - A ledger that lives elsewhere is deleted only under its lock, and only when every bookie that the metadata name is
   there with its copies: names alone may be those of bookies that have gone, or that never got them.
-- That a ledger was fenced is remembered durably (`FencedAndDeleted`) before it is deleted; if it cannot be, the ledger
-  stays.
+- That a ledger was fenced is remembered durably (`FencedAndDeleted`) before it is deleted, with one write
+  for a batch; if it cannot be, or the ledger is fenced in the middle, the ledger stays.
 - No answer of a service that is not this bookie's cluster counts, or that was put back to an older state
   (`check_instance`, once in each pass).
 
@@ -28,7 +28,7 @@ Source: docs/internals/bookie-behaviour.md, sections 6.3 and 6.4.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -93,6 +93,8 @@ class LedgerCollector:
         self._saw_nothing = False
         self._instance_checked = False
         self._elsewhere: dict[int, bool] = {}
+        self._remembered: Container[int] = frozenset()
+        """Fenced ledgers of which it is durable that they were: of those that are being deleted."""
 
     def begin_pass(self) -> None:
         """Answers of the pass before are void, and so is its permission."""
@@ -195,7 +197,11 @@ class LedgerCollector:
             self._delete(ledger_id, result)
 
     def _with_fences_remembered(self, ledger_ids: Sequence[int], result: LedgerCollection) -> Sequence[int]:
-        """The ledgers that may be deleted now. To remember one that turns out to stay does no harm."""
+        """The ledgers that may be deleted now: all these, fenced ones with one write for them all.
+
+        To remember one that turns out to stay does no harm.
+        """
+        self._remembered = frozenset()
         fenced = {ledger_id for ledger_id in ledger_ids if self._storage.is_fenced(ledger_id)}
         if fenced:
             try:
@@ -208,6 +214,7 @@ class LedgerCollector:
                     reason=str(error),
                 )
                 return [ledger_id for ledger_id in ledger_ids if ledger_id not in fenced]
+            self._remembered = fenced
         return ledger_ids
 
     def _paid(self, ledger_ids: Iterable[int]) -> Iterator[int]:
@@ -234,7 +241,8 @@ class LedgerCollector:
 
         def consent(untouched: bool) -> bool:
             nonlocal goes
-            goes = untouched
+            # A fence that came since they were remembered is in memory only.
+            goes = untouched and (ledger_id in self._remembered or not self._storage.is_fenced(ledger_id))
             if goes:
                 # Before the deletion: a client that creates it again at once, and a scrub after that, must find that
                 # there was another one.
@@ -250,8 +258,8 @@ class LedgerCollector:
         if not goes:
             result.kept_in_doubt += 1
             _log.warning(
-                "ledger kept: it was deleted or moved, but a client still writes to it. Each pass checks again, and"
-                " frees its space once the writes stop",
+                "ledger kept: it was deleted or moved, but a client still writes to it or has just fenced it."
+                " Each pass checks again, and frees its space once that stops",
                 ledger=ledger_id,
             )
             return
@@ -264,21 +272,34 @@ class LedgerCollector:
         result = LedgerCollection()
         try:
             self._check_instance()
-            for ledger_id, metadata in self._metadata.read_many(self._paid(sorted(self._storage.ledger_ids()))):
-                if isinstance(metadata, MetadataDamaged):  # it alone: the ledgers behind it shall not stay for ever
-                    result.kept_in_doubt += 1
-                    _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(metadata))
-                    continue
-                if isinstance(metadata, MetadataError):
-                    raise metadata
-                if self._lives_elsewhere(metadata):
+            answers = self._metadata.read_many(self._paid(sorted(self._storage.ledger_ids())))
+            while some := list(islice(answers, READS_PER_REQUEST)):
+                candidates, error = self._candidates(some, result)
+                for ledger_id in self._with_fences_remembered(candidates, result):
                     self._delete_under_lock(ledger_id, result)
+                if error is not None:
+                    raise error
         except MetadataError as error:
             _log.warning("search for over-replicated ledgers ended early", reason=str(error))
             result.doubt = f"the search for over-replicated ledgers ended early: {error}"
         else:
             result.complete = True
         return result
+
+    def _candidates(
+        self, answers: Iterable[tuple[int, LedgerMetadata | MetadataError | None]], result: LedgerCollection
+    ) -> tuple[list[int], MetadataError | None]:
+        """Return the ledgers that live elsewhere, up to the error that ends the search."""
+        found: list[int] = []
+        for ledger_id, metadata in answers:
+            if isinstance(metadata, MetadataDamaged):  # it alone: the ledgers behind it shall not stay for ever
+                result.kept_in_doubt += 1
+                _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(metadata))
+            elif isinstance(metadata, MetadataError):
+                return found, metadata
+            elif self._lives_elsewhere(metadata):
+                found.append(ledger_id)
+        return found, None
 
     def _lives_elsewhere(self, metadata: LedgerMetadata | None) -> bool:
         if metadata is None or metadata.state is not LedgerState.CLOSED:
@@ -306,9 +327,8 @@ class LedgerCollector:
             if not still_held():
                 result.kept_in_doubt += 1
                 return
-            for deletable in self._with_fences_remembered([ledger_id], result):
-                _log.info("ledger deleted: no ensemble of it names this bookie", ledger=deletable)
-                self._delete(deletable, result)
+            _log.info("ledger deleted: no ensemble of it names this bookie", ledger=ledger_id)
+            self._delete(ledger_id, result)
 
     # --- ledgers that only entry logs know ------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
@@ -14,6 +14,7 @@ from bookie_pod.storage.engines.interface import Consent
 from bookie_pod.storage.gc.fenced_deleted import NAME as FENCED
 from bookie_pod.storage.gc.fenced_deleted import FencedAndDeleted, fenced_files
 from bookie_pod.storage.gc.ledger_collector import DELETIONS_PER_TURN
+from bookie_pod.storage.gc.storage import READS_PER_REQUEST
 from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.gc_rig import BOOKIE, FAST, GcRig
@@ -383,19 +384,42 @@ def test_a_fenced_ledger_stays_as_long_as_no_disk_takes_that_it_was_fenced(optio
     assert _on_disk(rig).was_fenced(1)
 
 
-def test_a_fence_that_came_in_the_middle_is_durable_when_the_pass_has_ended() -> None:
-    rig = _rig(2)
-    rig.storage.on_ledger_deleted(lambda ledger_id, fenced, next_log: rig.fenced.add(ledger_id) if fenced else None)
-    rig.delete(1)
-    read = rig.metadata.read
+@pytest.mark.parametrize("options", [FAST, OVER_REPLICATED], ids=["gone", "elsewhere"])
+def test_ledger_that_is_fenced_in_the_middle_stays_until_the_next_search(options) -> None:
+    rig = _rig(2, options)
+    if options is OVER_REPLICATED:
+        rig.metadata.ledgers[1] = OTHER
+    else:
+        rig.delete(1)
+    storage = rig.gc._storage
+    watch = storage.watch
 
-    def read_and_fence(ledger_id: int):
-        _fence(rig, ledger_id)
-        return read(ledger_id)
+    def watch_and_fence(ledger_ids: Collection[int]) -> None:
+        watch(ledger_ids)
+        _fence(rig, 1)
 
-    rig.metadata.read = read_and_fence
+    storage.watch = watch_and_fence
+    assert (rig.gc.run_pass().ledgers_deleted, _left(rig)) == (0, {0, 1})
+    storage.watch = watch
+    rig.now += 5
     assert rig.gc.run_pass().ledgers_deleted == 1
     assert _on_disk(rig).was_fenced(1)
+
+
+@pytest.mark.parametrize("options", [FAST, OVER_REPLICATED], ids=["gone", "elsewhere"])
+def test_fences_of_many_ledgers_are_remembered_together(options) -> None:
+    count = READS_PER_REQUEST + 1
+    rig = _rig(count, options)
+    _fence(rig, *range(count))
+    if options is OVER_REPLICATED:
+        rig.metadata.ledgers |= dict.fromkeys(range(count), OTHER)
+    else:
+        rig.delete(*range(count))
+    written: list[int] = []
+    for copy in rig.fenced._copies:
+        copy.write = lambda ids, at, plain=copy.write: written.append(len(ids)) or plain(ids, at)
+    assert rig.gc.run_pass().ledgers_deleted == count
+    assert written == ([count] if options is FAST else [READS_PER_REQUEST, count])
 
 
 # --- ids that come back -------------------------------------------------------------------------------------
