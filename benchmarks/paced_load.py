@@ -21,6 +21,7 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.v2 import OpCode
+from tests.support.v2_frames import encode_add_request
 
 KEY: Final = bytes(range(1, 21))
 WINDOW: Final = 2000
@@ -110,23 +111,21 @@ class BookieConnection(asyncio.Protocol):
     def add(self, stored: bytes, done: Callable[[bytes], None]) -> None:
         """`stored`: what `entry` made. `done` gets nothing."""
         ledger_id, entry_id = int.from_bytes(stored[:8]), int.from_bytes(stored[8:16])
-        self._send(OpCode.ADDENTRY, ledger_id, entry_id, v2.encode_add_request(KEY, stored), done)
+        self._send(OpCode.ADDENTRY, ledger_id, entry_id, encode_add_request(KEY, stored), done)
 
     def read(self, ledger_id: int, entry_id: int, done: Callable[[bytes], None]) -> None:
         """`done` gets the entry."""
         frame = v2.encode_read_request(ledger_id, entry_id)
-        self._send(OpCode.READENTRY, ledger_id, entry_id, [frame], done)
+        self._send(OpCode.READENTRY, ledger_id, entry_id, frame, done)
 
     def reads(self, ledger_id: int, entry_id: int) -> bool:
         """Whether this entry is being read: answers could not be told apart."""
         return (int(OpCode.READENTRY), ledger_id, entry_id) in self._waiting
 
-    def _send(
-        self, opcode: int, ledger_id: int, entry_id: int, frame: list[bytes], done: Callable[[bytes], None]
-    ) -> None:
+    def _send(self, opcode: int, ledger_id: int, entry_id: int, frame: bytes, done: Callable[[bytes], None]) -> None:
         assert self._transport is not None
         self._waiting[(int(opcode), ledger_id, entry_id)] = done
-        self._transport.writelines(frame)
+        self._transport.write(frame)
 
     async def until(self, at_most: int) -> None:
         """Wait until no more than so many requests are in flight. `RefusedError`, `TimeoutError`."""

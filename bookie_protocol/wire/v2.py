@@ -318,18 +318,8 @@ def _step(body: Buffer, offset: int, flags: int) -> int:
     return step
 
 
-def encode_add_request(
-    master_key: bytes, entry: bytes, flags: int = Flag.NONE, version: int = CURRENT_VERSION
-) -> list[bytes]:
-    """The frame of an add in two pieces: everything in front of the entry, and the entry itself (not copied).
-
-    `master_key` has 20 bytes.
-    """
-    return [add_request_head(master_key, len(entry), flags, version), entry]
-
-
 def add_request_head(master_key: bytes, size: int, flags: int = Flag.NONE, version: int = CURRENT_VERSION) -> bytes:
-    """Return the bytes before an entry of `size` bytes in the frame of an add."""
+    """Return the bytes before an entry of `size` bytes in the frame of an add. `master_key` has 20 bytes."""
     word = header_word(version, OpCode.ADDENTRY, flags)
     return _ADD_REQUEST_FRAME.pack(ADD_ENTRY_OFFSET + size, word, master_key)
 

@@ -44,11 +44,12 @@ _GO_ON = """\
 import json, socket, struct, sys
 from bookie_protocol.keys import master_key
 from bookie_protocol.wire import v2
+from tests.support.v2_frames import encode_add_request
 uri, ledger_id, bookie = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 host, _, port = bookie.rpartition(":")
 entry = struct.pack(">qqqq", ledger_id, 3, 2, 4) + b"lost"
 with socket.create_connection((host, int(port)), timeout=30) as connection:
-    connection.sendall(b"".join(v2.encode_add_request(master_key(b"pw"), entry)))
+    connection.sendall(encode_add_request(master_key(b"pw"), entry))
     answer = connection.makefile("rb")
     print(json.dumps(int(v2.decode_response(answer.read(int.from_bytes(answer.read(4)))).code)))
 """

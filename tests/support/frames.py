@@ -10,6 +10,7 @@ from bookie_protocol.wire import v2, v3, v3_encode
 from bookie_protocol.wire.auth import AuthMessage, to_protobuf
 from bookie_protocol.wire.v2 import Flag
 from bookie_protocol.wire.varint import encode_varint
+from tests.support.v2_frames import encode_add_request
 
 KEY = bytes(range(1, 21))
 OTHER_KEY = bytes(range(21, 41))
@@ -41,7 +42,7 @@ def cut(frames: bytes) -> list[bytes]:
 
 
 def v2_add(stored: bytes, key: bytes = KEY, flags: int = 0) -> bytes:
-    return b"".join(v2.encode_add_request(key, stored, flags))
+    return encode_add_request(key, stored, flags)
 
 
 def v2_read(ledger_id: int, entry_id: int, flags: int = 0) -> bytes:

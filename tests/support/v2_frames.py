@@ -5,9 +5,15 @@ from __future__ import annotations
 from bookie_protocol.wire import v2
 
 
+def encode_add_request(
+    master_key: bytes, entry: bytes, flags: int = v2.Flag.NONE, version: int = v2.CURRENT_VERSION
+) -> bytes:
+    return v2.add_request_head(master_key, len(entry), flags, version) + entry
+
+
 def reencode_request(request: v2.Request) -> bytes:
     if isinstance(request, v2.AddRequest):
-        return b"".join(v2.encode_add_request(request.master_key, request.entry, request.flags, request.version))
+        return encode_add_request(request.master_key, request.entry, request.flags, request.version)
     if isinstance(request, v2.ReadRequest):
         key = request.master_key or b""
         return v2.encode_read_request(request.ledger_id, request.entry_id, request.flags, key, request.version)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import select
 import signal
@@ -36,7 +37,6 @@ import structlog
 from bookie_pod.callers import Callers
 from bookie_pod.client_memory import MemoryGovernor
 from bookie_pod.config.model import BookieConfig
-from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.gateway_beside import BEAT_S, TOLD
 from bookie_pod.node.processes.background import collect_cycles
@@ -101,7 +101,15 @@ class GatewayProcess(ClusterProcess):
         inside = None if tracer is None else tracer.client
 
         async def gateway() -> Sequence[Gateway]:
-            return () if metadata is None else await start_gateway(config, metadata, self._registry, memory, inside)
+            if metadata is None:
+                return ()
+            # What it needs takes long to load, which must not hold up the process.
+            await asyncio.to_thread(importlib.import_module, "bookie_pod.gateway.gateway")
+            from bookie_pod.gateway.gateway import Gateway
+
+            made = Gateway(config, metadata, self._registry, memory, inside)
+            await made.start()
+            return (made,)
 
         callers = Callers(memory)
         server = await start_grpc(

@@ -13,7 +13,6 @@ SHARD_HEADER: Final = "shard-id"
 """A `WriteStream` says with these two where it writes; its requests need not."""
 
 DEFAULT_NAMESPACE: Final = "default"
-DEFAULT_PORT: Final = 6648
 
 NOT_EXISTING: Final = -1
 """The version that a put expects of a record that must not exist."""

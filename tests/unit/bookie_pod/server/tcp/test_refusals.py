@@ -33,6 +33,7 @@ from tests.support.frames import (
 from tests.support.production import production
 from tests.support.server_rig import ServerRig, answers
 from tests.support.storage_engine import put
+from tests.support.v2_frames import encode_add_request
 
 ADD, READ, BATCH = v2.OpCode.ADDENTRY, v2.OpCode.READENTRY, v2.OpCode.BATCH_READ_ENTRY
 BATCH_OF_9 = v2.encode_batch_read_request(1, 7, 33, 9, 1000, version=9)
@@ -41,7 +42,7 @@ BATCH_OF_9 = v2.encode_batch_read_request(1, 7, 33, 9, 1000, version=9)
 @pytest.mark.parametrize(
     ("request_frame", "opcode"),
     [
-        (b"".join(v2.encode_add_request(KEY, entry(1, 7), version=9)), ADD),
+        (encode_add_request(KEY, entry(1, 7), version=9), ADD),
         (v2.encode_read_request(1, 7, version=9), READ),
         (BATCH_OF_9, BATCH),
     ],
