@@ -73,7 +73,7 @@ async def test_add_and_read(ask: Operations) -> None:
 
 
 async def test_not_there_is_the_bookies_own_word(ask: Operations) -> None:
-    with pytest.raises(NoSuchLedger, match=f"bookie {B} answered ENOLEDGER to the read of entry 0 of ledger 9"):
+    with pytest.raises(NoSuchLedger, match=f"bookie {B} .*ENOLEDGER .* entry 0 of ledger 9"):
         await ask.read_entry(B, 9, 0)
     await fill(ask, 1)
     with pytest.raises(NoSuchEntry):
@@ -250,7 +250,7 @@ async def test_what_version_2_has_no_message_for(ask2: Operations) -> None:
         ask2.force_ledger(B, 1),
         ask2.long_poll(B, 1, LAST_ENTRY, -1, 1.0, piggyback_entry=True),
     ):
-        with pytest.raises(BadVersion, match=r"protocol version 2 has no .*protocol_version=3"):
+        with pytest.raises(BadVersion, match=r"version 2 .*protocol_version=3"):
             await refused
     assert not ask2.pool.channel(B).is_connected
 

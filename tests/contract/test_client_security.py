@@ -121,7 +121,7 @@ def test_a_bookie_whose_certificate_nobody_vouches_for(tmp_path: Path, certifica
             ServedBookie(tmp_path, certificates.settings()) as bookie,
             operations_on({B: bookie.port}, tls=tls(certificates, ca="stranger")) as ask,
         ):
-            with pytest.raises(BookieUnavailable, match=r"TLS handshake failed: .*certificate verify failed"):
+            with pytest.raises(BookieUnavailable, match=r"TLS .*certificate"):
                 await ask.read_entry(B, 1, 0)
             await until(lambda: not bookie.server.clients.connections)
 
@@ -135,7 +135,7 @@ def test_the_host_name_is_checked(tmp_path: Path, certificates: Certificates, ru
         settings = certificates.settings(bookie="named")
         async with ServedBookie(tmp_path, settings) as bookie:
             async with operations_on({B: bookie.port}, tls=tls(certificates, host=True)) as ask:
-                with pytest.raises(BookieUnavailable, match=r"127\.0\.0\.1: TLS handshake failed: .*mismatch"):
+                with pytest.raises(BookieUnavailable, match=r"127\.0\.0\.1: TLS .*mismatch"):
                     await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
             async with operations_on({B: bookie.port}, tls=tls(certificates, host=True)) as ask:
                 ask.host = "localhost"
@@ -176,7 +176,7 @@ async def test_certificates_are_read_at_every_connect(tmp_path: Path, certificat
         await asyncio.sleep(0.02)
         await use(ask)
         (mine / "client.pem").write_text("no certificate")
-        with pytest.raises(BookieUnavailable, match=r"TLS files of this client \(ca_file.*cannot be used"):
+        with pytest.raises(BookieUnavailable, match=r"\(ca_file"):
             await ask.pool.channel(B, version=3, apart=True).connect()
 
 
@@ -243,7 +243,7 @@ async def test_versions_and_cipher_suites_that_do_not_meet(
         async with operations_on({B: bookie.port}, tls=options) as ask:
             await use(ask)
         async with operations_on({B: bookie.port}, tls=dataclasses.replace(options, **given)) as ask:
-            with pytest.raises(BookieUnavailable, match="TLS handshake failed"):
+            with pytest.raises(BookieUnavailable, match="handshake"):
                 await ask.add_entry(B, LedgerLife(1, 0), 9, entry(1, 9), KEY)
 
 
@@ -252,7 +252,7 @@ async def test_a_bookie_without_tls(tmp_path: Path, certificates: Certificates, 
         ServedBookie(tmp_path) as bookie,
         operations_on({B: bookie.port}, tls=tls(certificates), protocol_version=version) as ask,
     ):
-        with pytest.raises(BookieUnavailable, match="answered EBADREQ to START_TLS: it has no TLS"):
+        with pytest.raises(BookieUnavailable, match="EBADREQ to START_TLS"):
             await ask.add_entry(B, LedgerLife(1, 0), 0, entry(1, 0), KEY)
         await until(lambda: not bookie.server.clients.connections)
 

@@ -101,9 +101,9 @@ async def test_a_user_over_tls_needs_no_more_than_the_prefix(guarded: Guarded) -
 @pytest.mark.parametrize(
     ("user", "password", "root", "told"),
     [
-        ("podkeeper", PASSWORD + "x", "/podkeeper", "user and password of zkAuthCredentialsPath"),
-        ("nobody", PASSWORD, "/podkeeper", "user and password of zkAuthCredentialsPath"),
-        ("podkeeper", PASSWORD, "/elsewhere", "below /elsewhere/.*readwrite permission"),
+        ("podkeeper", PASSWORD + "x", "/podkeeper", "zkAuthCredentialsPath"),
+        ("nobody", PASSWORD, "/podkeeper", "zkAuthCredentialsPath"),
+        ("podkeeper", PASSWORD, "/elsewhere", "/elsewhere/.*readwrite"),
         ("", "", "/podkeeper", "zkAuthCredentialsPath"),
     ],
 )

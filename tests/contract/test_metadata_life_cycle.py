@@ -67,7 +67,7 @@ class TestFormat:
         service = await filled(driver)
         before = await service.cluster.instance_id()
         await service.bookies.register("b:1", R, INFO)
-        with pytest.raises(MetadataNotEmpty, match="bookie b:1 is registered; stop it first"):
+        with pytest.raises(MetadataNotEmpty, match="bookie b:1"):
             await service.cluster.format()
         assert await service.cluster.instance_id() == before
         assert len(await listed(service)) == 152
@@ -372,7 +372,7 @@ async def test_wherever_it_was_ended_it_can_be_repeated(
 class TestHealthCheck:
     async def test_it_is_on_until_it_is_switched_off(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open()
-        with pytest.raises(MetadataNotFound, match="there is no cluster"):
+        with pytest.raises(MetadataNotFound, match="cluster"):
             await service.cluster.is_health_check_enabled()
         await service.cluster.initialize()
         cluster = service.cluster

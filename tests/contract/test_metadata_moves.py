@@ -103,7 +103,7 @@ class TestCopy:
         assert tally is not None
         assert tally.ledgers == 152
         assert await target.cluster.instance_id() == instance_id
-        with pytest.raises(MetadataDamaged, match="was moved"):
+        with pytest.raises(MetadataDamaged, match="moved"):
             await source.cluster.instance_id()
         assert await listed(target) == await listed(source)
         assert [LedgerLife.of(await target.ledgers.read(each)) for each in (0, 149, 2**40)] == lives
@@ -169,11 +169,11 @@ class TestCopy:
         await bookie.close()
         await source.under_replication.mark(1, ["b:1"], ctime_ms=1)
         await source.under_replication.lock(1)
-        with pytest.raises(MetadataNotEmpty, match="belongs to a process"):
+        with pytest.raises(MetadataNotEmpty, match="process"):
             await copy_cluster(source, target, heard)
-        with pytest.raises(MetadataDamaged, match="not complete"):
+        with pytest.raises(MetadataDamaged, match="complete"):
             await target.cluster.instance_id()
-        with pytest.raises(MetadataDamaged, match="was moved"):
+        with pytest.raises(MetadataDamaged, match="moved"):
             await source.cluster.instance_id()
         assert await reopen(source) == instance_id == await source.cluster.instance_id()
 
@@ -230,7 +230,7 @@ class TestCopy:
             await copy_cluster(source, target, heard)
         assert await reopen(source) == instance_id == await source.cluster.instance_id()
         await source.tree.overwrite(place, f"{COPYING}{instance_id}".encode())
-        with pytest.raises(MetadataDamaged, match="not complete"):
+        with pytest.raises(MetadataDamaged, match="complete"):
             await source.cluster.instance_id()
         await source.cluster.nuke(instance_id=instance_id)
         assert not await source.cluster.exists()
@@ -255,7 +255,7 @@ class TestCopy:
             await copy_cluster(source, first, heard)
         with pytest.raises(MetadataExists):
             await copy_cluster(source, first, heard)
-        with pytest.raises(MetadataDamaged, match="not complete"):
+        with pytest.raises(MetadataDamaged, match="complete"):
             await first.cluster.instance_id()
         assert await second.cluster.instance_id() == instance_id
 
@@ -310,7 +310,7 @@ class TestCopy:
         monkeypatch.setattr(moves, "differences", and_open)
         with pytest.raises(MetadataVersionConflict):
             await copy_cluster(source, target, heard)
-        with pytest.raises(MetadataDamaged, match="not complete"):
+        with pytest.raises(MetadataDamaged, match="complete"):
             await target.cluster.instance_id()
 
     async def test_an_id_that_is_given_while_the_source_is_read_is_not_given_again(
@@ -429,7 +429,7 @@ class TestCopy:
         monkeypatch.setattr(first.tree, "create_all", slow)
         sleeping = asyncio.create_task(copy_cluster(source, first, heard))
         await asleep.wait()
-        with monkeypatch.context() as patched, pytest.raises(MetadataExists, match="another process"):
+        with monkeypatch.context() as patched, pytest.raises(MetadataExists, match="process"):
             patched.setattr(life_cycle, "_PATIENCE", 0.01)
             await copy_cluster(source, second, heard)
         await driver.expire(first)
@@ -472,7 +472,7 @@ class TestCopy:
         monkeypatch.setattr(moves, "go_on_behind", and_write)
         with pytest.raises(MetadataVersionConflict, match="/00/0000/L0151"):
             await copy_cluster(source, target, heard)
-        with pytest.raises(MetadataDamaged, match="not complete"):
+        with pytest.raises(MetadataDamaged, match="complete"):
             await target.cluster.instance_id()
 
     async def test_a_time_that_stood_in_the_service_alone_is_carried(
@@ -512,7 +512,7 @@ class TestBackup:
         assert await target.ledgers.generate_id() > max(later), "those that nobody knows of are not given again"
         with pytest.raises(MetadataExists):
             await restore(file, target, heard)
-        with pytest.raises(InvalidConfiguration, match="exists already"):
+        with pytest.raises(InvalidConfiguration, match="exists"):
             await back_up(source, "here", file, heard)
 
     async def test_a_file_of_an_earlier_release_can_be_restored(
@@ -540,7 +540,7 @@ class TestBackup:
         with pytest.raises(Killed):
             await restore(file, target, heard)
         await target.tree.close()
-        with pytest.raises(MetadataDamaged, match="not complete"):
+        with pytest.raises(MetadataDamaged, match="complete"):
             await found.cluster.instance_id()
         await restore(file, found, heard)
         assert len(await listed(found)) == 152

@@ -39,7 +39,7 @@ class TestCluster:
         assert service.session.state is SessionState.CONNECTED
         assert not await service.cluster.exists()
         assert await service.cluster.layout() is None
-        with pytest.raises(MetadataNotFound, match="bookie cluster init"):
+        with pytest.raises(MetadataNotFound, match="init"):
             await service.cluster.instance_id()
         for call in (
             service.bookies.list(W),
@@ -240,7 +240,7 @@ class TestLedgers:
         await service.tree.create(root)
         for name in names:
             await service.tree.create(f"{root}/{name}")
-        with pytest.raises(MetadataDamaged, match=f"{root}/HOB-{2**31} would give"):
+        with pytest.raises(MetadataDamaged, match=f"{root}/HOB-{2**31}"):
             await service.ledgers.generate_id()
         assert set((await service.tree.children(root)).names) == names
 

@@ -134,7 +134,7 @@ async def test_what_is_ours_while_nobody_answers(own_server: ZooKeeperServer) ->
     assert [type(outcome) for outcome in outcomes[1:]] == [MetadataUnavailable] * 2
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(office.resign(), 0.2)
-    with pytest.raises(MetadataExists, match="this very process"):
+    with pytest.raises(MetadataExists, match="process"):
         await locks.lock(7, timeout=0.2)  # nobody here takes it before the old lock is gone
     own_server.start()
     async with asyncio.timeout(30):
@@ -293,7 +293,7 @@ async def test_secure_nodes_belong_to_their_creator(zookeeper: ZooKeeperServer, 
     await service.ledgers.create(ledger(1))
     await service.tree.create(f"{root}/idgen-long", open_to_all=True)
     assert await service.ledgers.generate_id() == 1 << 32
-    with pytest.raises(MetadataUnavailable, match="refuses access"):
+    with pytest.raises(MetadataUnavailable, match="credentials"):
         await open_metadata_service(zookeeper.uri(root))
     for path in ("idgen-long", "idgen-long/HOB-0000000001"):
         acls, _ = raw.get_acls(f"{root}/{path}")
@@ -319,7 +319,7 @@ async def test_two_components_of_a_secure_cluster_share_it(zookeeper: ZooKeeperS
     await one.under_replication.set_lost_bookie_recovery_delay(5)
     acls, _ = raw.get_acls("/secure-shared/underreplication/lostBookieRecoveryDelay")
     assert [(acl.id.scheme, acl.perms) for acl in acls] == [("world", 31)]
-    with pytest.raises(MetadataUnavailable, match="refuses access; check the credentials"):
+    with pytest.raises(MetadataUnavailable, match="credentials"):
         await open_metadata_service(uri, auth=[("digest", "bk:wrong")])
     await one.close()
     await two.close()
@@ -357,7 +357,7 @@ async def test_a_sasl_login(sasl_server: ZooKeeperServer) -> None:
 
 @pytest.mark.parametrize("sasl", [None, SaslLogin(username="bookie", password="wrong")])
 async def test_a_wrong_login_is_said_to_be_one(sasl_server: ZooKeeperServer, sasl: SaslLogin | None) -> None:
-    with pytest.raises(MetadataUnavailable, match="refuses access; check the credentials"):
+    with pytest.raises(MetadataUnavailable, match="credentials"):
         await open_metadata_service(sasl_server.uri("/nobody"), sasl=sasl, timeout=5)
 
 
@@ -434,5 +434,5 @@ async def test_the_newest_format_of_new_ledgers_can_be_chosen(zookeeper: ZooKeep
 
 def test_without_java_the_fixture_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_support.shutil, "which", lambda _: None)
-    with pytest.raises(RuntimeError, match="install openjdk-17-jre-headless"):
+    with pytest.raises(RuntimeError, match="openjdk-17-jre-headless"):
         ZooKeeperServer(str(tmp_path)).start()

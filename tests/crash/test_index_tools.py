@@ -133,7 +133,7 @@ def _serving(disk: MemoryToolStores, source: str, target: str) -> Contents:
     """What is served after a death, once what was begun is finished."""
     if disk.files.exists(f"{FOLDER}/{SWAP_FILE}"):
         for engine in {source, target}:
-            with pytest.raises(WrongStorageEngine, match="bookie disk finish"):
+            with pytest.raises(WrongStorageEngine, match="finish"):
                 _open(disk, engine)
         finish(disk.files, disk, FOLDER)
         return _contents(disk, target)

@@ -6,6 +6,8 @@ Figures
 - `attributes`: the same of the texts behind constants and fields.
 - `summaries`: docstrings of modules whose first paragraph has more than one line.
 - `no noun`: messages that say "is no X" or "is none of X" ("there is no X" is English).
+- `matches`: patterns of `match=` in tests that have several words of a message side by side. A test names the type, and
+  of the message a name, a number or one key term, so that words can be improved without it.
 - `words`: told, whoever, somebody, nobody, anew, and "stands" for "is", in docstrings, comments, messages and pages.
 
 Generated code is left out.
@@ -31,7 +33,7 @@ PACKAGES: Final = (
     "pyspark_bookie",
 )
 PAGES: Final = ("*.md", "docs/**/*.md", "charts/**/*.md")
-FIGURES: Final = ("docstrings", "attributes", "summaries", "no noun", "words")
+FIGURES: Final = ("docstrings", "attributes", "summaries", "no noun", "matches", "words")
 NO_SENTENCE: Final = re.compile(
     r"(Of|What|Whether|How|Who|Whoever|Whatever|Where|When|Why|As|Those|These|And|But|By|With|Without|From|Behind|Beside"
     r"|Beyond|Also|Until|Since|So|Only|Than|That|Because|For|In|On|At|To|Most|Least|Longest|More|Some|Nothing|Nobody"
@@ -41,6 +43,7 @@ NO_NOUN: Final = re.compile(r"(?<!there )(?<!There )\b(?:is|are|was|were) (?:no|
 WORDS: Final = re.compile(
     r"\b(?:told|whoever|somebody|nobody|anew|stands?(?! (?:for|by|up|still|alone)\b))\b", re.IGNORECASE
 )
+PROSE: Final = re.compile(r"\b[A-Za-z]{3,}[,:;]? [a-z]{3,}\b|\b[A-Za-z]+[,:;]? [a-z]+[,:;]? [a-z]+\b")
 CODE: Final = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _DEFINITIONS: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -60,6 +63,9 @@ def measure() -> dict[str, list[Place]]:
         for file in sorted((ROOT / package).rglob("*.py")):
             if "_pb2" not in file.name:
                 _measure_code(file.relative_to(ROOT).as_posix(), file.read_text(), found)
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        if "match=" in (text := file.read_text()):
+            found["matches"] += _matches(file.relative_to(ROOT).as_posix(), ast.parse(text))
     for pattern in PAGES:
         for file in sorted(ROOT.glob(pattern)):
             text = CODE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), file.read_text())
@@ -105,12 +111,25 @@ def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield what a user or an operator may read: f-strings, and arguments that are several words."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            parts = [str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values]
-            yield node.lineno, "".join(parts)
+            yield node.lineno, _joined(node)
         elif isinstance(node, ast.Call):
             for each in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.count(" ") >= 2:
                     yield each.lineno, each.value
+
+
+def _joined(node: ast.JoinedStr) -> str:
+    return "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+
+
+def _matches(file: str, tree: ast.Module) -> Iterator[Place]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "match":
+            for each in ast.walk(node.value):
+                text = _joined(each) if isinstance(each, ast.JoinedStr) else getattr(each, "value", None)
+                if isinstance(text, str) and PROSE.search(text):
+                    yield Place(file, node.lineno, text)
+                    break
 
 
 def _words(file: str, line: int, text: str) -> list[Place]:

@@ -118,7 +118,7 @@ def test_java_clients(kerberos_cluster: Cluster, java: Connect, kdc: Kdc) -> Non
     with java(kerberos_cluster, java_properties(kdc, jaas(kdc, "stranger"))) as client:
         assert refused(client) <= {UNAUTHORIZED, *UNREACHABLE}
     keyless = java_properties(kdc, jaas(kdc, CLIENT, keytab(kdc, "stranger")))
-    with java(kerberos_cluster, keyless) as client, pytest.raises(AssertionError, match="Unable to obtain password"):
+    with java(kerberos_cluster, keyless) as client, pytest.raises(AssertionError, match="password"):
         client.create((1, 1, 1), protocol="V3")  # it ends without having asked a bookie
     with java(kerberos_cluster, {}) as client:
         assert refused(client) == {UNAUTHORIZED}
@@ -135,7 +135,7 @@ async def test_python_clients(kerberos_cluster: Cluster, kdc: Kdc, version: int)
         with pytest.raises(PodkeeperError):
             await python_exchange(kerberos_cluster, options(given))
     other = KerberosAuth(CLIENT, keytab(kdc, CLIENT), service="nobody")
-    with pytest.raises(PodkeeperError, match=r"Server nobody/127.0.0.1@PODKEEPER.TEST not found"):
+    with pytest.raises(PodkeeperError, match=r"nobody/127\.0\.0\.1@PODKEEPER\.TEST"):
         async with Client(kerberos_cluster.metadata_uri, options(other)) as client:
             await (await client.create(ensemble=1, write_quorum=1, ack_quorum=1)).append(b"")
 
@@ -150,7 +150,7 @@ async def test_zookeeper(kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     await asyncio.to_thread(server.start)
     try:
         monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "tickets"))
-        with pytest.raises(MetadataUnavailable, match="run kinit"):
+        with pytest.raises(MetadataUnavailable, match="kinit"):
             await open_metadata_service(server.uri(), sasl=login, timeout=10)
         with pytest.raises(MetadataUnavailable):
             await open_metadata_service(server.uri(), timeout=5)

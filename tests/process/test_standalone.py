@@ -118,7 +118,7 @@ async def test_where_all_were_decommissioned_nothing_starts(tmp_path, warm_booki
         record = DecommissionRecord("bookie-1", "a test", 1, time.time_ns() // 1_000_000, phase=Phase.DONE)
         await cluster.metadata.records(FINISHED).create("bookie-1", encode_record(record))
         assert await cluster.was_decommissioned("bookie-1")
-    with pytest.raises(ServerStartFailed, match=r"all bookies in .* were decommissioned: ask for more bookies than 1"):
+    with pytest.raises(ServerStartFailed, match=r"decommissioned: .*than 1"):
         await StandaloneCluster(tmp_path, 1, KEYS).start()
     async with StandaloneCluster(tmp_path, 2, KEYS) as cluster:
         assert (list(cluster.bookies), cluster.left_out) == (["bookie-2"], ("bookie-1",))
@@ -126,7 +126,7 @@ async def test_where_all_were_decommissioned_nothing_starts(tmp_path, warm_booki
 
 async def test_a_bookie_that_cannot_start_is_told_with_its_own_words(tmp_path):
     cluster = StandaloneCluster(tmp_path, keys={"journalMaxGroupWaitMSec": "soon"})
-    with pytest.raises(ServerStartFailed, match=r"ended with exit code 1 at start: .*journalMaxGroupWaitMSec"):
+    with pytest.raises(ServerStartFailed, match=r"code 1 .*journalMaxGroupWaitMSec"):
         await cluster.start()
     assert not any(bookie.is_running for bookie in cluster.bookies.values())
 

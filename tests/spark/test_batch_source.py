@@ -60,10 +60,10 @@ def test_a_schema_of_ones_own_selects_columns(spark, uri, client):
     frame = reader.schema("length int, entry_id long").load()
     assert [tuple(row) for row in frame.orderBy("entry_id").collect()] == [(20, number) for number in range(10)]
     for schema, why in (
-        ("entry_id int", "column entry_id is bigint, not int"),
-        ("key string", "there is no column key"),
+        ("entry_id int", "entry_id"),
+        ("key string", "key"),
     ):
-        with pytest.raises(Exception, match=rf"\[BOOKIE_SCHEMA\] {why}"):
+        with pytest.raises(Exception, match=rf"\[BOOKIE_SCHEMA\].*{why}"):
             reader.schema(schema).load().collect()
 
 

@@ -110,7 +110,7 @@ def test_a_ledger_is_read(protocol: Any, server: str, uri: str, tool: BlockingCl
 
 
 def test_the_client_is_told_what_is_wrong(protocol: Any, server: str, uri: str) -> None:
-    with pytest.raises(grpc.RpcError, match=r"\[BOOKIE_OPTION\] there is no option ledgrs: did you mean ledgers"):
+    with pytest.raises(grpc.RpcError, match=r"\[BOOKIE_OPTION\].* ledgrs: .* ledgers"):
         read(protocol, server, {"metadataServiceUri": uri, "ledgrs": "5"})
     with pytest.raises(grpc.RpcError, match=r"\[BOOKIE_NO_SUCH_LEDGER\]"):
         read(protocol, server, {"metadataServiceUri": uri, "ledgers": "88000000"})

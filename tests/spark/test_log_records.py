@@ -33,9 +33,7 @@ def test_log_records_are_decoded_in_both(spark, uri, client, tmp_path):
 
 def test_what_is_no_log_record_is_told(spark, uri, client):
     ledger_id = write_ledger(client, [*SECOND, b"no entry of a log"])
-    with pytest.raises(
-        Exception, match=rf"\[BOOKIE_DECODE\] entry 1 of ledger {ledger_id}: it is not an entry of a Dist"
-    ):
+    with pytest.raises(Exception, match=rf"\[BOOKIE_DECODE\] entry 1 of ledger {ledger_id}: .* Dist"):
         load(spark, uri, ledgers=ledger_id, decode="dlog").count()
     rows = load(spark, uri, ledgers=ledger_id, decode="dlog", failOnDataLoss="false", includeMetadata="true")
     good, bad = rows.orderBy("entry_id").collect()

@@ -11,29 +11,27 @@ from pyspark_bookie import DefaultSource
 
 
 def test_it_registers_by_itself_and_refuses_options_with_the_nearest_name(spark):
-    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\] there is no option ledgrs: did you mean ledgers\?"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\].* ledgrs: .* ledgers"):
         spark.read.format("bookkeeper").option("metadataServiceUri", "embedded://x").option("ledgrs", "5").load()
 
 
 def test_it_can_be_registered_by_hand_too(spark):
     spark.dataSource.register(DefaultSource)
-    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\] nothing is selected"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\] nothing"):
         spark.read.format("bookkeeper").option("metadataServiceUri", "embedded://x").load()
 
 
 def test_there_are_no_paths_and_no_tables_of_a_catalogue(spark):
     reader = spark.read.format("bookkeeper").option("metadataServiceUri", "embedded://x")
-    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\] no path is needed: say by options what is meant"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\] no path"):
         reader.load("/some/where")
-    view = r"make a view, CREATE TEMPORARY VIEW name USING bookkeeper OPTIONS"
+    view = "CREATE TEMPORARY VIEW"
     options = "OPTIONS (metadataServiceUri 'embedded://x', ledgers '5')"
-    with pytest.raises(Exception, match=rf"\[BOOKIE_OPTION\] there is no table of a catalogue here: {view}"):
+    with pytest.raises(Exception, match=rf"\[BOOKIE_OPTION\] there .*{view}"):
         spark.sql(f"CREATE TABLE told USING bookkeeper {options}")
     spark.sql(f"CREATE TABLE untold (value BINARY) USING bookkeeper {options}")  # Spark does not ask
     try:
-        with pytest.raises(
-            Exception, match=rf"\[BOOKIE_OPTION\] .*Spark hands a table of its catalogue no options: {view}"
-        ):
+        with pytest.raises(Exception, match=rf"\[BOOKIE_OPTION\] .*hands .*{view}"):
             spark.table("untold").collect()
     finally:
         spark.sql("DROP TABLE untold")

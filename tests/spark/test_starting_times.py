@@ -26,7 +26,7 @@ def test_a_query_begins_at_a_time_and_goes_on_from_its_checkpoint(spark, uri, cl
     later = {"startingTimestamp": 1 << 50, "startingOffsetsByTimestampStrategy": "latest"}
     copy(spark, uri, "dated-copy", tmp_path / "c", **given, **later)
     assert payloads(client, "dated-copy") == numbered(30)[10:], "a start counts for a new query alone"
-    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\] option startingTimestamp=\d+: dated has nothing"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_OPTION\] option startingTimestamp=\d+: dated"):
         copy(spark, uri, "dated-copy", tmp_path / "d", stream="dated", startingTimestamp=1 << 50)
 
 
@@ -34,5 +34,5 @@ def test_a_ledger_has_the_time_of_its_creation(spark, uri, client):
     ledger_id = write_ledger(client, numbered(5))
     created = client.metadata(ledger_id).ctime
     assert load(spark, uri, ledgers=ledger_id, startingTimestamp=created).count() == 5
-    with pytest.raises(Exception, match=r"ledger \d+ was created before"):
+    with pytest.raises(Exception, match=r"ledger \d+ .*created"):
         load(spark, uri, ledgers=ledger_id, startingTimestamp=created + 1).count()

@@ -42,7 +42,7 @@ def test_a_checkpoint_that_was_set_back_fails(spark, uri, client, tmp_path):
     for kind in ("offsets", "commits"):
         forget(tmp_path / "c" / kind, 1)
     append(client, "back-in", numbered(40)[20:])
-    with pytest.raises(Exception, match=r"BOOKIE_STREAM_TRANSACTION_CONFLICT\] stream back-out: batch 1 .* had 10"):
+    with pytest.raises(Exception, match=r"BOOKIE_STREAM_TRANSACTION_CONFLICT\].*batch 1 .* had 10"):
         run(copy(spark, uri, "back-in", "back-out", tmp_path / "c", entries=30))
     assert payloads(client, "back-out") == numbered(20)
 
@@ -55,7 +55,7 @@ def test_another_content_with_as_many_rows_fails_too(spark, uri, client, tmp_pat
     offset = _offset(tmp_path / "c", 0)
     offset["s"]["content-in"].update(e=5, n=5)
     _write_offset(tmp_path / "c", 0, offset)
-    with pytest.raises(Exception, match="has another content than when it was published"):
+    with pytest.raises(Exception, match=r"TRANSACTION_CONFLICT\].*content"):
         run(copy(spark, uri, "content-in", "content-out", tmp_path / "c"))
     run(copy(spark, uri, "content-in", "content-out", tmp_path / "c", replayCheck="rows"))
 
@@ -145,29 +145,29 @@ def test_update_mode_is_refused(spark, uri, client, tmp_path):
     append(client, "update-in", [b"a"])
     frame = source(spark, uri, {"stream": "update-in"}).selectExpr("value")
     writer = frame.writeStream.format("bookkeeper").outputMode("update").option("metadataServiceUri", uri)
-    with pytest.raises(Exception, match=r"(?i)does not support update"):
+    with pytest.raises(Exception, match=r"(?i)update"):
         run(writer.option("stream", "x").option("checkpointLocation", str(tmp_path / "c")).start(), 30)
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"writeMode": "ledgerPerPartition"}, "stream and writeMode=ledgerPerPartition exclude each other"),
-        ({"txnAppId": "a", "txnVersion": 1}, "txnAppId is for batch writes"),
-        ({"maxLedgerByte": "1g"}, r"there is no option maxledgerbyte: did you mean maxLedgerBytes\?"),
+        ({"writeMode": "ledgerPerPartition"}, "writeMode=ledgerPerPartition"),
+        ({"txnAppId": "a", "txnVersion": 1}, "txnAppId"),
+        ({"maxLedgerByte": "1g"}, "maxledgerbyte: .* maxLedgerBytes"),
     ],
 )
 def test_options_that_make_no_sense_here(spark, uri, client, tmp_path, options, why):
     append(client, "senseless", [b"a"])
-    with pytest.raises(Exception, match=rf"(?i)\[BOOKIE_OPTION\] {why}"):
+    with pytest.raises(Exception, match=rf"(?i)\[BOOKIE_OPTION\].*{why}"):
         run(copy(spark, uri, "senseless", "x", tmp_path / "c", **options))
 
 
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        ("empty", "Incomplete log file"),
-        ("foreign", r"\[BOOKIE_OFFSET\] offset .* is not an offset"),
+        ("empty", "Incomplete"),
+        ("foreign", r"\[BOOKIE_OFFSET\]"),
     ],
 )
 def test_a_damaged_checkpoint_is_told(spark, uri, client, tmp_path, damage, told):
@@ -200,7 +200,7 @@ def test_an_offset_that_was_cut_is_told_by_spark(spark, uri, client, tmp_path, i
     if not is_committed:
         forget(tmp_path / "c" / "commits", 1)
     _write(tmp_path / "c", 1, (tmp_path / "c" / "offsets" / "1").read_text()[:-9])
-    with pytest.raises(Exception, match=rf"(?s)source perform {step}: .*\b{place}\b.*\.JSONDecodeError: ") as failure:
+    with pytest.raises(Exception, match=rf"(?s)perform {step}: .*\b{place}\b.*\.JSONDecodeError: ") as failure:
         run(copy(spark, uri, start, end, tmp_path / "c"))
     assert "BOOKIE_" not in str(failure.value)
     assert "pyspark_bookie" not in str(failure.value)

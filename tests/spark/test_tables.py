@@ -143,13 +143,13 @@ def test_bookies_without_an_http_server_are_told(spark, uri, cluster):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"table": "ledger"}, r"option table=ledger: must be one of ledgers, fragments, replicas"),
-        ({"table": "streams", "stream": "x"}, r"table=streams and stream exclude each other"),
+        ({"table": "ledger"}, "table=ledger"),
+        ({"table": "streams", "stream": "x"}, "table=streams"),
     ],
 )
 def test_bad_tables(spark, uri, options, told):
-    with pytest.raises(Exception, match=rf"\[BOOKIE_OPTION\] {told}"):
+    with pytest.raises(Exception, match=rf"\[BOOKIE_OPTION\].*{told}"):
         load(spark, uri, **options)
     reader = spark.read.format("bookkeeper").option("metadataServiceUri", uri).option("table", "cookies")
-    with pytest.raises(Exception, match=r"\[BOOKIE_SCHEMA\] table cookies has no column nothing int"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_SCHEMA\].* cookies .*nothing"):
         reader.schema("nothing int").load().collect()

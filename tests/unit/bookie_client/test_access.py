@@ -21,7 +21,7 @@ def test_the_password_is_compared_where_one_is_recorded():
     assert access_to(RECORDED, b"right", DigestType.CRC32).master_key == master_key(b"right")
     assert access_to(BARE, b"any", DigestType.CRC32).master_key == master_key(b"any")
     for wrong in (b"", b"righ", b"right "):
-        with pytest.raises(Unauthorized, match="ledger 1 has another password"):
+        with pytest.raises(Unauthorized, match=r"ledger 1 .*password"):
             access_to(RECORDED, wrong, DigestType.CRC32)
 
 

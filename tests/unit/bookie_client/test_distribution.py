@@ -47,5 +47,5 @@ def test_copies_are_spread_evenly(quorums):
 
 @pytest.mark.parametrize("bad", [(3, 4, 2), (3, 2, 3), (3, 2, 0), (0, 0, 0)])
 def test_quorums_that_do_not_fit_are_refused(bad):
-    with pytest.raises(BadRequest, match="ack quorum >= 1"):
+    with pytest.raises(BadRequest, match="quorum >= 1"):
         Quorums(*bad)

@@ -240,10 +240,10 @@ async def test_close_of_a_ledger_that_somebody_closed_at_another_end_is_told(thr
         store = three.metadata.ledgers
         await store.write(three.stored(0).closed(-1, 0), store.stored[0].identity)
         for _ in range(2):
-            with pytest.raises(MetadataVersionConflict, match="closed by another client at entry -1"):
+            with pytest.raises(MetadataVersionConflict, match=r"closed .* entry -1"):
                 async with ledger:
                     pass
-        with pytest.raises(KeyError, match="the application's own"):
+        with pytest.raises(KeyError, match="own"):
             async with ledger:
                 raise KeyError("the application's own")
         assert caplog.text.count("ledger could not be closed") == 1

@@ -13,7 +13,7 @@ from bookie_protocol.digest import as_bytes
 
 @pytest.mark.parametrize(("given", "named"), [("text", ".encode()"), (5, "int"), (None, "NoneType"), (["a"], "list")])
 def test_entry_that_is_not_bytes(given: Any, named: str) -> None:
-    with pytest.raises(TypeError, match="an entry is bytes") as told:
+    with pytest.raises(TypeError, match="bytes") as told:
         as_bytes(given)
     assert named in str(told.value)
 
@@ -26,7 +26,7 @@ def test_entry_is_copied_unless_it_cannot_change() -> None:
 
 @pytest.mark.parametrize("given", ["5", 5.0, None])
 def test_id_that_is_not_a_whole_number(given: Any) -> None:
-    with pytest.raises(TypeError, match="a ledger id is an int"):
+    with pytest.raises(TypeError, match="int"):
         checked_id(given)
 
 

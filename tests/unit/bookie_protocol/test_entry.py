@@ -37,5 +37,5 @@ def test_one_byte_less_is_a_bad_request_that_names_the_sizes(read, needed):
 def test_lac_packet_of_the_reference():
     packet = bytes.fromhex("000000000000000700000000000000039640a704")
     assert read_lac_packet(packet) == LacPacketHeader(ledger_id=7, lac=3)
-    with pytest.raises(BadRequest, match="LAC packet of 15 bytes"):
+    with pytest.raises(BadRequest, match="of 15 bytes"):
         read_lac_packet(packet[:15])

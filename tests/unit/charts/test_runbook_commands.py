@@ -71,7 +71,7 @@ def test_commands_exist(page: Path):
 
 def test_commands_are_found_and_judged():
     assert sum(len(commands(page)) for page in PAGES) > 30
-    with pytest.raises(AssertionError, match="has no command"):
+    with pytest.raises(AssertionError, match="command"):
         resolve(["cluster", "heal"])
     with pytest.raises(AssertionError, match="has no"):
         resolve(["cluster", "bookies", "--no-such-option"])

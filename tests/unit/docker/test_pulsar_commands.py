@@ -34,7 +34,7 @@ def test_keys_of_the_environment_replace_those_of_the_file_and_only_prefixed_one
 
 
 def test_a_value_of_several_lines_is_refused_because_it_would_be_several_keys() -> None:
-    with pytest.raises(SystemExit, match="the value of bookiePort has more than one line"):
+    with pytest.raises(SystemExit, match=r"bookiePort .*line"):
         commands.applied("bookiePort=1\n", {"bookiePort": "1\nallowLoopback=true"})
 
 
@@ -75,10 +75,10 @@ def test_what_runs(words: list[str], ours: list[str], monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["pulsar", "broker"], "pulsar: broker is not in this image, which runs bookies only"),
-        (["pulsar"], "pulsar: no command is not in this image"),
-        (["pulsar", "shell", "help"], "pulsar: shell is not in this image"),
-        (["pulsar", "zookeeper-shell", "-server", "h", "rmr", "/x"], "only -server HOSTS ls PATH and"),
+        (["pulsar", "broker"], "broker"),
+        (["pulsar"], "no command"),
+        (["pulsar", "shell", "help"], "shell"),
+        (["pulsar", "zookeeper-shell", "-server", "h", "rmr", "/x"], "HOSTS ls PATH"),
         (["nslookup", "no-such-name.invalid"], "nslookup: "),
     ],
 )

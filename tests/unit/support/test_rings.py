@@ -89,7 +89,7 @@ def test_only_expressions_that_leave_a_mark_out_for_sure_leave_files_unread(expr
 
 
 def test_rings_and_keys_that_there_are_not() -> None:
-    with pytest.raises(ValueError, match="ring 'never'; known: wide, change, slow"):
+    with pytest.raises(ValueError, match="'never'"):
         rings.read('[[later]]\nring = "never"\ntests = []\nwhy = ""\ncovered = ""')
     with pytest.raises(TypeError, match="whi"):
         rings.read('[[later]]\nring = "slow"\ntests = []\nwhi = ""\ncovered = ""')

@@ -177,7 +177,7 @@ def test_answers_to_the_list_of_entries():
 
 
 def test_version_3_has_no_batch_read():
-    with pytest.raises(BadVersion, match="protocol version 3 has no BATCH_READ_ENTRY"):
+    with pytest.raises(BadVersion, match=r"version 3 .*BATCH_READ_ENTRY"):
         V3Dialect().batch_read(1, 1, 0, 10, 1000, recovery=False)
 
 
@@ -189,7 +189,7 @@ def test_deferred_sync():
         2**63, 2**62, bytes(3000)
     )
     assert len(frame) <= 3000 + V3Dialect.add_overhead
-    with pytest.raises(BadVersion, match="deferred sync"):
+    with pytest.raises(BadVersion, match="deferred"):
         V2Dialect().add_encoder(LedgerLife(1, 0), KEY, deferred_sync=True)
 
 
@@ -273,13 +273,13 @@ def test_authentication_of_version_2():
         (lambda d: d.read_lac(1, 1), "READ_LAC"),
         (lambda d: d.write_lac(1, 1, KEY, 0, b"packet"), "WRITE_LAC"),
         (lambda d: d.force_ledger(1, 1), "FORCE_LEDGER"),
-        (lambda d: d.long_poll(1, 1, -1, 0, 100, piggyback=True), "long poll"),
+        (lambda d: d.long_poll(1, 1, -1, 0, 100, piggyback=True), "poll"),
         (lambda d: d.bookie_info(1), "GET_BOOKIE_INFO"),
         (lambda d: d.entries_of_ledger(1, 1), "GET_LIST_OF_ENTRIES_OF_LEDGER"),
     ],
 )
 def test_what_version_2_refuses(build, operation):
-    with pytest.raises(BadVersion, match=f"protocol version 2 has no {operation}: use ClientOptions"):
+    with pytest.raises(BadVersion, match=f"version 2 .* {operation}: .*ClientOptions"):
         build(V2Dialect())
 
 

@@ -164,7 +164,7 @@ async def test_closing_during_the_handshake():
         while not served:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.002)
         await ask.pool.close()
-        with pytest.raises(BookieUnavailable, match="client is closed"):
+        with pytest.raises(BookieUnavailable, match="closed"):
             await read
 
 

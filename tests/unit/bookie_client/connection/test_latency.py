@@ -168,9 +168,9 @@ async def test_without_the_option_nothing_adapts():
 
 
 def test_bounds_the_wrong_way_round_are_refused():
-    with pytest.raises(BadRequest, match=r"min_adaptive_timeout \(40\.0\) must not be above max_adaptive_timeout"):
+    with pytest.raises(BadRequest, match=r"min_adaptive_timeout \(40\.0\) .*max_adaptive_timeout"):
         ClientOptions(min_adaptive_timeout=40.0)
-    with pytest.raises(BadRequest, match="min_adaptive_timeout must be positive"):
+    with pytest.raises(BadRequest, match="min_adaptive_timeout must"):
         ClientOptions(min_adaptive_timeout=0)
 
 

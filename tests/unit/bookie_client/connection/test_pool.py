@@ -311,7 +311,7 @@ async def test_a_bookie_that_hangs_up_on_batch_reads(rig):
     await rig.add(0).ended
     (mine,) = rig.server.connections
     rig.server.bookie.knows_batch_reads = False
-    with pytest.raises(BadVersion, match="bookie b hung up on a batch read"):
+    with pytest.raises(BadVersion, match="batch"):
         await operations.batch_read("b", 1, 0, 10, 0)
     assert rig.server.connections == {mine}
     assert await rig.add(1).ended == b""
@@ -348,7 +348,7 @@ async def test_closing_cancels_nobody_who_waits_for_a_connection():
     given_up.cancel()
     await rig.pool.close()
     for each in waiting:
-        with pytest.raises(BookieUnavailable, match="this client is closed"):
+        with pytest.raises(BookieUnavailable, match="closed"):
             await each
     with pytest.raises(asyncio.CancelledError):
         await given_up

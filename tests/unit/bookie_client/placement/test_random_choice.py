@@ -51,7 +51,7 @@ def test_an_excluded_bookie_is_never_used():
 
 
 def test_too_few_bookies_names_what_there_is():
-    with pytest.raises(NotEnoughBookies, match=r"needs 3 writable bookies and there are 2 \(b0, b1\)"):
+    with pytest.raises(NotEnoughBookies, match=r"needs 3 .* 2 \(b0, b1\)"):
         choose(3, Random(3), writable=frozenset(["b1", "b0"]))
 
 

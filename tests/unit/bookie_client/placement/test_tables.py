@@ -234,7 +234,7 @@ def test_named_regions_only_and_none_that_is_disallowed():
 def test_durability_that_cannot_be_had_fails_unless_validation_is_off():
     cluster = cluster_of(regions(e=9, w=1))
     policy = RegionAwarePlacement(regions_to_write=["e", "w"])
-    with pytest.raises(NotEnoughBookies, match="no ack quorum in fewer than 2"):
+    with pytest.raises(NotEnoughBookies, match="than 2"):
         choose(policy, cluster, (5, 5, 4))
     lenient = RegionAwarePlacement(regions_to_write=["e", "w"], validate=False)
     placement = choose(lenient, cluster, (5, 5, 4))
@@ -332,9 +332,7 @@ def test_a_zone_that_comes_twice_uses_two_upgrade_domains():
         assert {"b0", "b1"} < set(ensemble)
 
 
-@pytest.mark.parametrize(
-    ("quorums", "message"), [((4, 3, 2), "multiple of the write quorum"), ((2, 2, 2), "above minNumZones")]
-)
+@pytest.mark.parametrize(("quorums", "message"), [((4, 3, 2), "multiple"), ((2, 2, 2), "above minNumZones")])
 def test_quorums_that_strict_placement_refuses(quorums, message):
     with pytest.raises(BadRequest, match=message):
         choose(ZoneAwarePlacement(), cluster_of(zones(a=3, b=3, c=3)), quorums)

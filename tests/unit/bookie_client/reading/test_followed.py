@@ -146,7 +146,7 @@ async def test_closing_the_handle_tells_those_who_wait(ledger):
     waiting = asyncio.create_task(ledger.reach(5))
     await asyncio.sleep(0)
     await ledger.close()
-    with pytest.raises(LedgerClosed, match="ledger 1: this reader was closed"):
+    with pytest.raises(LedgerClosed, match=r"ledger 1: .*reader"):
         await waiting
     await ledger.close()
 
@@ -211,7 +211,7 @@ async def test_a_defect_of_the_watch_reaches_those_who_wait(context, ledger):
     context.ledgers.watch = broken
     ledger.follow()
     async with asyncio.timeout(5):
-        with pytest.raises(CouldNotTell, match="ledger 1: following its metadata failed: ValueError"):
+        with pytest.raises(CouldNotTell, match=r"ledger 1: .*: ValueError"):
             await ledger.reach(5)
 
 

@@ -114,7 +114,7 @@ async def test_where_all_are_heard_the_first_answers_decide_nothing(answers):
 )
 async def test_who_could_not_tell_its_last_entry_is_unknown_whatever_explicit_lac_it_has(answers):
     """It may hold entries behind that, which say that more is confirmed."""
-    with pytest.raises(CouldNotTell, match="ledger 7: its last add confirmed"):
+    with pytest.raises(CouldNotTell, match=r"ledger 7: .*confirmed"):
         await read_last_confirmed(context(*answers), OPEN, DIGEST)
 
 

@@ -60,7 +60,7 @@ async def test_a_defect_reaches_those_who_wait(monkeypatch):
 
     monkeypatch.setattr(rig, "long_poll", broken)
     async with somebody_waits(rig.follower(), 0) as waiting:
-        with pytest.raises(CouldNotTell, match="ledger 7: following its LAC failed: ValueError"):
+        with pytest.raises(CouldNotTell, match=r"ledger 7: .*LAC .*: ValueError"):
             await waiting
 
 

@@ -52,14 +52,14 @@ def test_it_is_one_request_and_no_plan(no_plan, first, last, write_quorum):
     ids=["too many", "too large", "a single one", "of unknown size", "no batches", "striped"],
 )
 def test_others_have_a_plan(no_plan, options, first, last):
-    with pytest.raises(AssertionError, match="a plan was made"):
+    with pytest.raises(AssertionError, match="plan"):
         read(Rig(100, **options), first, last)
 
 
 def test_a_range_across_segments_has_a_plan(no_plan):
     rig = Rig(100)
     rig.metadata = rig.metadata.with_ensemble(50, ("A", "D", "E"))
-    with pytest.raises(AssertionError, match="a plan was made"):
+    with pytest.raises(AssertionError, match="plan"):
         read(rig, 49, 50)
 
 

@@ -255,7 +255,7 @@ def test_the_first_entry_that_nobody_serves_ends_the_range(batch_reads):
 
     async def main():
         seen = []
-        with pytest.raises(DigestMismatch, match="entry 42 of ledger 7: no replica could serve it") as raised:
+        with pytest.raises(DigestMismatch, match="entry 42 of ledger 7") as raised:
             async for batch in rig.reader().batches(0, 99, bound=99):
                 seen.extend(batch)
         assert all(f"{name}: " in str(raised.value) for name in "ABC")

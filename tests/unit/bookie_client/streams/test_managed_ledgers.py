@@ -147,14 +147,14 @@ def test_a_block_that_ends_early_is_damage(kind):
     stored = compressed(INFO, kind)
     told = stored.replace(message((2, len(INFO))), message((2, len(INFO) + 1)), 1)
     assert told != stored
-    with pytest.raises(MetadataDamaged, match="compressed metadata cannot be read"):
+    with pytest.raises(MetadataDamaged, match="compressed"):
         uncompressed("t", told)
 
 
 def test_a_compression_without_pyarrow_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert uncompressed("t", compressed(INFO, "ZLIB")) == INFO
-    with pytest.raises(MetadataDamaged, match="pip install pyarrow"):
+    with pytest.raises(MetadataDamaged, match="pyarrow"):
         uncompressed("t", compressed(INFO, "ZSTD"))
 
 

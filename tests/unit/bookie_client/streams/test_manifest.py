@@ -34,12 +34,12 @@ def test_both_names_of_a_place_are_one():
 
 def test_what_is_no_place():
     one = manifest(3)
-    with pytest.raises(BadRequest, match="behind the end"):
+    with pytest.raises(BadRequest, match="behind"):
         one.resolve(P(10, 4))
-    with pytest.raises(BadRequest, match="behind the end"):
+    with pytest.raises(BadRequest, match="behind"):
         one.position_at(4)
     for gone in (P(11, 0), P(-1, -1)):
-        with pytest.raises(StreamPositionGone, match="earliest one is 10:0"):
+        with pytest.raises(StreamPositionGone, match="10:0"):
             one.resolve(gone)
 
 
@@ -71,7 +71,7 @@ def test_spans():
     assert told(P(10, 3), P(5, 2)) == [(20, 0, 1), (30, 0, 3), (5, 0, 1)]
     assert told(P(20, 0), P(10, 3)) == []
     assert told(P(5, 2)) == [(5, 2, None)]
-    with pytest.raises(BadRequest, match="comes before"):
+    with pytest.raises(BadRequest, match="before"):
         told(P(20, 1), P(20, 0))
 
 

@@ -56,9 +56,9 @@ async def test_the_same_batch_again_changes_nothing_and_names_what_is_not_needed
 @pytest.mark.parametrize(
     ("txn", "told"),
     [
-        (Txn("q", 7, 2, 99), "has 2 rows, and had 1"),
-        (Txn("q", 6, 1, 99), "comes after batch 7"),
-        (Txn("q", 7, 1, 98), "another content"),
+        (Txn("q", 7, 2, 99), "2 rows"),
+        (Txn("q", 6, 1, 99), "batch 7"),
+        (Txn("q", 7, 1, 98), "content"),
     ],
 )
 async def test_an_application_that_was_set_back_is_refused(client, streams, txn, told):
@@ -97,9 +97,9 @@ async def test_without_a_transaction_the_ledgers_themselves_tell(client, streams
     assert (await streams.publish("s", ledgers)).is_new
     assert not (await streams.publish("s", ledgers)).is_new
     assert not (await streams.publish("s", [])).is_new
-    with pytest.raises(BadRequest, match="belong to it"):
+    with pytest.raises(BadRequest, match="belong"):
         await streams.publish("s", [ledgers[0], await written(client, b"c")])
-    with pytest.raises(BadRequest, match="belong to it"):
+    with pytest.raises(BadRequest, match="belong"):
         await streams.publish("s", ledgers, Txn("q", 0, 2))
     assert await read_all(streams) == [b"a", b"b"]
 
@@ -108,14 +108,14 @@ async def test_what_is_not_as_it_is_said_to_be_is_refused(client, streams):
     good = await written(client, b"a")
     open_one = await client.create(write_quorum=3, password=b"secret")
     for ledger, error, told in [
-        (replace(good, entries=2), BadRequest, "has 1 entries of 1 bytes, not 2 of 1"),
-        (replace(good, nbytes=2), BadRequest, "has 1 entries of 1 bytes, not 1 of 2"),
-        (PublishedLedger(open_one.ledger_id, 1, 1), BadRequest, "is not closed"),
+        (replace(good, entries=2), BadRequest, "2 of 1"),
+        (replace(good, nbytes=2), BadRequest, "1 of 2"),
+        (PublishedLedger(open_one.ledger_id, 1, 1), BadRequest, "closed"),
         (PublishedLedger(4711, 1, 1), NoSuchLedger, "4711"),
     ]:
         with pytest.raises(error, match=told):
             await streams.publish("s", [ledger])
-    with pytest.raises(BadRequest, match="twice in one call"):
+    with pytest.raises(BadRequest, match="twice"):
         await streams.publish("s", [good, good])
     await open_one.close()
     assert (await streams.manifest("s")).ledgers == ()
@@ -277,7 +277,7 @@ async def test_a_ledger_of_another_stream_is_refused(client, streams):
     await streams.create("other", (await streams.manifest("s")).settings)
     made = await written(client, b"a")
     await streams.publish("s", [made])
-    with pytest.raises(BadRequest, match=r"stream s.*stream other"):
+    with pytest.raises(BadRequest, match=r"stream s.* other"):
         await streams.publish("other", [made])
     await streams.delete("other")
     assert await read_all(streams) == [b"a"]

@@ -61,7 +61,7 @@ async def test_a_batch_is_of_one_ledger_and_tells_where_to_go_on(streams, fifty)
 async def test_what_cannot_be_read_is_told(streams, client, fifty):
     with pytest.raises(NoSuchStream):
         await read_all(streams, "other")
-    with pytest.raises(BadRequest, match="comes before"):
+    with pytest.raises(BadRequest, match="before"):
         await read_all(streams, start=fifty.position_at(5), to=fifty.position_at(4))
     with pytest.raises(BadRequest, match="'earliest' or 'latest'"):
         await read_all(streams, start="first")
@@ -81,7 +81,7 @@ async def test_an_open_ledger_is_read_as_far_as_it_is_confirmed_and_its_writer_g
         assert len(found) >= 4  # the last one is confirmed by the one behind it
         await writer.append(b"5")
         beyond = (await streams.manifest("s")).position_at(100)
-        with pytest.raises(BadRequest, match="above the last add confirmed"):
+        with pytest.raises(BadRequest, match="confirmed"):
             await read_all(streams, to=beyond)
     assert await read_all(streams) == numbers(0, 6)
 
@@ -105,7 +105,7 @@ async def test_a_ledger_that_is_deleted_under_the_reader_is_never_passed_over(st
             bookie.read, bookie.read_batch = collected(bookie.read, bookie), collected(bookie.read_batch, bookie)
     else:
         await client.delete(gone)
-    with pytest.raises(StreamPositionGone, match="was deleted while the stream was read"):
+    with pytest.raises(StreamPositionGone, match="deleted"):
         async for entry in streams.reader("s").entries():
             entries.append(entry.payload)  # noqa: PERF401 - what came before the error counts
     assert entries == numbers(0, 20)

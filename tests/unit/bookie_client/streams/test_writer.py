@@ -297,7 +297,7 @@ async def test_a_deleted_stream_ends_its_writer(streams):
 
 async def test_a_closed_writer_takes_nothing(streams):
     writer = streams.writer("s")
-    with pytest.raises(RuntimeError, match="not started"):
+    with pytest.raises(RuntimeError, match="started"):
         await writer.append(b"x")
     await writer.start()
     pending = await writer.submit(b"x")

@@ -34,7 +34,7 @@ def test_amounts(text: str, count: int) -> None:
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1gi", "1K", "1Gib", "ten", "1e", "0x10", "1,5Gi", "１Gi"])
 def test_what_is_none(text: str) -> None:
     assert known_bytes(text) is None
-    with pytest.raises(ValueError, match="not a quantity such as 100Gi"):
+    with pytest.raises(ValueError, match="100Gi"):
         bytes_of(text)
 
 

@@ -154,5 +154,5 @@ def test_a_field_of_two_types_is_refused() -> None:
         model_config = ConfigDict(extra="forbid")
         value: int | str = 1
 
-    with pytest.raises(ValueError, match="several types"):
+    with pytest.raises(ValueError, match="several"):
         structural_schema(Either)

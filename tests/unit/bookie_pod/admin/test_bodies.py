@@ -88,7 +88,7 @@ def test_a_refusal_is_short_however_long_the_body(kind: type[Body], text: str) -
     "text", [b'{"bookie_src": "\xff"}', b'{"\xff": 1}', b'{"bookie_src": "\xed\xa0\x80"}', b'"\xc3']
 )
 def test_what_is_not_utf8_is_malformed(text: bytes) -> None:
-    with pytest.raises(BadRequest, match="the body: "):
+    with pytest.raises(BadRequest, match="body: "):
         requested(text, decommission.UndoBody)
     with pytest.raises(ProtocolViolation):
         decode(text, decommission.UndoBody)
@@ -122,7 +122,7 @@ async def test_a_parameter_that_is_wrong_is_told(served: Served, path: str, line
 
 def test_parameters_are_read_as_the_reference_reads_them() -> None:
     given = {"ledger_id": "+07", "end_entry_id": "-1", "page": "-0", "unknown": "x"}
-    with pytest.raises(BadRequest, match="page: expected `int` >= 1"):
+    with pytest.raises(BadRequest, match=r"page: .*`int` >= 1"):
         asked(given, cluster.EntriesQuery)
     assert asked(given | {"page": "2"}, cluster.EntriesQuery) == cluster.EntriesQuery(7, page=2)
     for text, flag in (("true", True), ("TRUE", False), ("1", False), ("", False)):
@@ -138,7 +138,7 @@ def test_a_refusal_is_short_however_long_the_parameter() -> None:
 
 
 def test_half_a_character_is_no_choice() -> None:
-    with pytest.raises(BadRequest, match="the query: "):
+    with pytest.raises(BadRequest, match="query: "):
         asked({"type": "\udcff"}, cluster.BookiesQuery)
 
 

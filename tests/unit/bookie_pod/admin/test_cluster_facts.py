@@ -86,7 +86,7 @@ async def test_ledgers_that_were_given_up_do_not_count(rig: Rig) -> None:
 async def test_a_cookie_goes_when_only_such_ledgers_need_it(rig: Rig) -> None:
     cookies = StoredCookies(rig.service)
     await rig.stop(GOING)
-    with pytest.raises(Refused, match="1 ledgers need it, such as 4"):
+    with pytest.raises(Refused, match=r"1 ledgers .* 4"):
         await cookies.delete(GOING, frozenset({1}))
     assert await rig.has_cookie()
     await cookies.delete(GOING, frozenset({1, 4}))

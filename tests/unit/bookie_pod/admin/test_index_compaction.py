@@ -62,7 +62,7 @@ def test_a_failure_is_over_and_the_next_one_runs(indexes: Indexes) -> None:
 
 def test_an_unknown_path_starts_nothing(indexes: Indexes) -> None:
     compactions = made(indexes, "a")
-    with pytest.raises(BadRequest, match="/x is not a location index of this bookie; its indexes: a"):
+    with pytest.raises(BadRequest, match=r"/x is .*: a"):
         compactions.start(["a", "/x"])
     assert compactions.running() == {"a": False}
     compactions.stop()

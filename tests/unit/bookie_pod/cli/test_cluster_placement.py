@@ -118,9 +118,9 @@ async def test_what_is_given_up_and_what_cannot_be_is_told(service: MetadataServ
     told = json.loads(capsys.readouterr().out)
     assert (told["ensemble"], told["adherence"]) == ([], None)
     assert "obeys the placement policy (rack-aware: write sets on at least 2 racks, enforced)" in told["error"]
-    with pytest.raises(BadRequest, match="quorums do not fit"):
+    with pytest.raises(BadRequest, match="quorums"):
         await dry_run(service, (2, 3, 2))
-    with pytest.raises(BadRequest, match="too large: at most 200 are possible"):
+    with pytest.raises(BadRequest, match="most 200 are"):
         await dry_run(service, (10**23, 2, 2))
 
 

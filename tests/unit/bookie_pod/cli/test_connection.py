@@ -68,7 +68,7 @@ def test_options_that_are_none(setting):
 
 
 def test_a_word_that_is_no_option_is_not_repeated():
-    with pytest.raises(InvalidConfiguration, match=r"^--client: must be OPTION=VALUE with one of ") as caught:
+    with pytest.raises(InvalidConfiguration, match=r"^--client: .*OPTION=VALUE") as caught:
         client_options(("s3cret",), {})
     assert "s3cret" not in str(caught.value)
 
@@ -82,7 +82,7 @@ def test_passwords_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
     assert read_password(str(file)) == b"from the file"
     file.write_bytes(b"\n\n")
     assert read_password(str(file)) == b"\n"
-    with pytest.raises(InvalidConfiguration, match="No such file"):
+    with pytest.raises(InvalidConfiguration, match="No such"):
         read_password(str(tmp_path / "none"))
 
 

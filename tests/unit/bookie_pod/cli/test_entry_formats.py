@@ -70,10 +70,10 @@ def test_an_empty_stream_has_no_entries():
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("lines", b"ab\n" + b"c" * 11, r"line 2 is longer than the 10 bytes"),
-        ("prefixed", struct.pack(">I", 11) + b"x", r"length at byte 0 says 11 bytes"),
-        ("prefixed", struct.pack(">I", 2) + b"ab\0\0", r"ends inside the entry that begins at byte 6"),
-        ("whole", b"x" * 11, r"larger than the 10 bytes"),
+        ("lines", b"ab\n" + b"c" * 11, "line 2 is"),
+        ("prefixed", struct.pack(">I", 11) + b"x", "says 11 bytes"),
+        ("prefixed", struct.pack(">I", 2) + b"ab\0\0", "byte 6"),
+        ("whole", b"x" * 11, "the 10 bytes"),
     ],
 )
 def test_what_fits_no_entry_is_refused_with_its_place(name, data, message):

@@ -13,7 +13,7 @@ FULL = "/dev/full"
 
 @pytest.mark.skipif(not os.path.exists(FULL), reason="no device that is always full")
 async def test_a_full_disk_names_the_file() -> None:
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'") as raised, Output(FULL) as output:
+    with pytest.raises(OSError, match="'/dev/full'") as raised, Output(FULL) as output:
         await output.write(b"entry\n")
     assert raised.value.filename == FULL
 

@@ -166,7 +166,7 @@ async def test_an_id_that_no_ledger_of_the_cluster_can_have_is_told_of_itself(dr
     answers = dict(await _on_thread(lambda: list(bridge.read_many([1, 2**40, 2]))))
     assert answers[1] is answers[2] is None
     assert isinstance(answers[2**40], MetadataDamaged)
-    with pytest.raises(MetadataDamaged, match="does not fit the legacy hierarchical layout"):
+    with pytest.raises(MetadataDamaged, match="layout"):
         await _on_thread(lambda: bridge.read(2**40))
 
 
@@ -224,7 +224,7 @@ async def test_a_listing_that_hangs_gives_what_came_before_and_then_an_error(ser
 async def test_a_call_that_hangs_ends_and_is_cancelled(service: Service) -> None:
     service.hang = True
     bridge = _bridge(service, timeout=0.05)
-    with pytest.raises(MetadataUnavailable, match=r"no answer within 0\.1 s"):
+    with pytest.raises(MetadataUnavailable, match=r"within 0\.1 s"):
         await _on_thread(lambda: bridge.read(1))
     assert await _on_thread(lambda: service.cancelled.wait(10))
 
@@ -236,7 +236,7 @@ async def test_closing_ends_a_call_that_hangs_at_once_and_refuses_others(service
     assert await _on_thread(lambda: service.hanging.wait(10))
     began = time.monotonic()
     await _on_thread(bridge.close)
-    with pytest.raises(MetadataUnavailable, match="has stopped"):
+    with pytest.raises(MetadataUnavailable, match="stopped"):
         await call
     assert time.monotonic() - began < 10
     service.hang = False
@@ -250,7 +250,7 @@ def test_a_loop_that_is_closed_is_no_answer(service: Service) -> None:
     loop = asyncio.new_event_loop()
     bridge = LoopGcMetadata(service, loop, BOOKIE, "one", 1.0, service.is_whole)  # type: ignore[arg-type]
     loop.close()
-    with pytest.raises(MetadataUnavailable, match="has stopped"):
+    with pytest.raises(MetadataUnavailable, match="stopped"):
         bridge.read(1)
 
 
@@ -323,7 +323,7 @@ class TestLock:
             with bridge.re_replication_lock(7):
                 raise MetadataUnavailable("in the middle")
 
-        with pytest.raises(MetadataUnavailable, match="in the middle"):
+        with pytest.raises(MetadataUnavailable, match="middle"):
             await _on_thread(use)
         assert service.locks == ["taken", "released"]
 

@@ -110,9 +110,9 @@ async def test_a_port_that_nobody_asked_for_ends_no_bookie(taken: int, capsys: p
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70])
 async def test_a_name_that_no_host_can_have_is_none_to_listen_on(host: str) -> None:
-    with pytest.raises(ServerStartFailed, match=f"{host}.*no host can have this name"):
+    with pytest.raises(ServerStartFailed, match=f"{host}.* name"):
         await hold_grpc_port(GrpcConfig(server_host=host, server_port=1))
-    with pytest.raises(ServerStartFailed, match=f"cannot listen on {host}:1 .*no host can have this name"):
+    with pytest.raises(ServerStartFailed, match=f"on {host}:1 .* name"):
         await TcpListener(asyncio.get_running_loop(), host, 1).bind()
 
 

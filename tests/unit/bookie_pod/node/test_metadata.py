@@ -19,12 +19,12 @@ def test_credentials(tmp_path: Path) -> None:
     assert read_credentials(str(file)) == ("bookie", "a:secret")
     for text in ("", "bookie", "bookie:", ":secret", "a:b\nc:d"):
         file.write_text(text)
-        with pytest.raises(InvalidConfiguration, match="must hold one line user:password"):
+        with pytest.raises(InvalidConfiguration, match="user:password"):
             read_credentials(str(file))
-    with pytest.raises(InvalidConfiguration, match=r"zkAuthCredentialsPath=/nowhere: No such file"):
+    with pytest.raises(InvalidConfiguration, match="zkAuthCredentialsPath=/nowhere: No such"):
         read_credentials("/nowhere")
     file.write_bytes(b"\xff\xfe:x")
-    with pytest.raises(InvalidConfiguration, match="it is not text"):
+    with pytest.raises(InvalidConfiguration, match="text"):
         read_credentials(str(file))
 
 

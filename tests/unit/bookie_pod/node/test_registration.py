@@ -125,7 +125,7 @@ async def test_the_new_list_first_then_the_old_one(rig: Rig) -> None:
     await manager.deregister()
     assert manager.status is ServerStatus.UNREGISTERED
     assert rig.bookies.steps[-2:] == [("unregister", W), ("unregister", R)]
-    with pytest.raises(RegistrationFailed, match="register it first"):
+    with pytest.raises(RegistrationFailed, match="register"):
         await manager.to_read_only()
 
 
@@ -137,7 +137,7 @@ async def test_a_first_registration_that_fails_keeps_nothing(rig: Rig, is_away: 
             await rig.manager.register(read_only=True)
     else:
         rig.bookies.faults = [MetadataExists("held")]
-        with pytest.raises(RegistrationFailed, match="bookie b:1 cannot be registered") as caught:
+        with pytest.raises(RegistrationFailed, match="bookie b:1") as caught:
             await rig.manager.register(read_only=True)
         assert caught.value.exit_code is ExitCode.REGISTRATION_FAILED == 4
     assert rig.failures == []

@@ -50,9 +50,9 @@ def test_both_sides(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("theirs", f"authProviderEntryPoint=theirs: not in the group {BOOKIE}: gone, ours"),
-        ("ours", "authProviderEntryPoint=ours: it needs authProviderConfigFile"),
-        ("gone", "authProviderEntryPoint=gone: No module named"),
+        ("theirs", "authProviderEntryPoint=theirs"),
+        ("ours", "authProviderEntryPoint=ours"),
+        ("gone", "authProviderEntryPoint=gone"),
     ],
 )
 def test_what_refuses_a_start(name: str, says: str) -> None:

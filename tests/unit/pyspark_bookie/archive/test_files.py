@@ -43,9 +43,7 @@ def test_what_is_none(uri: str) -> None:
 )
 def test_secrets_of_a_uri_that_is_refused_are_not_told(uri: str) -> None:
     """Neither by this error nor by another that a traceback would show."""
-    with pytest.raises(
-        PodkeeperSparkError, match=r"--target \w+://.* and leave credentials to the environment"
-    ) as caught:
+    with pytest.raises(PodkeeperSparkError, match=r"--target \w+://.*credentials") as caught:
         file_system("--target", uri)
     assert not any(secret in str(caught.value) for secret in ("KEY", "S3", "CRET"))
     assert caught.value.__cause__ is None
@@ -86,7 +84,7 @@ def test_below_a_file_nothing_can_be(tmp_path: Path) -> None:
         lambda: Files(f"{tmp_path}/file/below", "--target").check_there(),
     ]
     for ask in asked:
-        with pytest.raises(ArchiveUnavailable, match=r"--target: .*/file/below.* cannot be reached .*Not a directory"):
+        with pytest.raises(ArchiveUnavailable, match=r"--target: .*/file/below.* Not a"):
             ask()
 
 

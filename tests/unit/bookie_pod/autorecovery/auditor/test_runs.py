@@ -161,7 +161,7 @@ async def test_a_record_that_comes_and_goes_is_not_written_for_ever(
     monkeypatch.setattr(records._store, "create", there)
     await records.write_absences({}, 7)
     assert tries == ["update", "create"] * 2
-    with pytest.raises(MetadataExists, match="comes and goes"):
+    with pytest.raises(MetadataExists, match="goes"):
         await records.write_absences({}, 7)
     assert tries == ["update", "create"] * 12
 
@@ -182,7 +182,7 @@ async def test_auto_recovery_is_enabled_and_disabled_however_often_it_is_said(
 
 
 async def test_an_audit_is_asked_for_where_somebody_can_do_it(rig: AuditorRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="there is no auditor"):
+    with pytest.raises(Refused, match="no auditor"):
         await trigger_audit(rig.service)
     auditor: str | None = "b1:1"
     asked = False
@@ -195,12 +195,12 @@ async def test_an_audit_is_asked_for_where_somebody_can_do_it(rig: AuditorRig, m
 
     monkeypatch.setattr(rig.service.auditor_election, "current_auditor", current)
     monkeypatch.setattr(rig.marks, "ask_for_audit", ask)
-    with pytest.raises(Refused, match="the auditor, b1:1, has only just been elected"):
+    with pytest.raises(Refused, match=r"b1:1, .*elected"):
         await trigger_audit(rig.service)
     asked = True
     assert await trigger_audit(rig.service) == "b1:1"
     await set_enabled(rig.service, False)
-    with pytest.raises(Refused, match="auto-recovery is disabled"):
+    with pytest.raises(Refused, match="disabled"):
         await trigger_audit(rig.service)
 
 

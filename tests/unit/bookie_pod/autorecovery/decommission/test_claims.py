@@ -139,7 +139,7 @@ class TestCookiesWithoutADecommission:
             return await holders()
 
         monkeypatch.setattr(rig.service.under_replication, "holders", up_for_a_moment)
-        with pytest.raises(Refused, match="was registered a moment ago"):
+        with pytest.raises(Refused, match="registered"):
             await delete_unneeded_cookie(rig.service, GOING)
         assert await rig.has_cookie()
         await delete_unneeded_cookie(rig.service, GOING)
@@ -161,7 +161,7 @@ class TestCookiesWithoutADecommission:
             return await holders()
 
         monkeypatch.setattr(rig.service.under_replication, "holders", exchange_first)
-        with pytest.raises(NoCookie if gone else Refused, match="any more" if gone else "just now"):
+        with pytest.raises(NoCookie if gone else Refused, match="more" if gone else "now"):
             await delete_unneeded_cookie(rig.service, GOING)
         assert await rig.has_cookie() != gone
 
@@ -173,13 +173,13 @@ class TestCookiesWithoutADecommission:
         await rig.change(2, lambda metadata: replace(metadata, ensembles={0: ("b1:1", "b2:1", "b3:1")}))
         worker, _ = await rig.connect()
         lock = await worker.under_replication.lock(1)
-        with pytest.raises(Refused, match="1 ledgers are being re-replicated, such as 1"):
+        with pytest.raises(Refused, match=r"1 ledgers .*re-replicated, .* 1"):
             await delete_unneeded_cookie(rig.service, GOING)
         await rig.store(ledger(5, (0, "123"), last=None).in_recovery())
-        with pytest.raises(Refused, match="1 ledgers are being recovered, such as 5"):
+        with pytest.raises(Refused, match=r"1 ledgers .*recovered, .* 5"):
             await delete_unneeded_cookie(rig.service, GOING, {1})  # given up, so nobody cares where it is copied to
         await worker.under_replication.release(lock)
-        with pytest.raises(Refused, match="1 ledgers are being recovered, such as 5"):
+        with pytest.raises(Refused, match=r"1 ledgers .*recovered, .* 5"):
             await delete_unneeded_cookie(rig.service, GOING)
         await delete_unneeded_cookie(rig.service, GOING, {5})
         assert not await rig.has_cookie()

@@ -97,7 +97,7 @@ async def test_the_auditor_is_asked_for_an_audit(rig: Rig) -> None:
 
 async def test_a_writable_bookie_that_cannot_be_reached_is_refused(rig: Rig) -> None:
     rig.admin_reachable = False
-    with pytest.raises(Refused, match="still writable and cannot be made read-only: connection refused"):
+    with pytest.raises(Refused, match=r"still .*read-only: .*refused"):
         await rig.decommission()
     assert await rig.naming() == {1, 3, 4, 2**40, 2**40 + 1}
     assert await rig.has_cookie()
@@ -375,9 +375,9 @@ class TestTakeOverAndUndo:
         running.cancel()
         await asyncio.wait([running])
         rig.admin_reachable = False
-        with pytest.raises(BookieUnavailable, match="repeat the undo"):
+        with pytest.raises(BookieUnavailable, match="repeat"):
             await undo(rig.service, rig, GOING)
-        with pytest.raises(TakenOver, match="is being undone: repeat the undo first"):
+        with pytest.raises(TakenOver, match="undone"):
             await rig.decommission()
         rig.admin_reachable = True
         assert (await undo(rig.service, rig, GOING)).writable
@@ -416,7 +416,7 @@ async def test_a_write_whose_answer_is_lost_is_not_taken_for_somebody_elses(
     assert stored is not None
     assert stored.value == held.record
     await store.begin(replace(REQUEST, coordinator="second"))
-    with pytest.raises(TakenOver, match="taken over by second"):
+    with pytest.raises(TakenOver, match="second"):
         await held.note(held.record.progress)
 
 

@@ -50,7 +50,7 @@ async def test_a_bookie_that_gets_another_id_meanwhile_is_left_alone(
 
     coordinator, mover = rig.coordinator()
     mover.before_exchange = comes_back
-    with pytest.raises(Refused, match="it is being renamed"):
+    with pytest.raises(Refused, match="renamed"):
         await coordinator.run(REQUEST)
     assert rig.registered[GOING] is W
     found = await DecommissionStore(rig.service).active(GOING)
@@ -85,7 +85,7 @@ async def test_a_refusal_after_the_drain_had_begun_leaves_the_record(rig: Rig, m
             await rig.set_registration(W)
 
     mover.before_exchange = comes_back
-    with pytest.raises(Refused, match="still writable and cannot be made read-only"):
+    with pytest.raises(Refused, match=r"still .*read-only"):
         await coordinator.run(REQUEST)
     found = await DecommissionStore(rig.service).active(GOING)
     assert found is not None

@@ -125,7 +125,7 @@ async def test_who_speaks_tls_without_saying_so_gets_the_token_and_no_other_does
         await make_read_only(rig.service, trusting, GOING, Presence.WRITABLE)
         assert [token for *_, token in api.asked] == ["Bearer secret"]
         doubting = BookieAdmin(rig.service, token="secret", tls=ssl.create_default_context())
-        with pytest.raises(BookieUnavailable, match=r"at https://.*: its certificate is not trusted"):
+        with pytest.raises(BookieUnavailable, match=r"at https://.*certificate"):
             await doubting.set_read_only(GOING, False)
         assert len(api.asked) == 1
     finally:
@@ -138,7 +138,7 @@ async def test_one_that_says_that_it_speaks_tls_is_never_asked_without(
     publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", api.port, "http", extensions=("tls",)))
     await rig.stop(GOING)
     await rig.start(GOING)
-    with pytest.raises(BookieUnavailable, match="does not speak TLS"):
+    with pytest.raises(BookieUnavailable, match="speak TLS"):
         await BookieAdmin(rig.service, token="secret", tls=ssl.create_default_context()).set_read_only(GOING, True)
     assert api.asked == []
 
@@ -154,18 +154,18 @@ async def test_a_registered_address_that_the_configuration_does_not_name_gets_no
 
 async def test_a_url_wins(rig: Rig, api: Api) -> None:
     admin = BookieAdmin(rig.service, url="http://127.0.0.1:1/")
-    with pytest.raises(BookieUnavailable, match="cannot be reached"):
+    with pytest.raises(BookieUnavailable, match="reached"):
         await admin.set_read_only(GOING, True)
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (401, Unauthorized, "demands a token"),
-        (403, Unauthorized, "because of something"),
-        (400, Refused, "refuses to change its mode: because of something"),
-        (404, Refused, "refuses to change its mode: because of something"),
-        (503, BookieUnavailable, "because of something"),
+        (401, Unauthorized, "demands"),
+        (403, Unauthorized, "something"),
+        (400, Refused, "mode: .*something"),
+        (404, Refused, "mode: .*something"),
+        (503, BookieUnavailable, "something"),
     ],
 )
 async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: type[PodkeeperError], words: str) -> None:
@@ -173,29 +173,29 @@ async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: ty
     admin = BookieAdmin(rig.service, trust=Trust(own_machine=True))
     with pytest.raises(kind, match=words):
         await admin.set_read_only(GOING, True)
-    with pytest.raises(Refused, match="still writable and cannot be made read-only"):
+    with pytest.raises(Refused, match=r"still .*read-only"):
         await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
     await make_read_only(rig.service, admin, GOING, Presence.READ_ONLY)  # it is already
 
 
 async def test_nobody_is_sent_elsewhere(rig: Rig, api: Api) -> None:
     api.status = 308
-    with pytest.raises(BookieUnavailable, match="because of something"):
+    with pytest.raises(BookieUnavailable, match="something"):
         await BookieAdmin(rig.service, token="t0k", trust=Trust(own_machine=True)).set_read_only(GOING, True)
     assert len(api.asked) == 1
 
 
 async def test_one_that_publishes_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = BookieAdmin(rig.service)
-    with pytest.raises(BookieUnavailable, match="publishes no HTTP endpoint: set httpServerEnabled=true"):
+    with pytest.raises(BookieUnavailable, match="httpServerEnabled=true"):
         await admin.set_read_only(GOING, True)
     await rig.stop(GOING)
-    with pytest.raises(BookieUnavailable, match="is not registered"):
+    with pytest.raises(BookieUnavailable, match="registered"):
         await admin.set_read_only(GOING, True)
     assert not await make_writable(rig.service, admin, GOING)
     publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", free_port(), "http"))
     await rig.start(GOING)
-    with pytest.raises(BookieUnavailable, match="cannot be reached"):
+    with pytest.raises(BookieUnavailable, match="reached"):
         await admin.set_read_only(GOING, True)
 
 
@@ -204,7 +204,7 @@ async def test_one_whose_registration_does_not_show_it_is_waited_for_no_longer_t
 ) -> None:
     monkeypatch.setattr("bookie_pod.autorecovery.decommission.presence.ANNOUNCED_S", 0.0)
     monkeypatch.setattr(rig, "set_registration", lambda group, bookie: asyncio.sleep(0))
-    with pytest.raises(BookieUnavailable, match="its registration does not show it"):
+    with pytest.raises(BookieUnavailable, match="registration"):
         await make_read_only(rig.service, rig, GOING, Presence.WRITABLE)
 
 

@@ -60,7 +60,7 @@ async def test_everything_is_restored_and_the_cookie_goes(rig: Rig) -> None:
 
 async def test_open_ledgers_can_be_left_alone_but_then_the_cookie_stays(rig: Rig) -> None:
     run = recover(rig, skip_open=True, delete_cookies=True)
-    with pytest.raises(Refused, match="cookies stay: not all ledgers were restored"):
+    with pytest.raises(Refused, match=r"cookies.*restored"):
         await run.run()
     assert (run.result.restored, run.result.skipped) == (2, [3])
     assert await rig.naming() == {3}
@@ -72,14 +72,14 @@ async def test_one_ledger_only(rig: Rig) -> None:
     result = await recover(rig, ledger_id=4).run()
     assert result.restored == 1
     assert await rig.naming() == {1, 3}
-    with pytest.raises(Refused, match="not all ledgers"):
+    with pytest.raises(Refused, match="restored"):
         await recover(rig, ledger_id=1, delete_cookies=True).run()
 
 
 async def test_the_first_failure_ends_it_unless_it_may_be_skipped(rig: Rig) -> None:
     mover = FakeMover(rig.service, rig.ends)
     mover.refuse[1] = "no copy is left"
-    with pytest.raises(CouldNotTell, match="ledger 1 cannot be restored: no copy is left"):
+    with pytest.raises(CouldNotTell, match=r"ledger 1 .*restored"):
         await recover(rig, mover).run()
     result = await recover(rig, mover, skip_unrecoverable=True).run()
     assert result.failed == {1: "no copy is left"}
@@ -103,9 +103,9 @@ async def test_a_ledger_that_somebody_works_on_is_waited_for(rig: Rig) -> None:
 
 class TestCookies:
     async def test_one_that_is_needed_stays(self, rig: Rig) -> None:
-        with pytest.raises(Refused, match="3 ledgers need it, such as 1"):
+        with pytest.raises(Refused, match=r"3 ledgers .* 1"):
             await delete_unneeded_cookie(rig.service, GOING)
-        with pytest.raises(Refused, match="the bookie is writable; stop it first"):
+        with pytest.raises(Refused, match="writable"):
             await delete_unneeded_cookie(rig.service, "b1:1")
         with pytest.raises(NotThere):
             await delete_unneeded_cookie(rig.service, "b9:1")
@@ -114,7 +114,7 @@ class TestCookies:
     async def test_a_mark_is_a_need_too(self, rig: Rig) -> None:
         await recover(rig).run()
         await rig.service.under_replication.mark(2, [GOING], ctime_ms=1)
-        with pytest.raises(Refused, match="1 ledgers need it, such as 2"):
+        with pytest.raises(Refused, match=r"1 ledgers .* 2"):
             await delete_unneeded_cookie(rig.service, GOING)
         await rig.service.under_replication.unmark(2)
         await delete_unneeded_cookie(rig.service, GOING)

@@ -90,7 +90,7 @@ async def test_one_that_is_stopped_stays_so() -> None:
 async def test_one_that_cannot_be_reached_keeps_its_record() -> None:
     cluster = await Cluster().begin(replace(RECORD, read_only_by_us=True))
     cluster.reachable = False
-    with pytest.raises(BookieUnavailable, match="connection refused; the decommission has stopped, repeat the undo"):
+    with pytest.raises(BookieUnavailable, match=r"refused;.*repeat"):
         await undo(cluster.service, cluster, GOING)
     found = await cluster.active()
     assert found is not None
@@ -118,7 +118,7 @@ async def test_a_cookie_that_is_about_to_go_is_another_one_first(record: Decommi
 
 async def test_without_its_cookie_a_decommission_can_only_be_finished() -> None:
     cluster = await Cluster().begin(REMOVING, cookie=False)
-    with pytest.raises(Refused, match=f"the cookie of {GOING} is gone already"):
+    with pytest.raises(Refused, match=f"cookie of {GOING} is gone"):
         await undo(cluster.service, cluster, GOING)
     assert await cluster.active() == REMOVING
 
@@ -130,9 +130,7 @@ async def test_of_a_finished_one_there_is_nothing_to_undo(delete_cookie: bool, c
     done = replace(RECORD, phase=Phase.DONE, delete_cookie=delete_cookie)
     cluster = await Cluster().begin(done, cookie=cookie)
     is_new = delete_cookie and cookie
-    with pytest.raises(
-        NotDecommissioned if is_new else Refused, match="not being decommissioned" if is_new else "is finished"
-    ):
+    with pytest.raises(NotDecommissioned if is_new else Refused, match="decommissioned" if is_new else "finished"):
         await undo(cluster.service, cluster, GOING)
     assert await cluster.active() is None
     assert await DecommissionStore(cluster.service).finished(GOING) == done
@@ -161,7 +159,7 @@ async def test_a_coordinator_that_is_faster_is_waited_for_so_often(monkeypatch: 
     await cluster.begin(RECORD, cookie=False)
     tries[:] = []
     monkeypatch.setattr(module, "_ROUNDS", 2)
-    with pytest.raises(TakenOver, match="changes faster than it can be undone"):
+    with pytest.raises(TakenOver, match="faster"):
         await undo(cluster.service, cluster, GOING)
     assert len(tries) == 2
 
@@ -207,7 +205,7 @@ async def test_a_cookie_that_says_another_id_is_of_one_that_is_renamed(cookie: b
     if not renamed:
         await refuse_renamed(cluster.service, GOING)
         return
-    with pytest.raises(Refused, match="bookie b0:1 is being renamed, its cookie says b9:1"):
+    with pytest.raises(Refused, match=r"b0:1 .*renamed, .* b9:1"):
         await refuse_renamed(cluster.service, GOING)
 
 
@@ -249,7 +247,7 @@ async def test_cookie_goes_if_any_request_wants_that(first: bool, second: bool) 
 
 async def test_one_that_is_being_undone_is_not_taken_over() -> None:
     cluster = await Cluster().begin(replace(RECORD, phase=Phase.UNDOING))
-    with pytest.raises(TakenOver, match="is being undone: repeat the undo first"):
+    with pytest.raises(TakenOver, match="undone"):
         await DecommissionStore(cluster.service).begin(DecommissionRequest(GOING, "host/2"))
 
 

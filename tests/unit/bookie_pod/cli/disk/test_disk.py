@@ -422,7 +422,7 @@ def test_format_that_was_ended_leaves_a_mark_until_it_is_run_to_its_end(
         patched.setattr(swap, "remove_tree", ended)
         disk("format", "--yes", code=130)
     for folder in disk.layout.folders:
-        with pytest.raises(InvalidCookie, match="`bookie disk format` was ended"):
+        with pytest.raises(InvalidCookie, match=r"format` .*ended"):
             read_directory(PosixFiles(), folder)
     (report,) = disk.json("format", "--yes")
     assert report["removed"] > cookies

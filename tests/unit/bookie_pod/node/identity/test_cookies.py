@@ -79,15 +79,15 @@ def test_empty_means_absent() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not a layout version"),
-        (b"five\nx", "not a layout version"),
-        (b"-5\n", "not a layout version"),
-        (b"2\nold", "layout version 2"),
-        (b"3\nhost\n/journal", "four lines"),
-        (b"3\n\xff\n/journal\n1\t/l", "codec can't decode"),
-        (b'5\nbookieHost: "b"', "required field"),
-        (b"5\nbookieHost: b", "not valid protobuf text"),
-        (b"5\n\xff\xfe", "not valid protobuf text"),
+        (b"", "a layout"),
+        (b"five\nx", "a layout"),
+        (b"-5\n", "a layout"),
+        (b"2\nold", "version 2"),
+        (b"3\nhost\n/journal", "lines"),
+        (b"3\n\xff\n/journal\n1\t/l", "decode"),
+        (b'5\nbookieHost: "b"', "required"),
+        (b"5\nbookieHost: b", "protobuf"),
+        (b"5\n\xff\xfe", "protobuf"),
     ],
 )
 def test_damage_names_the_file(data: bytes, message: str) -> None:
@@ -100,7 +100,7 @@ def test_damage_names_the_file(data: bytes, message: str) -> None:
 def test_a_directory_list_must_fit_its_count() -> None:
     assert decode_directories(encode_directories(("/a", "/b")), "x") == ("/a", "/b")
     for text in ("", "2\t/a", "x\t/a", "1\t/a\t/b"):
-        with pytest.raises(InvalidCookie, match="does not fit its count"):
+        with pytest.raises(InvalidCookie, match="count"):
             decode_directories(text, "x")
 
 

@@ -97,11 +97,11 @@ async def _leaving(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (_started, "bookie b0:1 is registered: stop it first"),
-        (_new_is_there, "there is a bookie b9:1, and it is registered"),
-        (_new_has_a_cookie, "there is a bookie b9:1: it has a cookie"),
-        (_new_is_named, "there was a bookie b9:1: 1 ledgers name it, such as 9"),
-        (_leaving, "bookie b0:1 is being decommissioned"),
+        (_started, "b0:1 is registered"),
+        (_new_is_there, "b9:1, .*registered"),
+        (_new_has_a_cookie, "b9:1: .*cookie"),
+        (_new_is_named, "b9:1: 1 ledgers"),
+        (_leaving, "b0:1 .*decommissioned"),
     ],
 )
 async def test_nobody_gets_the_id_of_another(rig: Rig, make: Callable[[Rig], object], words: str) -> None:
@@ -129,7 +129,7 @@ async def test_ledgers_in_use_are_left_until_they_are_closed(rig: Rig) -> None:
         6: "IN_RECOVERY: close its writer, or end it with `bookie ledger recover 6`",
     }
     assert await rig.has_cookie(GOING)
-    with pytest.raises(Refused, match="is being renamed to b9:1: repeat that first"):
+    with pytest.raises(Refused, match="renamed to b9:1"):
         await _rename(rig, new="b8:1").run()
     for ledger_id in (5, 6):
         await rig.change(ledger_id, lambda metadata: metadata.closed(-1, 0))
@@ -170,7 +170,7 @@ async def test_a_bookie_that_starts_meanwhile_ends_it(rig: Rig, bookie: str) -> 
         return stored
 
     rig.service.ledgers.write = and_start  # type: ignore[assignment,method-assign]
-    with pytest.raises(Refused, match=f"bookie {bookie} was started meanwhile: stop it, and repeat"):
+    with pytest.raises(Refused, match=f"{bookie} .*started"):
         await _rename(rig).run()
     assert len(await rig.naming(NEW)) == 1
     assert await rig.has_cookie(GOING)
@@ -206,7 +206,7 @@ def _once_after(store: object, name: str, then: Callable[[], Awaitable[object]])
 async def test_of_two_at_a_time_the_first_one_ends(rig: Rig, old: str, new: str) -> None:
     other, _ = await rig.connect()
     _once_after(rig.service.ledgers, "write", Rename(other, old, new, settle=0.0).run)
-    with pytest.raises(Refused, match="were changed just now"):
+    with pytest.raises(Refused, match="changed"):
         await _rename(rig).run()
     assert (await rig.naming(old), await rig.naming(new)) == (set(), NAMING)
     assert not await rig.has_cookie(old)
@@ -222,7 +222,7 @@ async def test_a_bookie_that_gets_the_id_at_the_same_moment_keeps_it(rig: Rig) -
             yield each
 
     rig.service.under_replication.list = and_join  # type: ignore[assignment,method-assign]
-    with pytest.raises(Refused, match="were changed just now"):
+    with pytest.raises(Refused, match="changed"):
         await _rename(rig).run()
     assert parse_cookie((await rig.service.cookies.read(NEW)).value, "it").bookie_id == NEW
     assert parse_cookie((await rig.service.cookies.read(GOING)).value, "it") == COOKIE
@@ -234,7 +234,7 @@ async def test_nobody_decommissions_one_that_is_half_renamed(rig: Rig) -> None:
     await _rename(rig).run(limit=1)
     for bookie in (GOING, NEW):
         coordinator, _ = rig.coordinator()
-        with pytest.raises(Refused, match=f"bookie {bookie} is being renamed, its cookie says"):
+        with pytest.raises(Refused, match=f"{bookie} .*renamed"):
             await coordinator.run(DecommissionRequest(bookie, "somebody"))
         assert await DecommissionStore(rig.service).active(bookie) is None
     await _rename(rig).run()
@@ -243,11 +243,11 @@ async def test_nobody_decommissions_one_that_is_half_renamed(rig: Rig) -> None:
 
 async def test_a_decommission_that_begins_at_the_same_time_ends_or_ends_it(rig: Rig) -> None:
     _once_after(rig.service.cookies, "update", lambda: _leaving(rig))
-    with pytest.raises(Refused, match="is being decommissioned"):
+    with pytest.raises(Refused, match="decommissioned"):
         await _rename(rig).run()
     assert await rig.naming(GOING) == NAMING
     coordinator, _ = rig.coordinator()
-    with pytest.raises(Refused, match="is being renamed"):
+    with pytest.raises(Refused, match="renamed"):
         await coordinator.run(DecommissionRequest(GOING, "somebody"))
 
 

@@ -159,9 +159,9 @@ async def test_a_renewed_certificate_is_taken_up(
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        ({"certificate_path": "/nowhere"}, "grpcServerCertificatePath=/nowhere .*No such file"),
-        ({"key_path": "unknown.key"}, "no PEM files that belong together"),
-        ({"key_path": "encrypted.key"}, "grpcServerKeyPath=.*encrypted.key: gRPC takes no encrypted key"),
+        ({"certificate_path": "/nowhere"}, "grpcServerCertificatePath=/nowhere .*No such"),
+        ({"key_path": "unknown.key"}, "PEM"),
+        ({"key_path": "encrypted.key"}, "grpcServerKeyPath=.*encrypted.key: gRPC"),
         ({"trust_store_path": "server.key"}, "grpcServerTrustStorePath=.*server.key"),
     ],
 )
@@ -204,7 +204,7 @@ async def test_tokens_change_without_a_restart(token_file: Path, monkeypatch: py
 
 async def test_a_token_file_that_is_no_good_ends_the_start(tmp_path: Path) -> None:
     config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(tmp_path / "none"))
-    with pytest.raises(InvalidConfiguration, match=r"grpcServerAuthTokenFile=.*No such file"):
+    with pytest.raises(InvalidConfiguration, match=r"grpcServerAuthTokenFile=.*No such"):
         await start_grpc(config, FakeNode())
 
 

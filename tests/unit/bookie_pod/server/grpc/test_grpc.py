@@ -173,7 +173,7 @@ async def test_a_stream_sends_little_for_which_nobody_waits(server: GrpcServer) 
 
 
 async def test_a_port_in_use_names_port_and_key(server: GrpcServer, node: FakeNode) -> None:
-    with pytest.raises(ServerStartFailed, match=rf"gRPC port {server.port} on 127\.0\.0\.1 .*grpcServerPort"):
+    with pytest.raises(ServerStartFailed, match=rf"port {server.port} on 127\.0\.0\.1 .*grpcServerPort"):
         await start_grpc(GrpcConfig(server_port=server.port, server_host="127.0.0.1"), node)
 
 

@@ -129,9 +129,7 @@ async def test_other_methods_and_paths(server: HttpServer, method: str, path: st
 
 
 async def test_a_name_that_no_host_can_have_is_none_to_listen_on(node: FakeNode, registry: Registry) -> None:
-    with pytest.raises(
-        ServerStartFailed, match=r"cannot listen on a\.\.b:1 \(httpServerPort\): no host can have this name"
-    ):
+    with pytest.raises(ServerStartFailed, match=r"a\.\.b:1 \(httpServerPort\): .* name"):
         await start_http(HttpConfig(server_host="a..b", server_port=1), node, registry)
 
 
@@ -148,7 +146,7 @@ async def test_a_port_in_use_names_port_and_key(server: HttpServer, node: FakeNo
 
 
 async def test_an_address_that_is_not_ours(node: FakeNode, registry: Registry) -> None:
-    with pytest.raises(ServerStartFailed, match=r"cannot listen on 203\.0\.113\.7:0 \(httpServerPort\)"):
+    with pytest.raises(ServerStartFailed, match=r"203\.0\.113\.7:0 \(httpServerPort\)"):
         await start_http(HttpConfig(server_host="203.0.113.7", server_port=0), node, registry)
 
 

@@ -101,7 +101,7 @@ async def test_a_long_frame_that_came_at_once(guarded: ServerRig, size: int) -> 
 
 def test_how_long_a_strangers_frame_may_be() -> None:
     strangers.check_frame(FRAME_BYTES)
-    with pytest.raises(ProtocolViolation, match=f"a frame of {FRAME_BYTES + 1} bytes before authentication"):
+    with pytest.raises(ProtocolViolation, match=f"{FRAME_BYTES + 1} bytes .*authentication"):
         strangers.check_frame(FRAME_BYTES + 1)
 
 

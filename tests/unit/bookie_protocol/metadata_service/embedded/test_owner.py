@@ -299,7 +299,7 @@ async def test_served_uri_and_an_occupied_port(tmp_path: Path) -> None:
     service = await open_metadata_service(server.uri(), timeout=5)
     assert service.session.state is SessionState.CONNECTED
     assert not await service.cluster.exists()
-    with pytest.raises(ServerStartFailed, match="is the port in use"):
+    with pytest.raises(ServerStartFailed, match="in use"):
         await EmbeddedMetadataServer(owner, port=server.port).start()
     await service.close()
     await server.stop()

@@ -59,7 +59,7 @@ def test_the_cluster_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BK_metadataServiceUri", "zk://a:1/ledgers")
     assert parse(Arguments, "x", "", ["--target", "t"]).metadata == "zk://a:1/ledgers"
     monkeypatch.delenv("BK_metadataServiceUri")
-    with pytest.raises(UsageError, match="--metadata is missing"):
+    with pytest.raises(UsageError, match="--metadata is"):
         parse(Arguments, "x", "", ["--target", "t"])
 
 
@@ -99,11 +99,11 @@ def test_help_shows_own_arguments_first(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_password_has_no_argument_and_no_option() -> None:
-    with pytest.raises(UsageError, match="unknown argument --password"):
+    with pytest.raises(UsageError, match=r"unknown .*--password"):
         read("--target", "t", "--password", "secret")
     with pytest.raises(Exception, match="passwordFile"):
         read("--target", "t", "--option", "password=secret").access()
-    with pytest.raises(UsageError, match=r"^--option: must be NAME=VALUE"):
+    with pytest.raises(UsageError, match=r"^--option: .*NAME=VALUE"):
         read("--target", "t", "--option", "tls").access()
 
 
@@ -126,9 +126,9 @@ def test_sets_of_ledger_ids(spans: list[tuple[int, int]]) -> None:
 def test_unknown_jobs_are_told_with_the_nearest_name() -> None:
     assert {"offload", "restore", "export", "import", "copy"} <= set(job_names())
     assert find_job("import").__name__ == "ImportJob"
-    with pytest.raises(UsageError, match="unknown job 'of-load': did you mean offload"):
+    with pytest.raises(UsageError, match=r"'of-load': .* offload"):
         find_job("of-load")
-    with pytest.raises(UsageError, match="unknown job '12345': there are "):
+    with pytest.raises(UsageError, match=r"unknown .*'12345'"):
         find_job("12345")
 
 

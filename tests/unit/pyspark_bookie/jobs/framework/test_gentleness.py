@@ -47,7 +47,7 @@ def test_the_processors_are_left_to_others():
 
 
 def test_a_limit_that_is_none_is_refused():
-    with pytest.raises(UsageError, match=r"'0' must be a positive number of bytes, .*, or none"):
+    with pytest.raises(UsageError, match="'0' must"):
         arguments("--max-bytes-per-second", "0")
 
 

@@ -87,12 +87,12 @@ def test_a_missing_file_or_manifest_keeps_the_ledger(shelf: LedgerShelf, target:
     [manifest] = folder_of(target).glob("_manifests/*.json")
     content = manifest.read_bytes()
     manifest.unlink()
-    with pytest.raises(ArchivedFileMissing, match="no manifest of ledger 7"):
+    with pytest.raises(ArchivedFileMissing, match="ledger 7"):
         deleter(shelf, target).delete(7)
     manifest.write_bytes(content)
     for path in folder_of(target).rglob("data/**/*.parquet"):
         path.unlink()
-    with pytest.raises(ArchivedFileMissing, match=r"ledger 7: .* is not there"):
+    with pytest.raises(ArchivedFileMissing, match="ledger 7: "):
         deleter(shelf, target).delete(7)
     assert shelf.metadata(7).is_closed
 

@@ -205,7 +205,7 @@ def test_a_table_that_others_change_all_the_time_is_told(
     other = table_of(shelf, catalog, target)
     others = iter([[20], [21]])
     table = table_of(shelf, catalog, target, before_commit=lambda: other.commit(next(others)))
-    with pytest.raises(TableUnavailable, match="run the job again"):
+    with pytest.raises(TableUnavailable, match="again"):
         table.commit([7])
 
 
@@ -222,11 +222,11 @@ def test_a_table_whose_maintenance_deletes_files_is_refused(shelf: LedgerShelf, 
     archive(shelf, target, 7)
     catalog.create_namespace("archive")
     catalog.create_table(TABLE, pa.schema([("ledger_id", pa.int64())]))
-    with pytest.raises(UsageError, match="its maintenance may delete files"):
+    with pytest.raises(UsageError, match="maintenance"):
         table_of(shelf, catalog, target).commit([7])
     with catalog.load_table(TABLE).transaction() as transaction:
         transaction.set_properties({"gc.enabled": "false"})
-    with pytest.raises(TableUnavailable, match="cannot be used"):
+    with pytest.raises(TableUnavailable, match="used"):
         table_of(shelf, catalog, target).commit([7])
 
 
@@ -241,7 +241,7 @@ def test_a_table_that_another_run_makes_meanwhile_is_held_to_the_same(
         raise TableAlreadyExistsError(TABLE)
 
     monkeypatch.setattr(catalog, "create_table", other_first)
-    with pytest.raises(UsageError, match="its maintenance may delete files"):
+    with pytest.raises(UsageError, match="maintenance"):
         table_of(shelf, catalog, target).commit([7])
 
 

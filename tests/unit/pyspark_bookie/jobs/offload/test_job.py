@@ -53,7 +53,7 @@ def test_an_archive_of_another_cluster_is_left_alone(shelf: LedgerShelf, target:
     shelf.put(7, PAYLOADS)
     before = sorted(folder_of(target).rglob("*"))
     for further in ([], ["--dry-run"]):
-        with pytest.raises(UsageError, match="belongs to the cluster with instance id its-predecessor"):
+        with pytest.raises(UsageError, match="its-predecessor"):
             drive(DriverContext(shelf, "offload", "--all", "--target", target, *further))
     assert sorted(folder_of(target).rglob("*")) == before
     with pytest.raises(UsageError, match="its-predecessor"):

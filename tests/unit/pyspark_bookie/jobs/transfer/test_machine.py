@@ -165,7 +165,7 @@ def test_a_target_that_does_not_keep_what_is_written_is_told(
         keep(ledger_id)
 
     monkeypatch.setattr(target, "close_ledger", lose)
-    with pytest.raises(EntryDamaged, match="does not hold what was written"):
+    with pytest.raises(EntryDamaged, match="hold"):
         transferrer(source, target).transfer(7)
     assert list(target.list()) == []
 
@@ -269,7 +269,7 @@ def test_a_ledger_that_comes_back_is_its_streams(source: LedgerShelf, target: Le
     target.delete(7)
     source.put(7, PAYLOADS)
     assert transferrer(source, target, keep_ids=True).transfer(7)[0] is TransferFate.MADE
-    with pytest.raises(BadRequest, match="is stream orders's"):
+    with pytest.raises(BadRequest, match="orders's"):
         target.run(lambda client: Streams(client).publish("others", ledgers))
 
 
@@ -285,7 +285,7 @@ def test_a_copy_of_a_ledger_that_was_about_to_be_deleted_stays(source: LedgerShe
 def test_what_was_made_for_one_stream_is_refused_to_another(source: LedgerShelf, target: LedgerShelf) -> None:
     source.put(7, PAYLOADS)
     transferrer(source, target, stream="one").transfer(7)
-    with pytest.raises(Refused, match="made ledger 0 for stream one: give the one into stream two a --name"):
+    with pytest.raises(Refused, match=r"ledger 0 .*: .*--name"):
         transferrer(source, target, stream="two").transfer(7)
     assert transferrer(source, target, stream="one").transfer(7)[0] is TransferFate.ALREADY
 
@@ -307,7 +307,7 @@ def test_another_ledger_of_the_number_at_the_source_is_not_taken_for_the_first(
     assert record is not None
     with LedgerShelf(tmp_path / "elsewhere") as elsewhere:
         elsewhere.put(7, [payload[::-1] for payload in PAYLOADS])
-        with pytest.raises(Refused, match="of another ledger 7, with other content"):
+        with pytest.raises(Refused, match=r"ledger 7, .*content"):
             transferrer(elsewhere, target).transfer(7, life=second)
     assert target.payloads(record.target_id) == PAYLOADS
     fate, known = transferrer(source, target).transfer(7, life="moved")

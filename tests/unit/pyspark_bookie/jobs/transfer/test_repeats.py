@@ -158,7 +158,7 @@ def test_a_restore_that_an_older_release_began_goes_on(shelf: LedgerShelf, tmp_p
     assert PLACE_KEY not in shelf.metadata(last).custom_metadata
     publish(shelf, 1003)
     offload(shelf, target, "--stream", "orders")
-    with pytest.raises(Refused, match="added before"):
+    with pytest.raises(Refused, match="added"):
         restore(shelf, [target], "--ledgers", "1003")
     assert restore(shelf, [target]).exit is JobExit.OK
     assert content(shelf) == entries(1001, 1002, 1003)

@@ -62,7 +62,7 @@ async def test_of_ranges_that_are_read_ahead_the_first_error_counts_and_all_have
 
     monkeypatch.setattr(reading_ranges, "_all_of", reading)
     ranges = [Range(_ledger(1000, 1000), first, first) for first in range(3)]
-    with pytest.raises(PodkeeperSparkError, match="of the first"):
+    with pytest.raises(PodkeeperSparkError, match="first"):
         await chunks(client, ranges, options(scope="all"))
     assert ended == [1, 2]
 
@@ -167,7 +167,7 @@ async def test_recorded_passwords_are_read_by_the_task_and_travel_in_no_range(cl
     found = await looked(client, wanted)
     assert "s3cret" not in repr(found)
     assert len(await chunks(client, found.ranges, wanted)) == 1
-    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_UNAUTHORIZED\] ledger {ledger_id} has another password"):
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_UNAUTHORIZED\] ledger {ledger_id}"):
         await looked(client, options(ledgers=ledger_id))
 
 

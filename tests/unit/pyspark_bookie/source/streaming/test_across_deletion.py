@@ -61,5 +61,5 @@ def test_it_goes_on_without_loss_or_repetition(tmp_path: Path, monkeypatch: pyte
             found += rows(again, start, end)
             start = end
         assert found == EXPECTED
-        with pytest.raises(PodkeeperSparkError, match=r"ledger 3 was deleted before its entries 0 to 3 were read"):
+        with pytest.raises(PodkeeperSparkError, match=r"ledger 3 .*deleted .*entries 0 to 3"):
             reader(tiers="bookies").partitions(begin, middle)

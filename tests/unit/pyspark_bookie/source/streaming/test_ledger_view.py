@@ -134,9 +134,7 @@ def test_busy_ledgers_share_the_batch():
 def test_a_ledger_that_was_being_read_and_is_gone_is_a_loss():
     view = LedgersView([Extent(3, 5, 50, is_closed=True)])
     offset = LedgersOffset(3, {1: 4, 2: 0, 3: 2})
-    with pytest.raises(
-        PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\] ledger 1 was deleted; it was read up to entry 3"
-    ):
+    with pytest.raises(PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\] ledger 1 .*deleted; .* entry 3"):
         view.checked(offset)
     assert view.what_is_left(offset) == LedgersOffset(3, {3: 2})
     assert view.checked(LedgersOffset(3, {2: 0, 3: 2})) == LedgersOffset(3, {3: 2}), "of ledger 2 nothing was read"
@@ -150,12 +148,12 @@ def test_a_ledger_that_was_read_to_its_end_may_be_deleted():
     kept = parse_offset(end.document())
     assert isinstance(kept, LedgersOffset)
     assert LedgersView([still_open]).checked(kept).next_entries == {4: 2}
-    with pytest.raises(PodkeeperSparkError, match="ledger 4 was deleted; it was read up to entry 1"):
+    with pytest.raises(PodkeeperSparkError, match=r"ledger 4 .*deleted; .* entry 1"):
         LedgersView([closed]).checked(kept)
 
 
 def test_a_closed_ledger_that_is_shorter_than_what_was_read_is_a_loss():
-    with pytest.raises(PodkeeperSparkError, match="ledger 3 has 5 entries, but 6 were read of it"):
+    with pytest.raises(PodkeeperSparkError, match=r"ledger 3 has 5 .* 6"):
         LedgersView([Extent(3, 5, 50, is_closed=True)]).checked(LedgersOffset(4, {3: 6}))
 
 

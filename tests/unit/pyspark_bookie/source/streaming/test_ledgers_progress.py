@@ -78,9 +78,9 @@ def test_a_ledger_that_was_deleted_under_the_query_is_a_loss():
     followed, tails = progress(closed(1, 5), opened(2, 4))
     end = again(followed.latest(EARLIEST, TriggerLimit(Limit(entries=6))))
     tails.extents = (closed(1, 5),)
-    with pytest.raises(PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\] ledger 2 was deleted"):
+    with pytest.raises(PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\] ledger 2 .*deleted"):
         followed.latest(end, ALL)
-    with pytest.raises(PodkeeperSparkError, match="ledger 2 was deleted before its entries 0 to"):
+    with pytest.raises(PodkeeperSparkError, match=r"ledger 2 .*deleted .*entries 0 to"):
         followed.ranges(EARLIEST, end)
     lenient, tails = progress(closed(1, 5), failOnDataLoss="false")
     assert [each.ledger_id for each in lenient.ranges(EARLIEST, end)] == [1]
@@ -90,11 +90,11 @@ def test_a_ledger_that_was_deleted_under_the_query_is_a_loss():
 
 def test_an_offset_of_streams_is_refused():
     followed, _ = progress(closed(1, 5))
-    with pytest.raises(PodkeeperSparkError, match="is not of ledgers"):
+    with pytest.raises(PodkeeperSparkError, match="of ledgers"):
         followed.latest(parse_offset({"v": 1, "s": {}}), ALL)
     of_streams, end = parse_offset({"v": 1, "s": {}}), again(followed.latest(EARLIEST, ALL))
     for given in ((of_streams, end), (EARLIEST, of_streams)):
-        with pytest.raises(PodkeeperSparkError, match=r"\"s\": ?\{\}.* is not of ledgers"):
+        with pytest.raises(PodkeeperSparkError, match=r"\"s\": ?\{\}"):
             followed.ranges(*given)
 
 
@@ -184,7 +184,7 @@ def test_a_named_ledger_that_was_read_to_its_end_may_go():
         if stops:
             later.stop_here()
         assert later.latest(end, ALL) is None
-        with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_NO_SUCH_LEDGER\] ledger 5 does not exist"):
+        with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_NO_SUCH_LEDGER\] ledger 5"):
             later.latest(EARLIEST, ALL)
 
 

@@ -53,7 +53,7 @@ def test_a_ledger_that_was_read_to_its_end_may_go(sizes, removed, data):
     for ordinal in range(gone, whole.end_ordinal + 1):
         assert kept.checked(whole.place(ordinal)).ordinal == ordinal
     for ordinal in range(gone):
-        with pytest.raises(PodkeeperSparkError, match=rf"{gone - ordinal} entries behind position .* were truncated"):
+        with pytest.raises(PodkeeperSparkError, match=f"{gone - ordinal} entries .*truncated"):
             kept.checked(whole.place(ordinal))
 
 
@@ -66,14 +66,14 @@ def test_an_empty_open_ledger_that_its_next_writer_drops_is_no_place():
 def test_a_stream_that_was_made_anew_is_noticed():
     place = view([5, 5]).place(7)
     for anew in (view([3], first_id=50), view([5, 5], first_id=50), view([])):
-        with pytest.raises(PodkeeperSparkError, match=r"stream orders: position 99:2 .* was deleted"):
+        with pytest.raises(PodkeeperSparkError, match=r"position 99:2 .*deleted"):
             anew.checked(place)
 
 
 def test_an_overwrite_is_a_loss_only_of_what_was_not_read():
     overwritten = view([3], base=10, first_id=50)
     assert overwritten.checked(view([5, 5]).place(10)).ordinal == 10
-    with pytest.raises(PodkeeperSparkError, match="3 entries behind position 99:2 were truncated or overwritten"):
+    with pytest.raises(PodkeeperSparkError, match=r"3 entries .* 99:2 .*truncated"):
         overwritten.checked(view([5, 5]).place(7))
 
 
@@ -81,9 +81,9 @@ def test_the_middle_of_a_ledger_may_be_truncated():
     cut = view([5, 5], truncated_before=StreamPosition(100, 3))
     assert cut.first_ordinal == 3
     assert entries_of(cut.segments(3, 6)) == [(100, 3), (100, 4), (99, 0)]
-    with pytest.raises(PodkeeperSparkError, match="2 entries behind position 100:1 were truncated"):
+    with pytest.raises(PodkeeperSparkError, match=r"2 entries .* 100:1 .*truncated"):
         cut.checked(Place(100, 1, 1))
-    with pytest.raises(PodkeeperSparkError, match="3 of the entries number 0 to 4 are gone"):
+    with pytest.raises(PodkeeperSparkError, match=r"3 of .* 0 to 4 are"):
         cut.segments(0, 5)
     assert entries_of(cut.what_is_left(0, 5)) == [(100, 3), (100, 4)]
 
@@ -103,13 +103,13 @@ def test_where_a_new_query_begins():
     assert seen.begin(positions('{"99": -1}')).ordinal == 10
     assert seen.begin(positions('{"99": -2}')).ordinal == 5
     assert seen.begin(positions('{"4711": 3}')).ordinal == 0
-    with pytest.raises(PodkeeperSparkError, match=r"names several ledgers of stream orders \(100, 99\)"):
+    with pytest.raises(PodkeeperSparkError, match=r"orders \(100, 99\)"):
         seen.begin(positions('{"99": 2, "100": 1}'))
 
 
 def test_ledgers_that_pulsar_has_moved_away_are_a_loss():
     seen = StreamView(view([5, 5]).manifest, unreadable=frozenset({100}))
-    with pytest.raises(PodkeeperSparkError, match="ledger 100 was offloaded by Pulsar"):
+    with pytest.raises(PodkeeperSparkError, match=r"ledger 100 .*Pulsar"):
         seen.segments(3, 7)
     assert entries_of(seen.segments(5, 7)) == [(99, 0), (99, 1)]
     assert entries_of(seen.what_is_left(3, 7)) == [(99, 0), (99, 1)]

@@ -79,7 +79,7 @@ def test_a_run_that_ends_by_itself_reads_nothing_that_came_later():
 def test_a_loss_ends_the_query_or_is_passed_over():
     end = again(progress(view([5, 5]))[0].latest(EARLIEST, TriggerLimit(Limit(entries=3))))
     truncated = view([4], base=5, first_id=99)
-    with pytest.raises(PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\] stream orders: 2 entries behind position 100:3"):
+    with pytest.raises(PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\].* 2 entries .*100:3"):
         progress(truncated)[0].latest(end, ALL)
     followed, _ = progress(truncated, failOnDataLoss="false")
     later = again(followed.latest(end, ALL))
@@ -97,7 +97,7 @@ def test_a_batch_that_was_truncated_before_it_was_made_again_is_a_loss():
     followed, tails = progress(view([5, 5]))
     end = again(followed.latest(EARLIEST, ALL))
     tails.seen = view([5], base=5, first_id=99)
-    with pytest.raises(PodkeeperSparkError, match="5 of the entries number 0 to 9 are gone"):
+    with pytest.raises(PodkeeperSparkError, match=r"5 of .* 0 to 9 are"):
         followed.ranges(EARLIEST, end)
     left, _ = progress(tails.seen, failOnDataLoss="false")
     assert entries_of(left.ranges(EARLIEST, end)) == [(99, entry) for entry in range(5)]
@@ -158,25 +158,25 @@ def test_a_stream_that_is_gone_is_a_loss_however_the_run_ends():
         tails.seen = None
         if ends_by_itself:
             followed.stop_here()
-        with pytest.raises(PodkeeperSparkError, match="stream orders was deleted or is no longer selected"):
+        with pytest.raises(PodkeeperSparkError, match=r"orders.*selected"):
             followed.latest(end, ALL)
 
 
 def test_a_batch_is_not_made_again_of_another_stream_of_the_name():
     end = again(progress(view([5]))[0].latest(EARLIEST, ALL))
     anew = view([5, 5], first_id=50)
-    with pytest.raises(PodkeeperSparkError, match="it was deleted"):
+    with pytest.raises(PodkeeperSparkError, match="deleted"):
         progress(anew)[0].ranges(EARLIEST, end)
     assert progress(anew, failOnDataLoss="false")[0].ranges(EARLIEST, end) == []
 
 
 def test_an_offset_of_ledgers_is_refused():
     followed, _ = progress(view([5]))
-    with pytest.raises(PodkeeperSparkError, match="is not of streams"):
+    with pytest.raises(PodkeeperSparkError, match="of streams"):
         followed.latest(parse_offset({"v": 1, "w": 0, "o": {}}), ALL)
     of_ledgers, end = parse_offset({"v": 1, "w": 0, "o": {}}), again(followed.latest(EARLIEST, ALL))
     for given in ((of_ledgers, end), (EARLIEST, of_ledgers)):
-        with pytest.raises(PodkeeperSparkError, match=r"\"o\": ?\{\}.* is not of streams"):
+        with pytest.raises(PodkeeperSparkError, match=r"\"o\": ?\{\}"):
             followed.ranges(*given)
 
 

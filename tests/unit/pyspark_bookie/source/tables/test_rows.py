@@ -241,7 +241,7 @@ def test_columns_in_the_order_that_is_asked_for(shelf):
     (batch,) = made.read(*made.partitions())
     assert (batch.schema.names, batch.to_pylist()) == (["bytes", "ledger_id"], [{"bytes": 3, "ledger_id": 5}])
     assert list(made.read(InputPartition(0))) == [], "of an empty plan"
-    with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_SCHEMA\] table ledgers has no column byte bigint: there"):
+    with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_SCHEMA\].* ledgers .* byte .*:"):
         batch_reader(raw, StructType().add("byte", LongType()))
 
 
@@ -253,5 +253,5 @@ def test_a_metadata_service_that_is_away_is_told(shelf, monkeypatch):
     made = reader_of("ledgers")
     (part,) = made.partitions()
     monkeypatch.setattr(service_of(shelf).ledgers, "read", away)
-    with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_METADATA_UNAVAILABLE\] it is away"):
+    with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_METADATA_UNAVAILABLE\] .*away"):
         list(made.read(part))

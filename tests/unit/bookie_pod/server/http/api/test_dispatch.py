@@ -224,7 +224,7 @@ async def test_tokens_change_without_a_restart(
     assert await status("the-fourth-token-of-all") == 200
 
 
-@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("", "no token"), (" \n\n", "no token")])
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such"), ("", "no token"), (" \n\n", "no token")])
 async def test_a_file_without_a_token_stops_the_start(tmp_path: Path, content: str | None, reason: str) -> None:
     path = tmp_path / "token"
     if content is not None:
