@@ -28,6 +28,7 @@ _ANNOTATIONS = (
     names.PAUSED,
     names.CONFIRM_DELETE,
     names.ACCEPT_LEDGER_LOSS,
+    names.ACCEPT_METADATA,
     names.SKIP_REPLICATION_CHECK,
     names.RESTART,
 )

@@ -58,6 +58,8 @@ _ANNOTATIONS: Final = (
      "every ledger has its copies."),
     (names.ACCEPT_LEDGER_LOSS, "the value that the condition names: the ledgers that it lists are given up, and the "
      "repair goes on."),
+    (names.ACCEPT_METADATA, "a URI of `spec.metadataService`: the metadata there are this cluster's and no older copy, "
+     "although no bookie is registered there, and none can tell whether any is where the metadata were."),
 )  # fmt: skip
 
 

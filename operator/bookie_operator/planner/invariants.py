@@ -11,6 +11,8 @@
     I11  replicas that others took away are put back before anything else
     I12  no pod that is all that keeps a deleted claim is stopped, unless its bookie is replaced
     I13  etcd's list of members changes only for a pod whose volume is empty, and a majority of the others serves
+    I14  bookies look for the metadata elsewhere only if none is registered where they look now, or some are there;
+         where that is unknown, the annotation `podkeeper.dev/accept-metadata` has to name the place
 
 I6 (no sleeping), and that no pod is deleted by force, follow from the actions that there are; I9 (claims are retained
 by StatefulSets) is the builders'. A paused cluster and one with another instance id are not changed at all.
@@ -23,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import (
@@ -236,6 +239,18 @@ def _majority(world: World, desired: Desired, action: Action) -> Iterator[str]:
         yield f"I13: {action} without a majority of {most}"
 
 
+def _moved(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I14."""
+    if not isinstance(action, RecordState) or not action.metadata_service_uri:
+        return
+    before = world.cluster.status.metadata_service_uri
+    if before in ("", action.metadata_service_uri) or set(world.check_instance_id.split()[1:]) - {"0"}:
+        return
+    vouched = world.cluster.annotations.get(names.ACCEPT_METADATA) == action.metadata_service_uri
+    if (world.facts is None and not vouched) or (world.facts is not None and world.facts.registered):
+        yield f"I14: {action}, where no bookie is registered"
+
+
 def _caught_up(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I10."""
     if isinstance(action, _ON_SETS):
@@ -264,6 +279,7 @@ _RULES: Final[tuple[Callable[[World, Desired, Action], Iterator[str]], ...]] = (
     _serving,
     _kept,
     _majority,
+    _moved,
     _caught_up,
     _put_back,
 )

@@ -197,3 +197,20 @@ def test_a_paused_cluster_and_a_foreign_one_are_not_changed() -> None:
     foreign = replace(world, facts=replace(world.facts, instance_id="instance-2"))
     assert "instance id" in refused(sim, foreign, a.ApplyObjects(("Service/c",)))
     assert not invariants.check(foreign, sim.desired(), d.Plan(d.Wait("X", "y")))
+
+
+def test_i14_a_copy_of_the_metadata_is_not_taken_for_the_service() -> None:
+    sim = resting()
+    world, action = (
+        replace(sim.world(), check_instance_id="instance-1 0 0"),
+        a.RecordState(metadata_service_uri="zk://b/l"),
+    )
+    at = replace(world.cluster, status=world.cluster.status.model_copy(update={"metadata_service_uri": "zk://a/l"}))
+    world = replace(world, cluster=at)
+    vouched = replace(at, annotations={names.ACCEPT_METADATA: "zk://b/l"})
+    assert "I14" in refused(sim, world, action)
+    assert "I14" in refused(sim, replace(world, cluster=vouched), action), "who can be asked is believed"
+    assert "I14" in refused(sim, replace(world, facts=None), action)
+    assert not refused(sim, replace(world, facts=None, cluster=vouched), action)
+    assert not refused(sim, replace(world, check_instance_id="instance-1 0 1"), action)
+    assert not refused(sim, replace(world, cluster=sim.world().cluster), action), "it has no place yet"

@@ -231,3 +231,16 @@ async def test_a_copy_of_the_metadata_is_not_taken_for_the_same_service() -> Non
         assert uris(fake) == before
         fake.controllers.job_messages[CHECK] = f"{uid} 3 0"
         await fake.until(lambda: fake.status["metadataServiceUri"] == f"{THERE}/ledgers", 900)
+
+
+async def test_a_copy_is_not_taken_for_the_service_while_nobody_can_be_asked() -> None:
+    async with fake_cluster() as fake:
+        await moving(fake)
+        before = uris(fake)
+        fake.controllers.job_messages[CHECK] = f"{fake.resource['metadata']['uid']} 0 0"
+        fake.bookkeeper.reachable = False
+        await fake.until(lambda: fake.reason("Stalled") == "MetadataElsewhere", 900)
+        assert uris(fake) == before
+        fake.bookkeeper.reachable = True
+        await fake.until(lambda: fake.reason("Stalled") == "MetadataElsewhere", 900)
+        assert uris(fake) == before

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_operator.crds import names
 from bookie_operator.planner.actions import ApplyObjects, DeleteObject, RecordState
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.desired import Desired
@@ -92,11 +93,27 @@ def test_what_is_not_the_cluster_is_told_and_looked_at_again_later(
     assert again.action == DeleteObject(JOB, "uid")
 
 
-@pytest.mark.parametrize("facts", ["nobody can tell", "no bookie is up"])
-def test_a_cluster_of_which_no_bookie_is_registered_moves(sim: Simulation, facts: str) -> None:
+def test_a_cluster_of_which_no_bookie_is_registered_moves(sim: Simulation) -> None:
     world = looked(sim, "instance-1 0 0")
     assert world.facts is not None
-    nobody = replace(world.facts, writable=frozenset()) if facts == "no bookie is up" else None
-    found = move.begin(replace(world, facts=nobody), moving(sim))
+    found = move.begin(replace(world, facts=replace(world.facts, writable=frozenset())), moving(sim))
     assert isinstance(found, Act)
     assert isinstance(found.action, RecordState)
+
+
+def test_while_nobody_can_tell_whether_bookies_are_registered_only_a_person_vouches_for_it(sim: Simulation) -> None:
+    """It may be a copy, and the next pass may find every bookie where it was."""
+    world = replace(looked(sim, "instance-1 0 0"), facts=None, facts_error="no answer")
+    for other in ({}, {names.ACCEPT_METADATA: "true"}, {names.ACCEPT_METADATA: "zk://others/ledgers"}):
+        found = move.begin(replace(world, cluster=replace(world.cluster, annotations=other)), moving(sim))
+        assert isinstance(found, Wait)
+        assert (found.reason, found.stalled) == ("MetadataElsewhere", True)
+        assert f"{names.ACCEPT_METADATA}={NEW}" in found.message
+    vouched = replace(world, cluster=replace(world.cluster, annotations={names.ACCEPT_METADATA: NEW}))
+    found = move.begin(vouched, moving(sim))
+    assert isinstance(found, Act)
+    assert found.action == RecordState(metadata_service_uri=NEW)
+    told = move.begin(replace(vouched, facts=sim.world().facts), moving(sim))
+    assert isinstance(told, Wait), "who can be asked is believed"
+    elsewhere = move.begin(replace(looked(sim, "instance-1 4 0"), facts=None), moving(sim))
+    assert isinstance(elsewhere, Act), "bookies that are registered there show that it is the same service"
