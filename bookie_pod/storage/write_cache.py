@@ -22,8 +22,8 @@ Invariants of the memtable
 - At most `limit` bytes, overhead included, in each map (beyond it by what one chunk of a connection holds): 2 x limit
   in all. A full active map takes no more until it is frozen, and it is frozen only once the frozen one is empty: adds
   wait, none fails.
-- With `first_copy_stays` a second put of an entry into the active map changes nothing. Its bytes stay counted until the
-  map is frozen (the reference gives them back at once): the count errs on the safe side only.
+- The newest copy of an entry wins, as in every other place of an engine. (In the reference's memtable the first one
+  stays: a copy of the next ledger of an id would be acknowledged, and an entry of the former one served for it.)
 - The maps are one tuple, replaced whole: a reader never misses an entry on its way from active to frozen, and the
   frozen map goes only after the index has its entries.
 
@@ -35,9 +35,8 @@ Source: docs/internals/bookie-behaviour.md, sections 3.1, 4 and 13.1.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
-from itertools import islice, starmap
+from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 ENTRY_OVERHEAD: Final = 144
@@ -134,38 +133,13 @@ class WriteCacheHalf:
         return self.ledgers.pop(ledger_id, None) is not None
 
 
-class FirstCopies(dict[int, bytes]):
-    """Entries of one ledger; assigning an entry that is there changes nothing. No Python code runs for one of them."""
-
-    __slots__ = ()
-    __setitem__ = dict.setdefault  # type: ignore[assignment]
-
-    def update(self, entries: Iterable[tuple[int, bytes]]) -> None:  # type: ignore[override]
-        """Assign many. (That of `dict` would replace those that are there.)"""
-        deque(starmap(self.setdefault, entries), maxlen=0)
-
-
-class FirstCopyHalf(WriteCacheHalf):
-    """A map that keeps the first copy of each entry."""
-
-    __slots__ = ()
-
-    def entries_of(self, ledger_id: int) -> dict[int, bytes]:
-        entries = self.ledgers.get(ledger_id)
-        if entries is None:
-            entries = self.ledgers[ledger_id] = FirstCopies()
-            self.nbytes += LEDGER_OVERHEAD
-        return entries
-
-
 class EntryMemTable:
     """The active and the frozen map."""
 
-    def __init__(self, limit: int, *, first_copy_stays: bool) -> None:
+    def __init__(self, limit: int) -> None:
         """`limit` is `skipListSizeLimit`, in bytes."""
         self.limit = limit
-        self._kind = FirstCopyHalf if first_copy_stays else WriteCacheHalf
-        self.active = self._kind(limit)
+        self.active = WriteCacheHalf(limit)
         self._halves: tuple[WriteCacheHalf, WriteCacheHalf | None] = (self.active, None)
 
     @property
@@ -189,7 +163,7 @@ class EntryMemTable:
         active, frozen = self._halves
         if frozen is not None or not active.count:
             return False
-        self.active = self._kind(self.limit)
+        self.active = WriteCacheHalf(self.limit)
         self._halves = (self.active, active)
         return True
 

@@ -140,7 +140,7 @@ class MemTableStorage(ListenedStorage):
             FirstLogs(logs.first_log_of_new_ledgers, lambda: logs.newest_log_id, logs.later_processes_begin_at)
         )
         cache.compare_logs(logs.has_foreign, logs.later_logs_begin_at)
-        self.memtable = EntryMemTable(memtable_bytes, first_copy_stays=self._in_order)
+        self.memtable = EntryMemTable(memtable_bytes)
         self.checkpoints_by_interval = log_per_ledger
         """True with one log per ledger: no rotation is certain then. Else a rotation asks for a checkpoint."""
         self.max_entry_id = cache.max_entry_id
