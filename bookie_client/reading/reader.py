@@ -49,8 +49,7 @@ class EntryReader:
     """A reader of entries of one ledger.
 
     `metadata` gives the segments as the handle knows them at that moment; `on_lac` gets every last add confirmed that a
-    bookie's answer carries. `recovering`: a recovery waits for the entries, so they are read in the ordinary traffic
-    class.
+    bookie's answer carries.
     """
 
     def __init__(
@@ -60,9 +59,8 @@ class EntryReader:
         digest: DigestManager,
         *,
         on_lac: Callable[[int], None] | None = None,
-        recovering: bool = False,
     ) -> None:
-        self._sources = EntrySources(context, metadata, digest, on_lac, recovering=recovering)
+        self._sources = EntrySources(context, metadata, digest, on_lac)
         self._limits = _limits(self._sources)
         self._most = 0
         self._traces = context.traces

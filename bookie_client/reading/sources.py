@@ -85,7 +85,7 @@ class EntrySources:
     """The sources of one handle.
 
     `metadata` gives the segments as the handle knows them at that moment; `on_lac` gets the last add confirmed that
-    bookies report (v3 reads); `recovering`: a recovery waits for the reads.
+    bookies report (v3 reads).
     """
 
     def __init__(
@@ -94,8 +94,6 @@ class EntrySources:
         metadata: Callable[[], LedgerMetadata],
         digest: DigestManager,
         on_lac: Callable[[int], None] | None,
-        *,
-        recovering: bool = False,
     ) -> None:
         options, value = context.options, metadata()
         self.context = context
@@ -113,7 +111,7 @@ class EntrySources:
             context.operations, self.choice.support, digest, self.choice, self.policy, fan_out, self._clock
         )
         self._slowest_batch = LEAST_BATCH_SECONDS
-        self._batch_class = options.reads_are_batch and not recovering
+        self._batch_class = options.reads_are_batch
 
     def segment_end(self, entry_id: int) -> int:
         """The first entry of the segment behind the one that holds this entry; far away if there is none."""

@@ -42,7 +42,6 @@ from bookie_client.access import LedgerAccess
 from bookie_client.context import ClientContext
 from bookie_client.metadata_update import read_same, update_metadata
 from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, least_lac, vote_failure
-from bookie_client.reading.reader import EntryReader
 from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts, read_forward
 from bookie_client.writing.add_state import AddState, Outcome
 from bookie_client.writing.ensemble_change import Refusal, Refusals, find_spares, replace_bookies, with_new_ensemble
@@ -110,14 +109,17 @@ async def _length_at(parts: RecoveryParts, entry_id: int, fencing: Fencing) -> i
     length = fencing.exact_length(entry_id)
     if length is not None:
         return length
-    reader = EntryReader(parts.context, lambda: parts.metadata, parts.digest, recovering=True)
+    reason = "its bookies do not have it"
     try:
-        return (await reader.read_entry(entry_id)).length
+        found = await read_forward(parts, entry_id)
+        if found is not None:
+            return found.length
     except PodkeeperError as error:
-        # That entry is confirmed and needs no recovery: not being able to read it must not keep the ledger open.
-        length = fencing.length_heard
-        _log.warning("length is not exact", ledger=parts.ledger_id, entry=entry_id, length=length, error=str(error))
-        return length
+        reason = str(error)
+    # That entry is confirmed and needs no recovery: not being able to read it must not keep the ledger open.
+    length = fencing.length_heard
+    _log.warning("length is not exact", ledger=parts.ledger_id, entry=entry_id, length=length, error=reason)
+    return length
 
 
 class _Forward:

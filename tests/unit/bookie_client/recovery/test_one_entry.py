@@ -8,13 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.reading.reader import EntryReader
 from bookie_client.recovery.forward_read import RecoveryParts, read_forward
 from bookie_client.recovery.recovery import LedgerEnd, Rewriter, _Forward, _with_end, find_end
-from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import QuorumLost, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.traffic_class import TrafficClass
 from bookie_protocol.versioned import UNSTORED, Versioned
 from tests.support.until import until
 from tests.unit.bookie_client.recovery.crashed import LEDGER, CrashedLedger, length_of, payload
@@ -121,22 +118,3 @@ def test_the_end_is_stored_with_its_segments_in_their_order():
     after = _with_end(before, end)
     assert (after.state, after.last_entry_id, after.length) == (LedgerState.CLOSED, 9, 90)
     assert dict(after.ensembles) == {0: ABC, 4: ("b1", "b2", "s1"), 7: ("b1", "b2", "s2")}
-
-
-async def test_a_recovery_waits_for_the_length_whatever_the_class_of_its_client(three, monkeypatch):
-    """The end lies in another ensemble than the last one, so its entry has to be read."""
-    for name in ("b4", "b5", "b6"):
-        await three.add_bookie(name)
-    ledger = CrashedLedger(three, (3, 3, 2), {0: ABC, 4: ("b4", "b5", "b6")}, digest=DigestType.CRC32)
-    ledger.put_all(*range(4))
-    made, init = [], EntryReader.__init__
-
-    def noting(self, *given, **options):
-        init(self, *given, **options)
-        made.append(self._sources._batch_class)
-
-    monkeypatch.setattr(EntryReader, "__init__", noting)
-    async with three.client(traffic_class=TrafficClass.BATCH) as client:
-        await client.recover(LEDGER, password=b"pw")
-    ledger.check(3)
-    assert made == [False]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import LAST_ENTRY
+from bookie_protocol.traffic_class import TrafficClass
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.v2 import Flag
@@ -48,6 +50,21 @@ async def test_reads_fence_and_everything_has_priority(three, version, received)
         expected = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
         assert {(add.entry_id, add.flags, add.master_key) for add in adds} == {(5, expected, ledger.key)}
     assert len(adds) >= 2
+
+
+async def test_read_for_the_length_is_one_of_the_recovery_whatever_the_class_of_its_client(three, received):
+    """The end lies in an earlier ensemble, whose bookies may store another ledger of the id."""
+    for name in ("b4", "b5", "b6"):
+        await three.add_bookie(name)
+    ledger = CrashedLedger(three, (3, 3, 2), {0: ABC, 4: ("b4", "b5", "b6")}, digest=DigestType.CRC32)
+    ledger.put_all(*range(4))
+    async with three.client(traffic_class=TrafficClass.BATCH) as client:
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(3)
+    reads = [each for each in received if isinstance(each, pb.Request) and each.HasField("readRequest")]
+    assert 3 in {each.readRequest.entryId for each in reads}
+    assert {each.readRequest.flag for each in reads} == {pb.ReadRequest.FENCE_LEDGER}
+    assert all(each.header.priority > 0 for each in reads)
 
 
 async def test_opening_without_recovery_fences_nobody(three, version, received):
