@@ -29,7 +29,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
-from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
 from bookie_pod.storage.entry_log.scan import LedgersMap
 from bookie_pod.storage.gc.index_check import IndexedRows
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
@@ -120,8 +120,8 @@ class LogUsages:
         self._sizes: OrderedDict[int, LedgerSizes] = OrderedDict()
         self._nbytes = 0
         self._unproved: set[int] = set()
-        self._superseded: dict[int, int] = {}
-        """Bytes of superseded entries in logs that a killed process was writing, as they were scanned."""
+        self._superseded: dict[int, LedgerSizes] = {}
+        """Superseded entries, by ledger, of logs that were scanned: those that a killed process was writing."""
 
     # --- passes ---------------------------------------------------------------------------------------------
 
@@ -210,12 +210,11 @@ class LogUsages:
         return self._read(log_id)
 
     def _read(self, log_id: int, *, scan: bool = False) -> LedgerSizes | None:
-        superseded = 0
+        superseded = LedgerSizesBuilder()
 
         def met(location: int, ledger_id: int, entry_id: int, size: int) -> None:
-            nonlocal superseded
             if self._is_superseded(location, ledger_id, entry_id):
-                superseded += SIZE_BYTES + size
+                superseded.add(ledger_id, SIZE_BYTES + size)
 
         found = self._storage.logs.ledgers_map(log_id, self._pay_scan, scan=scan, met=met)
         start = found.missing_from
@@ -228,9 +227,10 @@ class LogUsages:
             self._unproved.discard(log_id)
         else:
             self._unproved.add(log_id)
-        if found.end is not None and not scan:
-            self.scanned[log_id] = found.closed
-            self._superseded[log_id] = superseded
+        if found.end is not None:
+            self._superseded[log_id] = superseded.build()
+            if not scan:
+                self.scanned[log_id] = found.closed
         self._remember(log_id, found.ledgers)
         return found.ledgers
 
@@ -303,7 +303,8 @@ class LogUsages:
     # --- what lives -----------------------------------------------------------------------------------------
 
     def _judge(self, log_id: int, sizes: LedgerSizes) -> LogUsage:
-        remaining = ledgers = in_doubt = earlier = 0
+        remaining = ledgers = in_doubt = superseded = 0
+        scanned: Mapping[int, int] = self._superseded.get(log_id) or {}
         deleted, has_ledger = self._ledgers.deleted, self._storage.has_ledger
         for ledger_id, nbytes in sizes.pairs():
             known = has_ledger(ledger_id)
@@ -325,7 +326,7 @@ class LogUsages:
                 self.seen_deleted.add(ledger_id)
             remaining += nbytes
             ledgers += 1
-            if known and self._storage.is_earlier_life(ledger_id, log_id):
-                earlier += nbytes
-        superseded = max(earlier, min(self._superseded.get(log_id, 0), remaining))
+            if known:
+                is_earlier = self._storage.is_earlier_life(ledger_id, log_id)
+                superseded += nbytes if is_earlier else scanned.get(ledger_id, 0)
         return LogUsage(log_id, sizes.total, remaining, ledgers, in_doubt, superseded)

@@ -145,6 +145,25 @@ def test_the_log_that_is_written_stays_while_anything_in_it_lives_and_is_counted
     assert rig.logs.current_log_id() == usage.log_id
 
 
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_superseded_entries_of_a_ledger_that_goes_do_not_count_for_others(engine: str) -> None:
+    rig = GcRig(engine=engine)
+    log_id = rig.write([1, 2], 10)
+    put(rig.storage, *(entry(1, each, 100) for each in range(8)))
+    rig.write([3], 1)
+    rig.forget_map(log_id)
+    rig.restart()
+
+    def measured() -> tuple[int, int]:
+        rig.gc.run_pass()
+        usage = next(each for each in rig.gc.usages() if each.log_id == log_id)
+        return usage.remaining // 104, usage.live_bytes // 104
+
+    assert measured() == (20, 12)
+    rig.delete(1)
+    assert measured() == (10, 10)
+
+
 # --- age ------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirStates
 from bookie_pod.storage.entry_log.fitting import LEAST_FITTED_LOG_SIZE, fitted
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.logger import EntryLogger
 from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.schedule import Compaction
@@ -56,6 +57,12 @@ class FullDisk:
         self.rig.write([2 * list(self.logs).index(name) + 1], 1, SIZE, mark=b"n")
         self.rig.gc.run_pass()
         self.fill()
+
+    def let_look_superseded(self, name: str, entries: int) -> None:
+        """A scan took so many entries of this log for superseded that live."""
+        superseded = LedgerSizesBuilder()
+        superseded.add(2 * list(self.logs).index(name), entries * (SIZE + 4))
+        self.rig.gc._usages._superseded[self.logs[name]] = superseded.build()
 
     def usage(self, name: str) -> LogUsage:
         return next(each for each in self.rig.gc.usages() if each.log_id == self.logs[name])
@@ -138,7 +145,7 @@ def test_superseded_entries_need_no_room() -> None:
 def test_copy_that_outgrows_the_room_gives_way_to_others() -> None:
     """More of the log lives than was known."""
     disk = FullDisk({"wrong": (60, 100), "small": (10, 100)})
-    disk.rig.gc._usages._superseded[disk.logs["wrong"]] = 59 * (SIZE + 4)
+    disk.let_look_superseded("wrong", 59)
     disk.leave(KEPT + 2000)
     result = disk.rig.gc.run_pass()
     assert (disk.order, result.errors) == (["wrong", "small", "wrong"], [])
@@ -147,7 +154,7 @@ def test_copy_that_outgrows_the_room_gives_way_to_others() -> None:
 
 def test_copy_that_outgrew_the_room_is_not_tried_again_before_there_is_some() -> None:
     disk = FullDisk({"wrong": (60, 100)})
-    disk.rig.gc._usages._superseded[disk.logs["wrong"]] = 59 * (SIZE + 4)
+    disk.let_look_superseded("wrong", 59)
     disk.leave(KEPT + 2000)
     for _ in range(2):
         assert len(disk.rig.gc.run_pass().errors) == 1
