@@ -14,7 +14,7 @@ Sources: docs/internals/on-disk-formats.md, sections 4.4 and 13; docs/internals/
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import structlog
 
@@ -24,13 +24,18 @@ from bookie_pod.storage.entry_log.allocator import LogAllocator
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.entry_log.format import HARD_LOG_SIZE
-from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListener
+from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgerGone, RotationListener
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import directory_fault, storage_fault
 from bookie_pod.storage.log_ids import is_before
 from bookie_protocol.errors import DirectoryFault, StorageFault
 
 logger = structlog.get_logger(__name__)
+
+
+def _always() -> bool:
+    """Return True: the caller deals with deletions itself."""
+    return True
 
 
 class RotatedLogs:
@@ -154,6 +159,7 @@ class LogAppender:
         *,
         roll: bool = True,
         first_log: int = 0,
+        lives: Callable[[], bool] = _always,
     ) -> list[int]:
         """Append `entries` of one ledger to logs that are not older than `first_log`; their locations, in order.
 
@@ -161,6 +167,9 @@ class LogAppender:
         bytes (memtable flush). `StorageFault` if a write fails, `NoWritableDirectory` if no directory may
         take a new log; then none of the entries counts as appended, though some may lie in the log
         unreferenced.
+
+        `lives` is asked whenever a log was chosen: the ledger may be deleted and made again meanwhile, and its next
+        life may begin in that log. If it is False, `LedgerGone` is raised and nothing more is appended.
         """
         if len(entry_ids) != len(entries):
             raise ValueError(f"{len(entry_ids)} entry ids for {len(entries)} entries of ledger {ledger_id}")
@@ -170,19 +179,30 @@ class LogAppender:
             self._check_usable()
             done = 0
             while done < len(entries):
-                done += self._append_slice(ledger_id, entries, done, limit, locations, first_log)
+                done += self._append_slice(ledger_id, entries, done, limit, locations, first_log, lives)
         return locations
 
     def _append_slice(
-        self, ledger_id: int, entries: Sequence[bytes], start: int, limit: int, locations: list[int], first_log: int
+        self,
+        ledger_id: int,
+        entries: Sequence[bytes],
+        start: int,
+        limit: int,
+        locations: list[int],
+        first_log: int,
+        lives: Callable[[], bool],
     ) -> int:
         log = self._active.get(ledger_id)
         if log is None or self._must_leave(log) or is_before(log.log_id, first_log):
             log = self._begin(ledger_id, first_log)
+        if not lives():
+            raise LedgerGone
         try:
             count = log.append(ledger_id, entries, start, limit, locations)
             if count == 0:
                 log = self._begin(ledger_id) if not log.is_empty else log
+                if not lives():
+                    raise LedgerGone
                 count = log.append(ledger_id, entries, start, limit, locations) or log.append(
                     ledger_id, entries[start : start + 1], 0, HARD_LOG_SIZE, locations
                 )

@@ -37,6 +37,10 @@ class ReadableLogs(Protocol):
     def make_durable(self, log_id: int) -> None: ...
 
 
+class LedgerGone(Exception):
+    """The ledger was deleted, and perhaps made again, before all its entries were appended."""
+
+
 class EntryCheck(Protocol):
     """Looks at entries. Any thread. `integrity` implements it, which entry logs must not import."""
 

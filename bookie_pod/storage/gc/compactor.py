@@ -21,13 +21,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
 from bookie_pod.storage.entry_log.compaction import CompactionLog
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
+from bookie_pod.storage.entry_log.interface import LedgerGone
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.gc.index_check import IndexedRows, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
@@ -207,18 +209,21 @@ class PlainCompactor(Compactor):
         """Moves of copies that the index does not name yet."""
         self._generation = 0
         """The generation of the logs before the first of these copies."""
+        self._source_id = 0
 
     def compact(self, source: Source) -> int:
         with _changing_the_index():
             self._storage.settle()
         self._settle_earlier()
+        self._source_id = source.log_id
         try:
             return self._copy(source)
         except (IndexNotMoved, StorageFailed):
             raise
         except Exception as error:
             if isinstance(error, LogDamaged):  # what the index does not name there may be no entry at all
-                self._pending = [move for move in self._pending if split_location(move.old)[0] == source.log_id]
+                named = (move for move in self._pending if move.old)
+                self._pending = [move for move in named if split_location(move.old)[0] == source.log_id]
             if self._pending:
                 self._settle()
             raise
@@ -230,14 +235,22 @@ class PlainCompactor(Compactor):
             self._pending += run.stay
             if run.entries:
                 self._pay(len(run.entries), run.nbytes)
-                places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
-                self._pending += _moves(run, places)
-                copied += run.nbytes
+                lives = partial(self._lives, run.ledger_id, run.first_log)
+                with suppress(LedgerGone):
+                    places = logs.append_run(run.ledger_id, run.entry_ids, run.entries, lives=lives)
+                    self._pending += _moves(run, places)
+                    copied += run.nbytes
             if len(self._pending) >= self._max_outstanding or rotated != logs.stats.logs_rotated:
                 self._settle()
                 rotated = logs.stats.logs_rotated
         self._settle()
         return copied
+
+    def _lives(self, ledger_id: int, first_log: int | None) -> bool:
+        """Return whether this is still the ledger's life: a copy in a log of the next one could count as an entry of
+        it."""
+        record = self._storage.record(ledger_id)
+        return record is not None and record.first_log == first_log
 
     def recover(self, leave: Container[int]) -> Recovered:
         """Logs of the transactional form, from before its switch-off, are finished all the same."""
@@ -245,12 +258,10 @@ class PlainCompactor(Compactor):
         return transactional.recover(leave)
 
     def _settle_earlier(self) -> None:
-        """Point the index to the copies of an earlier compaction, before more are made.
-
-        A copy of an entry without a row is left: its id may be that of another ledger by now.
-        """
+        """Point the index to the copies of an earlier compaction, before more are made."""
         generation = self._storage.logs.generation
-        self._pending = [move for move in self._pending if move.old and self._generation == generation]
+        if self._generation != generation:
+            self._pending = []
         if self._pending:
             self._settle()
         self._generation = generation
@@ -262,8 +273,14 @@ class PlainCompactor(Compactor):
         if logs.generation != self._generation:
             self._pending = []
             raise StorageFault("a log that compaction had appended to was given up after a failed sync")
-        _move(self._storage, self._pending)
+        _move(self._storage, [move for move in self._pending if move.old or self._is_without_row(move.ledger_id)])
         self._pending = []
+
+    def _is_without_row(self, ledger_id: int) -> bool:
+        """Return whether an entry of the source without a row is still one of this ledger, which may have a
+        successor."""
+        storage = self._storage
+        return storage.has_ledger(ledger_id) and not storage.is_earlier_life(ledger_id, self._source_id)
 
 
 def _free(entries: int, nbytes: int) -> None:

@@ -70,10 +70,12 @@ class Source:
 class Run:
     """Consecutive entries of one ledger; `rows` is what the index says of each."""
 
-    __slots__ = ("entries", "entry_ids", "ledger_id", "locations", "nbytes", "rows", "stay")
+    __slots__ = ("entries", "entry_ids", "first_log", "ledger_id", "locations", "nbytes", "rows", "stay")
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
+        self.first_log: int | None = None
+        """The first log of the ledger's life to which its living entries belong: no other life has the same."""
         self.entry_ids: list[int] = []
         self.locations: list[int] = []
         self.rows: list[int] = []
@@ -116,10 +118,12 @@ def live_runs(
         counted.add(run.ledger_id, run.nbytes)
         if not source.closed:
             seen.extend(split_location(location)[1] for location in run.locations)
-        if not storage.has_ledger(run.ledger_id):
+        record = storage.record(run.ledger_id)
+        if record is None:
             continue
         _check_neighbours(storage, source, run)
         live = _living(storage, source, run, rows)
+        live.first_log = record.first_log
         here = [split_location(row)[1] for row, at in zip(live.rows, live.locations, strict=True) if row == at]
         indexed, indexed_sum = indexed + len(here), indexed_sum + sum(here)
         if live.entries or live.stay:

@@ -18,6 +18,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.entry_log.compaction import CompactionLog
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.entry_log.interface import DigestUnknown, Row
+from bookie_pod.storage.gc.compactor import IndexNotMoved
 from bookie_pod.storage.gc.live_entries import LogDamaged
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_pod.storage.gc.throttle import CollectionStopped
@@ -533,6 +534,17 @@ def test_plain_compaction_leaves_no_second_copy_whatever_ends_it(engine: str, er
     assert rig.readable(1) == _entries(10)
 
 
+def test_plain_compaction_of_a_damaged_log_gives_no_entry_a_row() -> None:
+    rig = GcRig(PLAIN)
+    rig.write([1, 2, 3], 10)
+    rig.delete(2)
+    rig.gc.run_pass()
+    rig.drop_row(1, 3)
+    _end_behind(rig, 10, LogDamaged("the end is missing"))
+    rig.force()
+    assert rig.parts.location_of(1, 3) == 0
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("failing", ["move", "sync"])
 def test_copies_that_the_index_could_not_follow_are_not_made_twice(
@@ -561,21 +573,55 @@ def test_copies_that_the_index_could_not_follow_are_not_made_twice(
     assert rig.readable(1) == _entries(10)
 
 
-def test_copy_of_an_entry_without_a_row_is_not_given_to_the_next_ledger_of_its_id(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("fails", [True, False])
+def test_copy_of_an_entry_without_a_row_is_not_given_to_the_next_ledger_of_its_id(fails: bool) -> None:
     rig, _ = _half_dead(options=PLAIN)
     rig.drop_row(1, 3)
+    compactor = rig.gc._reclaimer._compactor
 
-    def fail(self, moves: object) -> int:
-        raise StorageFault("full")
+    def settle_later(plain=compactor._settle) -> None:
+        compactor._settle = plain
+        rig.storage.delete_ledger(1)
+        rig.write([1], 1, mark=b"n")
+        if fails:
+            raise IndexNotMoved("full")
+        plain()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(type(rig.parts), "move", fail)
-        rig.force()
-    rig.storage.delete_ledger(1)
-    rig.write([1], 1, mark=b"n")
+    compactor._settle = settle_later
     rig.force()
+    rig.force()
+    assert rig.readable(1) == {0: entry(1, 0, 100, b"n")}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("recreated", [True, False])
+def test_plain_compaction_copies_nothing_of_a_former_ledger_into_logs_of_the_next(engine: str, recreated: bool) -> None:
+    """It is deleted, and the log of its successor begins, while the compaction waits for its rate."""
+    rig, _ = _half_dead(engine, PLAIN)
+    compactor = rig.gc._reclaimer._compactor
+
+    def wait(entries: int, nbytes: int, pay=compactor._pay) -> None:
+        if entries:
+            compactor._pay = pay
+            rig.storage.delete_ledger(1)
+            if recreated:
+                put(rig.storage, entry(1, 0, 100, b"n"))
+            for first in (0, 30, 60):
+                rig.logs.rotate()
+                put(rig.storage, *(entry(3, first + each, 100) for each in range(30)))
+                rig.storage.flush()
+
+    compactor._pay = wait
+    rig.metadata.ledgers[3] = None
+    assert rig.force().errors == []
+    if not recreated:
+        put(rig.storage, entry(1, 0, 100, b"n"))
+    rig.storage.flush()
+    rig.logs.rotate()
+    rig.logs.sync()
+    rig.delete(3)
+    for _ in range(2):
+        assert rig.force().errors == []
     assert rig.readable(1) == {0: entry(1, 0, 100, b"n")}
 
 
