@@ -292,7 +292,7 @@ async def test_without_tls_the_connection_stays_plain(tmp_path: Path) -> None:
         ({"tlsKeyStoreType": "JKS"}, "PEM"),
         ({"tlsTrustStore": "", "tlsClientAuthentication": "true"}, "tlsTrustStore"),
         ({"tlsKeyStore": ""}, "tlsKeyStore"),
-        ({"tlsKeyStore": "/nowhere/key.pem"}, "used"),
+        ({"tlsKeyStore": "/nowhere/key.pem"}, "be used"),
         ({"tlsEnabledProtocols": "TLSv1.4"}, "TLSv1.4"),
         (
             {"tlsEnabledCipherSuites": "ECDHE-RSA-AES128-GCM-SHA256,NO_SUCH"},

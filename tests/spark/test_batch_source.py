@@ -61,7 +61,7 @@ def test_a_schema_of_ones_own_selects_columns(spark, uri, client):
     assert [tuple(row) for row in frame.orderBy("entry_id").collect()] == [(20, number) for number in range(10)]
     for schema, why in (
         ("entry_id int", "entry_id"),
-        ("key string", "key"),
+        ("key string", " key"),
     ):
         with pytest.raises(Exception, match=rf"\[BOOKIE_SCHEMA\].*{why}"):
             reader.schema(schema).load().collect()

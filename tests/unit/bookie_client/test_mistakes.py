@@ -26,7 +26,7 @@ def test_entry_is_copied_unless_it_cannot_change() -> None:
 
 @pytest.mark.parametrize("given", ["5", 5.0, None])
 def test_id_that_is_not_a_whole_number(given: Any) -> None:
-    with pytest.raises(TypeError, match="int"):
+    with pytest.raises(TypeError, match="an int"):
         checked_id(given)
 
 

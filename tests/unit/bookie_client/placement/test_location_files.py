@@ -75,9 +75,9 @@ def test_the_rack_configuration_of_pulsar():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[", "read"),
+        ("[", "be read"),
         ("bookies: {b: 2001-99-99}", "month"),
-        ("[" * 1_000, "read"),
+        ("[" * 1_000, "be read"),
         ("- a\n- b", "list"),
         ("zones: [a]", "mapping"),
         ("zones: {a: bookie-0}", "'bookie-0'"),

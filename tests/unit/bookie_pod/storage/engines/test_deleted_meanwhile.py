@@ -190,7 +190,7 @@ def test_damage_is_told_though_the_ledger_grows_meanwhile(
 
     behind_the_first_look(monkeypatch, storage, "get", grow)
     for entry_id in HELD[:2]:
-        with pytest.raises(EntryDamaged, match="index file lost"):
+        with pytest.raises(EntryDamaged, match="lost"):
             storage.read(LEDGER, entry_id)
     with pytest.raises(NoSuchEntry):
         storage.read(LEDGER, 0)
@@ -266,7 +266,7 @@ def test_a_location_that_is_lost_in_the_middle_of_a_read_is_no_deletion(
         raise StorageFault("entry log 0 cannot be read")
 
     once_before(monkeypatch, storage.logs, "read_run", lose)
-    with pytest.raises(StorageFault, match="entry log 0 cannot be read"):
+    with pytest.raises(StorageFault, match=r"log 0 .*read"):
         storage.read(LEDGER, first + 1)
     storage.close()
 
@@ -284,7 +284,7 @@ def test_a_row_that_is_lost_in_the_middle_of_a_read_is_no_deletion(
         raise StorageFault("entry log 0 cannot be read")
 
     once_before(monkeypatch, directory.logs, "read_run", lose)
-    with pytest.raises(StorageFault, match="entry log 0 cannot be read"):
+    with pytest.raises(StorageFault, match=r"log 0 .*read"):
         read(storage, LEDGER, HELD[1])
     storage.close()
 

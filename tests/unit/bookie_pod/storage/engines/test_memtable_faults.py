@@ -64,7 +64,7 @@ def test_a_directory_that_failed_takes_nothing_and_no_mark_moves(engine: str) ->
     until_true(lambda: storage._given_up == {"/ledgers1"})
     for ledger_id in range(2, 12):
         put(storage, entry(ledger_id, 0))
-        with pytest.raises(StorageFault, match="the disk is gone"):
+        with pytest.raises(StorageFault, match="gone"):
             storage.flush()
     assert not [change for change in changes if change.path.startswith("/ledgers1")]
     assert [storage.read(ledger_id, 0) for ledger_id in range(2, 12)] == [entry(each, 0) for each in range(2, 12)]
@@ -137,7 +137,7 @@ def test_what_is_refused_is_damaged_and_flags_are_kept(engine: str) -> None:
     storage.flush()
     storage.refuse({storage.cache.get(1, 1)})
     assert storage.read(1, 0) == entry(1, 0)
-    with pytest.raises(EntryDamaged, match="as the scrubber found"):
+    with pytest.raises(EntryDamaged, match="scrubber"):
         storage.read(1, 1)
     assert storage.flags() == 0
     storage.set_flags(NEEDS_INTEGRITY_CHECK)
@@ -191,7 +191,7 @@ def test_a_flush_that_a_checkpoint_has_done_is_not_done_again() -> None:
     flush.close()
     flush._requested()
     assert len(done) == 1
-    with pytest.raises(StorageFault, match="the storage is closed"):
+    with pytest.raises(StorageFault, match="closed"):
         flush.run(lambda: None)
     flush.request()
     assert flush.began is None
@@ -305,8 +305,8 @@ def test_after_a_sync_that_failed_a_drain_says_that_nothing_helps_but_a_restart(
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda bookie: bookie.faults.fail("makedirs"), "cannot make directory"),
-        (lambda bookie: bookie.files.write_bytes("/ledgers0/0/1/x.idx", b""), "its name is not a ledger id in hex"),
+        (lambda bookie: bookie.faults.fail("makedirs"), "directory"),
+        (lambda bookie: bookie.files.write_bytes("/ledgers0/0/1/x.idx", b""), "hex"),
     ],
 )
 def test_a_start_that_fails_leaves_no_file_open(

@@ -50,7 +50,7 @@ def test_an_empty_run_appends_nothing(files: MemoryFiles) -> None:
 
 def test_ids_and_entries_must_match(files: MemoryFiles) -> None:
     logger = open_logger(files)
-    with pytest.raises(ValueError, match="2 entry ids for 1 entries of ledger 7"):
+    with pytest.raises(ValueError, match=r"2 .* 1 .* ledger 7"):
         logger.append_run(7, [0, 1], [entry(7, 0)])
     logger.close()
 
@@ -115,7 +115,7 @@ def test_an_entry_that_fits_in_no_log_is_refused(files: MemoryFiles, monkeypatch
     logger = open_logger(files, log_size_limit_bytes=2000)
     largest = 5000 - 1024 - 4
     for first in (True, False):
-        with pytest.raises(StorageFault, match=f"entry of {largest + 1} bytes of ledger 7 fits in no entry log"):
+        with pytest.raises(StorageFault, match=f"{largest + 1} bytes .* 7 "):
             logger.append_run(7, [0], [entry(7, 0, largest + 1)])
         (location,) = logger.append_run(7, [0], [entry(7, 0, largest)])
         assert logger.read(location, 7, 0) == entry(7, 0, largest)

@@ -77,7 +77,7 @@ def test_giving_up_removes_the_file() -> None:
     log.append_run(7, [entry(7, 0)])
     log.abort()
     assert _logs(files) == ["0.log"]
-    with pytest.raises(StorageFault, match="takes no more entries"):
+    with pytest.raises(StorageFault, match="no more"):
         log.append_run(7, [entry(7, 1)])
     logger.close()
     assert files.open_files == 0
@@ -99,7 +99,7 @@ def test_a_failing_disk_while_copying_is_a_fault() -> None:
     log = logger.begin_compaction(0, 0)
     files.faults.fail("pwrite", "datasync")
     log.append_run(7, [entry(7, 0)])
-    with pytest.raises(StorageFault, match="cannot complete compaction log"):
+    with pytest.raises(StorageFault, match="complete"):
         log.mark_compacted()
     log.abort()
     files.faults.clear()
@@ -110,12 +110,12 @@ def test_a_failing_disk_while_copying_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("operation", "path", "step", "message"),
     [
-        ("create", "1.log.compacting", 0, "cannot create compaction log"),
-        ("pwrite", "1.log.compacting", 1, "cannot write compaction log"),
-        ("link", "1.log.0.compacted", 3, "cannot make compaction log .*1.log available"),
-        ("sync_directory", FOLDER, 3, "cannot make compaction log .*1.log available"),
-        ("unlink", "1.log.0.compacted", 4, "cannot remove .*1.log.0.compacted"),
-        ("sync_directory", FOLDER, 4, "cannot remove .*1.log.0.compacted"),
+        ("create", "1.log.compacting", 0, "create"),
+        ("pwrite", "1.log.compacting", 1, "write"),
+        ("link", "1.log.0.compacted", 3, "make .*1.log"),
+        ("sync_directory", FOLDER, 3, "make .*1.log"),
+        ("unlink", "1.log.0.compacted", 4, "remove .*1.log.0.compacted"),
+        ("sync_directory", FOLDER, 4, "remove .*1.log.0.compacted"),
     ],
 )
 def test_each_step_that_fails_says_so_and_may_be_repeated(operation: str, path: str, step: int, message: str) -> None:
@@ -153,7 +153,7 @@ def test_a_compaction_log_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = _logger_with_source(files)
     log = logger.begin_compaction(0, 0)
     assert len(log.append_run(8, [entry(8, i) for i in range(3)])) == 3
-    with pytest.raises(StorageFault, match=f"would exceed {1024 + 3 * 104} bytes"):
+    with pytest.raises(StorageFault, match=f"exceed {1024 + 3 * 104} bytes"):
         log.append_run(8, [entry(8, 3)])
     log.abort()
     logger.close()
@@ -168,7 +168,7 @@ def test_a_compaction_goes_where_what_lives_has_room() -> None:
     for directory in ("/a", "/b"):
         dirs.report(directory, DiskState.FULL)
     usable = files.usage("/b").usable
-    with pytest.raises(NoWritableDirectory, match=r"what lives in a log.*minUsableSizeAfterCompaction"):
+    with pytest.raises(NoWritableDirectory, match="minUsableSizeAfterCompaction"):
         logger.begin_compaction(0, usable - (1 << 20))
     log = logger.begin_compaction(0, usable - (1 << 20) - 4096)
     assert files.listdir("/b") == ["0.log.compacting", "lastId"]
@@ -217,7 +217,7 @@ def test_recovery_that_cannot_list_or_remove() -> None:
     assert [(log.log_id, log.source_id) for log in logger.recover_compactions()] == [(6, 4)]
     assert files.exists(f"{FOLDER}/5.log.compacting"), "the next recovery tries again"
     files.faults.fail("listdir")
-    with pytest.raises(StorageFault, match=f"cannot list {FOLDER}"):
+    with pytest.raises(StorageFault, match=f"list {FOLDER}"):
         logger.recover_compactions()
     logger.close()
 

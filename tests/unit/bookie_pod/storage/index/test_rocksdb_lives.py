@@ -28,15 +28,15 @@ def test_a_database_whose_identity_cannot_be_read_is_not_left_open(tmp_path: Pat
     def refuses() -> bytes:
         raise OSError(5, "Input/output error")
 
-    with pytest.raises(StorageFault, match="reading the identity"):
+    with pytest.raises(StorageFault, match="identity"):
         RocksStore(path, read_identity=refuses)
     store = RocksStore(path, read_identity=lambda: b"name")
     assert store.identity() == b"name"
     store.close()
     store.close()
-    with pytest.raises(StorageFault, match="the database is closed"):
+    with pytest.raises(StorageFault, match="closed"):
         store.get(b"k")
-    with pytest.raises(StorageFault, match="the database is closed"):
+    with pytest.raises(StorageFault, match="closed"):
         store.sync()
 
 
@@ -84,9 +84,9 @@ def test_a_close_waits_for_who_looks_something_up(monkeypatch: pytest.MonkeyPatc
 
     assert closed("it is borrowed", 3) == 3
     assert closed("it is borrowed", rocksdb_store.REOPEN_TRIES - 1) == rocksdb_store.REOPEN_TRIES - 1
-    with pytest.raises(StorageFault, match="close failed: it is borrowed"):
+    with pytest.raises(StorageFault, match="borrowed"):
         closed("it is borrowed", rocksdb_store.REOPEN_TRIES)
-    with pytest.raises(StorageFault, match="close failed: the disk"):
+    with pytest.raises(StorageFault, match=r"close.*disk"):
         closed("the disk", 1)
     assert closed("the disk", 1, failed=True) == 0, "it was told by the write"
 
@@ -103,9 +103,9 @@ def test_a_database_is_opened_anew_only_once_there_is_room_and_the_disk_answers(
     store = RocksStore(str(tmp_path / "locations"), RocksDbConfig(write_buffer_size_bytes=4096), left)
     _fill(store, range(3))
     store._write_failed = True
-    with pytest.raises(StorageFault, match="Input/output error"):
+    with pytest.raises(StorageFault, match="Input/output"):
         store.sync()
-    with pytest.raises(StorageFault, match="the disk has no room to recover"):
+    with pytest.raises(StorageFault, match="room"):
         store.sync()
     store.sync()
     assert (store._write_failed, store.get(_key(2))) == (False, b"v2")
@@ -131,12 +131,12 @@ def test_it_is_opened_anew_as_soon_as_nobody_holds_its_lock(
         assert store._open_when_free() == "open"  # type: ignore[comparison-overlap]
         assert len(pauses) == tries
     else:
-        with pytest.raises(StorageFault, match="lock hold"):
+        with pytest.raises(StorageFault, match="lock"):
             store._open_when_free()
         assert len(pauses) == rocksdb_store.REOPEN_TRIES
     left[:] = [StorageFault("it is damaged")]
     pauses.clear()
-    with pytest.raises(StorageFault, match="it is damaged"):
+    with pytest.raises(StorageFault, match="damaged"):
         store._open_when_free()
     assert pauses == []
 
@@ -163,10 +163,10 @@ def test_a_look_up_is_repeated_once_if_the_database_was_opened_anew_under_it(tmp
         asked.append(db)
         raise ValueError(f"it is damaged {len(asked)}")
 
-    with pytest.raises(StorageFault, match="get failed: it is damaged 2"):
+    with pytest.raises(StorageFault, match=r"get .*damaged 2"):
         store._call("get", fails)
     store._db = None
-    with pytest.raises(StorageFault, match="get failed: the database is closed"):
+    with pytest.raises(StorageFault, match=r"get.*closed"):
         store.get(_key(0))
     store.close()
     assert database is not None

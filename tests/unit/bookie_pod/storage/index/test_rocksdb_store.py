@@ -126,7 +126,7 @@ def test_a_store_that_lost_all_rows_to_deletions_was_written_all_the_same(tmp_pa
 
 def test_a_second_opener_is_refused(tmp_path: Path) -> None:
     store = RocksStore(str(tmp_path / "db"))
-    with pytest.raises(StorageFault, match="open failed"):
+    with pytest.raises(StorageFault, match="open"):
         RocksStore(str(tmp_path / "db"))
     store.close()
     store.close()
@@ -259,9 +259,9 @@ def test_after_a_full_disk_the_store_recovers_once_there_is_room(tmp_path: Path)
     store = RocksStore(str(tmp_path / "db"), RocksDbConfig(write_buffer_size_bytes=1 << 20), lambda: usable)
     _fill(store, range(3))
     store._db = _FullDisk(store._db)  # type: ignore[assignment]
-    with pytest.raises(StorageFault, match="No space left"):
+    with pytest.raises(StorageFault, match="space"):
         _fill(store, range(3, 6))
-    with pytest.raises(StorageFault, match="free some"):
+    with pytest.raises(StorageFault, match="free"):
         _fill(store, range(3, 6))
     assert store.get(_key(1)) == b"v1"  # what was there stays readable
     before = store.scan(end=NEGATIVE)

@@ -64,7 +64,7 @@ def test_a_database_that_ends_before_its_seal_has_lost_something(kind: StoreKind
     for key, value in rows:
         batch.put(key, value)
     batch.commit()
-    with pytest.raises(IndexEndLost, match=f"checkpoint 2 was complete in it, .*bookie disk rebuild-{kind.value}"):
+    with pytest.raises(IndexEndLost, match=f"checkpoint 2 .* rebuild-{kind.value}"):
         rig.check()
 
 
@@ -79,7 +79,7 @@ def test_of_two_that_lost_something_the_ledgers_are_rebuilt_first() -> None:
         batch.put_many(*zip(*rows[kind], strict=True))
         batch.commit()
     for stores in (rig.stores, dict(reversed(rig.stores.items()))):
-        with pytest.raises(IndexEndLost, match="bookie disk rebuild-ledgers"):
+        with pytest.raises(IndexEndLost, match="rebuild-ledgers"):
             IndexSeal(rig.files, FOLDER).check(stores)
 
 
@@ -88,7 +88,7 @@ def test_a_seal_that_cannot_be_written_is_owed(code: int, fault: type[StorageFau
     rig = Rig()
     rig.put()
     rig.files.faults.fail("overwrite", "create", "write", path=NAME, errno=code, times=1)
-    with pytest.raises(StorageFault, match=f"cannot write {FOLDER}/{NAME}") as caught:
+    with pytest.raises(StorageFault, match=f"write {FOLDER}/{NAME}") as caught:
         rig.renew()
     assert isinstance(caught.value, NoWritableDirectory) == (fault is NoWritableDirectory)
     assert (rig.locations.unsealed, rig.ledgers.unsealed) == (True, True)
@@ -102,7 +102,7 @@ def test_a_seal_that_cannot_be_read_is_a_fault_and_a_damaged_one_is_none() -> No
     rig = Rig()
     rig.renew()
     rig.files.faults.fail("open", path=NAME)
-    with pytest.raises(StorageFault, match=f"cannot read {FOLDER}/{NAME}"):
+    with pytest.raises(StorageFault, match=f"read {FOLDER}/{NAME}"):
         rig.check()
     rig.files.faults.clear()
     whole = rig.files.read_bytes(f"{FOLDER}/{NAME}")

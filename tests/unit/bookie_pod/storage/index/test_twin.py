@@ -95,7 +95,7 @@ def test_a_twin_that_fails_ends_the_rebuild_and_nothing_else(rig: Rig) -> None:
         lambda: rig.index.keep(twin, 1, 0, 10),
         lambda: rig.index.adopt(twin, lambda: rig.open("third")),
     ):
-        with pytest.raises(StorageFault, match="the new index could not follow a change"):
+        with pytest.raises(StorageFault, match="follow"):
             refused()
     assert rig.index.get(1, 3) == 13
     rig.index.detach()
@@ -140,7 +140,7 @@ def test_a_look_up_that_meets_the_change_is_repeated(rig: Rig) -> None:
         asked.append(store)
         raise StorageFault("it is damaged")
 
-    with pytest.raises(StorageFault, match="it is damaged"):
+    with pytest.raises(StorageFault, match="damaged"):
         rig.index._ask(fails)
     assert len(asked) == 1, "the same store says the same"
 

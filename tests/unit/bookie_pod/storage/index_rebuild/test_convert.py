@@ -190,7 +190,7 @@ def _zero(first: int, count: int) -> Callable[[Path], None]:
 def test_index_files_that_have_lost_something_are_refused(damage: Callable[[Path], None], tmp_path: Path) -> None:
     layout = write_disk("sorted", tmp_path, {1: 5, 2: 5})
     damage(Path(layout.ledgers[0]) / "0/2/2.idx")
-    with pytest.raises(StorageFault, match="ledgers: 1, the first: 2"):
+    with pytest.raises(StorageFault, match=r"ledgers: 1, .* 2"):
         _convert(layout, IndexKind.DATABASES)
     storage = open_engine_on(layout, "sorted")
     put(storage, *(entry(2, each) for each in range(5)))  # it is healed, or in limbo

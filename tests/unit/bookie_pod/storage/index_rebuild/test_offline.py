@@ -574,7 +574,7 @@ def test_a_swap_that_could_not_be_ended_is_not_begun(present: tuple[str, ...], t
 def test_a_swap_whose_parts_are_gone_changes_nothing_more(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     _write_down(tmp_path, ("a", "x"), ("b", "c"))
-    with pytest.raises(StorageFault, match="neither b nor c"):
+    with pytest.raises(StorageFault, match="nor c"):
         finish(FILES, DiskStores(FILES), str(tmp_path))
     assert (tmp_path / "x").is_dir()
     (tmp_path / "b").mkdir()
@@ -612,5 +612,5 @@ def test_a_swap_is_finished_from_wherever_it_was_left(done: int, tmp_path: Path)
 @pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "moves": [], "purpose": ""}', "[1]", "[" * 100_000])
 def test_a_swap_that_cannot_be_understood_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "index-swap.json").write_text(content)
-    with pytest.raises(StorageFault, match="cannot be understood"):
+    with pytest.raises(StorageFault, match="understood"):
         finish(FILES, DiskStores(FILES), str(tmp_path))

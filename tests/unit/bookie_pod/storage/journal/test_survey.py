@@ -344,7 +344,7 @@ def test_a_file_that_is_gone_is_passed_over_only_while_others_trim(while_trimmed
         found.extend(reading)
         assert [one.entry_id for one in found] == [8, 8, 18, 18, 19, 19]
     else:
-        with pytest.raises(StorageFault, match=r"cannot read journal /a/9\.txn"):
+        with pytest.raises(StorageFault, match=r"read .*/a/9\.txn"):
             found.extend(reading)
         assert [one.entry_id for one in found] == [8, 8]
 
@@ -352,6 +352,6 @@ def test_a_file_that_is_gone_is_passed_over_only_while_others_trim(while_trimmed
 def test_a_file_that_cannot_be_read_is_no_trimmed_one() -> None:
     files = two_folders()
     files.faults.fail("pread", path="/a/9")
-    with pytest.raises(StorageFault, match=r"cannot read journal /a/9\.txn"):
+    with pytest.raises(StorageFault, match=r"read .*/a/9\.txn"):
         list(read_folders(files, ["/a", "/b"], lambda error: None, while_trimmed=True))
     assert files.open_files == 0

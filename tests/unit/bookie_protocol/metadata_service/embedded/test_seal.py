@@ -271,7 +271,7 @@ def test_a_seal_that_cannot_be_written_ends_the_store(tmp_path: Path, monkeypatc
     store.create("/n0000", b"", 0, False)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", lambda *_: 3)
-        with pytest.raises(MetadataUnavailable, match="part"):
+        with pytest.raises(MetadataUnavailable, match="part of"):
             store.sync()
     with pytest.raises(MetadataUnavailable, match="restart"):
         store.exists("/")

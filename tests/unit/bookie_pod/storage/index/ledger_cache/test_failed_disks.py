@@ -49,7 +49,7 @@ def test_a_disk_that_fails_in_a_flush_is_named_and_once_it_is_given_up_its_ledge
     for ledger_id in (lost, other):
         rig.cache.put(ledger_id, [1], [7])
     rig.files.faults.fail("pwrite", "open", "datasync", "unlink", path=f"{directory}/")
-    with pytest.raises(DirectoryFault, match=f"cannot write the index file of ledger {lost}"):
+    with pytest.raises(DirectoryFault, match=f"write .* ledger {lost}"):
         rig.cache.flush()
     rig.cache.give_up(directory)
     rig.flush()
@@ -59,7 +59,7 @@ def test_a_disk_that_fails_in_a_flush_is_named_and_once_it_is_given_up_its_ledge
         lambda: rig.cache.last_entry_id(lost),
         lambda: rig.cache.check_taken(lost),
     ):
-        with pytest.raises(StorageFault, match=f"index of ledger {lost} is on a disk that failed"):
+        with pytest.raises(StorageFault, match=f"ledger {lost} .*failed"):
             look()
     with pytest.raises(NoLedgerIndex):
         rig.cache.put(lost, [2], [8])
@@ -127,12 +127,12 @@ def test_an_index_file_that_cannot_be_read_is_a_fault(operation: str) -> None:
     path = rig.path(1)
     rig.cache.close()
     rig.files.faults.fail(operation, path=path)
-    with pytest.raises(StorageFault, match=f"cannot read index file {path}"):
+    with pytest.raises(StorageFault, match=f"read .*{path}"):
         rig._open()
     rig.files.faults.clear()
     rig.cache = rig._open()
     rig.files.faults.fail(operation, path=path)
-    with pytest.raises(StorageFault, match="cannot read the index file of ledger 1"):
+    with pytest.raises(StorageFault, match=r"read .* ledger 1"):
         rig.cache.get(1, 0)
     rig.files.faults.clear()
     assert rig.cache.get(1, 0) == 77
@@ -143,7 +143,7 @@ def test_a_directory_that_cannot_be_listed_or_tidied_up_is_a_fault() -> None:
     path = rig.path(1)
     rig.cache.close()
     rig.files.rename(path, f"{path}.rloc")
-    for operation, message in (("listdir", "cannot list index directory"), ("rename", "cannot finish the move to")):
+    for operation, message in (("listdir", "list"), ("rename", "move")):
         rig.files.faults.fail(operation)
         with pytest.raises(StorageFault, match=message):
             rig._open()
@@ -242,7 +242,7 @@ def test_a_seal_that_cannot_be_read_is_a_fault_and_one_of_another_kind_is_none()
         f"{folder}/{seal_module.NAME}" for folder in ("/a", "/b") if seal_module.NAME in rig.files.listdir(folder)
     ]
     rig.files.faults.fail("open", path=path)
-    with pytest.raises(StorageFault, match=f"cannot read {path}"):
+    with pytest.raises(StorageFault, match=f"read {path}"):
         rig._open()
     rig.files.faults.clear()
     assert IndexFilesSeal(rig.files, ["/a", "/b"]).check({}) == [1], "its file is gone"
