@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,19 @@ from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import KazooState
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from bookie_protocol.errors import InvalidConfiguration, MetadataExists, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.errors import (
+    InvalidConfiguration,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+    SessionEnded,
+)
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout, SessionState, Versioned
+from bookie_protocol.metadata_service.migrating import flag
+from bookie_protocol.metadata_service.migrating.flag_reader import FlagReader, Listing
+from bookie_protocol.metadata_service.migrating.lines import Lines
+from bookie_protocol.metadata_service.migrating.proofs import Proofs, ProvingWatch
 from bookie_protocol.metadata_service.options import MetadataTls, SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.service import MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
@@ -105,6 +116,74 @@ async def test_container_node_belongs_to_no_session(zookeeper: ZooKeeperServer, 
     assert container is not None
     assert child is not None
     assert (container.owner, child.owner) == (0, raw.client_id[0])
+
+
+async def test_nodes_are_deleted_only_while_another_one_has_its_version(
+    zookeeper: ZooKeeperServer, raw: KazooClient
+) -> None:
+    for path in ("/while/flag", "/while/a", "/while/b"):
+        raw.create(path, b"", makepath=True)
+    raw.set("/while/flag", b"")
+    tree = ZooKeeperTree(zookeeper.hosts, 30)
+    await tree.connect()
+
+    async def delete(paths: list[str], checked: str, version: int, session_id: int = 0) -> None:
+        await tree.delete_while(paths, checked, version, session_id=session_id or tree.session_id, timeout=30)
+
+    try:
+        with pytest.raises(MetadataVersionConflict):
+            await delete(["/while/a", "/while/b"], "/while/flag", 0)
+        with pytest.raises(MetadataNotFound):
+            await delete(["/while/a", "/while/none"], "/while/flag", 1)
+        with pytest.raises(MetadataNotFound):
+            await delete(["/while/a"], "/while/none", 1)
+        with pytest.raises(SessionEnded):
+            await delete(["/while/a"], "/while/flag", 1, tree.session_id - 1)
+        assert sorted(raw.get_children("/while")) == ["a", "b", "flag"]
+        await delete(["/while/a", "/while/b"], "/while/flag", 1)
+        assert raw.get_children("/while") == ["flag"]
+    finally:
+        await tree.close()
+
+
+async def test_listings_tell_a_flag_that_has_come_and_gone_from_other_nodes(
+    zookeeper: ZooKeeperServer, raw: KazooClient
+) -> None:
+    tree = ZooKeeperTree(zookeeper.hosts, 30)
+    await tree.connect()
+
+    async def always(_: float) -> bool:
+        return True
+
+    path = f"/told-apart{flag.FLAG}"
+    watch = ProvingWatch(Proofs(), lambda: None)
+    reader = FlagReader(tree, path, watch, always, Lines())
+    found: list[Listing | None] = [await reader.listing(30)]
+
+    async def is_shown(change: Callable[[], object]) -> bool:
+        await asyncio.to_thread(change)
+        await tree.sync("/", timeout=30)
+        found.append(await reader.listing(30))
+        assert found[-2] is not None
+        return found[-2].shows_no_flag_until(found[-1])
+
+    def come_and_go() -> None:
+        raw.create(path, b"")
+        raw.delete(path)
+
+    def make_again() -> None:
+        raw.delete(participants)
+        raw.create(participants, b"")
+
+    participants = f"/told-apart{flag.PARTICIPANTS}"
+    try:
+        assert await is_shown(lambda: raw.create(participants, b"", makepath=True))
+        assert await is_shown(make_again)
+        assert await is_shown(lambda: raw.create(f"{path}-another", b""))
+        assert not await is_shown(come_and_go)
+        assert await is_shown(lambda: raw.create(path, b""))
+    finally:
+        await tree.close()
 
 
 async def test_what_is_ours_while_nobody_answers(own_server: ZooKeeperServer) -> None:

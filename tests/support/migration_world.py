@@ -248,6 +248,21 @@ class MemoryTree:
 
         await self._request("delete", path, remove, timeout)
 
+    async def delete_while(
+        self, paths: Sequence[str], checked: str, version: int, *, session_id: int, timeout: float
+    ) -> None:
+        def remove() -> None:
+            check_session(paths[0], session_id, self.session_id)
+            for path in (checked, *paths):
+                if path not in self.store.nodes:
+                    raise MetadataNotFound(f"{path} does not exist")
+            if self.store.nodes[checked].version != version:
+                raise MetadataVersionConflict(checked)
+            for path in paths:
+                self.store.remove(path)
+
+        await self._request("delete", paths[0], remove, timeout)
+
     async def sync(self, path: str, *, timeout: float) -> None:
         await self._request("sync", path, lambda: None, timeout)
 

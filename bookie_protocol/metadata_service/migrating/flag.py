@@ -57,6 +57,10 @@ class Migration:
     is_believed: bool = True
     written: tuple[int, int] | None = None
 
+    def says_the_same(self, other: Migration) -> bool:
+        """Return True if phase and target are the same, whenever they were written."""
+        return (self.phase, self.target) == (other.phase, other.target)
+
 
 NONE: Final = Migration(Phase.NOT_STARTED, "")
 NOT_BELIEVED: Final = Migration(Phase.NOT_STARTED, "", is_believed=False)

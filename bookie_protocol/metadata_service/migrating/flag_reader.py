@@ -14,7 +14,7 @@ Threads: event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +25,7 @@ from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.migrating.flag import Migration, Phase
 from bookie_protocol.metadata_service.migrating.lines import Lines
 from bookie_protocol.metadata_service.migrating.proofs import Proof, ProvingWatch
-from bookie_protocol.metadata_service.tree.nodes import Node, NodeTree
+from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE, Node, NodeTree, changes_of_children, parent_of
 
 LONG_REMINDER_S: Final = 3600.0
 """Seconds between two log lines of what may remain so without harm."""
@@ -54,32 +54,51 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The version of the listing of the flag's directory, which counts what comes and goes there, and the creation of
-    the directory of the participants in it. 0: it is missing, so no broker knows migrations. None: it is not known."""
+    """Names and creations of the children of the flag's directory (None: it may not be read), and the version, which
+    counts what comes and goes."""
 
     version: int
-    participants: int | None
+    children: Mapping[str, int | None]
 
     def shows_no_flag_until(self, later: Listing | None) -> bool:
-        """Return True if no flag has come and gone since this listing, as far as that can be known."""
-        if self.participants == 0:
-            return True
+        """Return True if no flag has come and gone since this listing: what is shown explains the count."""
         if later is None:
             return False
-        changes = later.version - self.version
-        if None in (self.participants, later.participants) or self.participants == later.participants:
-            return changes == 0
-        return changes == (2 if later.participants else 1)
+        one_only = self.children.keys() ^ later.children.keys()
+        both = self.children.keys() & later.children.keys()
+        made_again = [each for each in both if len({self.children[each], later.children[each]} - {None}) > 1]
+        is_made = self == NO_DIRECTORY
+        changes = changes_of_children(later.version) if is_made else later.version - self.version
+        return changes == len(one_only) + 2 * len(made_again)
+
+
+NO_DIRECTORY: Final = Listing(0, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Flag and listing of its directory (None: it is not known) in a look that found no pause."""
+
+    migration: Migration
+    listing: Listing | None
+
+    def no_migration_until(self, later: Seen) -> bool:
+        """Return True if no migration has come and gone since then: no write of a flag is unknown."""
+        before, now = self.migration.written, later.migration.written
+        if before is not None:
+            return now is not None and now[0] == before[0] and now[1] <= before[1] + 1
+        is_new = now is None or now[1] == 0
+        return is_new and self.listing is not None and self.listing.shows_no_flag_until(later.listing)
 
 
 @asynccontextmanager
-async def within(timeout: float, path: str) -> AsyncIterator[None]:
+async def within(timeout: float, failure: str) -> AsyncIterator[None]:
     """Raise `MetadataUnavailable` if what is inside takes longer than so many seconds altogether."""
     try:
         async with asyncio.timeout(timeout):
             yield
     except TimeoutError:
-        raise MetadataUnavailable(f"{path} cannot be read within {timeout:g} s") from None
+        raise MetadataUnavailable(f"{failure} within {timeout:g} s") from None
 
 
 class FlagReader:
@@ -94,7 +113,7 @@ class FlagReader:
         lines: Lines,
     ) -> None:
         self.path = path
-        self._participants = path.removesuffix(flag.FLAG) + flag.PARTICIPANTS
+        self._failure = f"{path} cannot be read"
         self._source = source
         self._watch = watch
         self._believes = believes
@@ -102,7 +121,7 @@ class FlagReader:
 
     async def newest(self, timeout: float) -> Told:
         """Return what the flag says in the newest state, as `read`."""
-        async with within(timeout, self.path):
+        async with within(timeout, self._failure):
             await self._source.sync(self.path, timeout=timeout)
             return await self.read(timeout)
 
@@ -112,7 +131,7 @@ class FlagReader:
         Raises `MetadataUnavailable` if that takes longer than `timeout` seconds altogether, `MetadataDamaged` if the
         flag is not valid, `MetadataRefused` if it may not be read although it is believed.
         """
-        async with within(timeout, self.path):
+        async with within(timeout, self._failure):
             while True:
                 try:
                     told = await self._told(timeout)
@@ -150,18 +169,19 @@ class FlagReader:
         return Told(flag.NOT_BELIEVED, proof)
 
     async def listing(self, timeout: float) -> Listing | None:
-        """Return the listing of the flag's directory. None: it may not be listed, so it is not known."""
-        above, _, name = self._participants.rpartition("/")
+        """Return the listing of the flag's directory. None: it is not known, because the directory may not be listed,
+        or has more children than are read at once. Raises `MetadataUnavailable` if it changes meanwhile."""
+        above = parent_of(self.path)
         try:
             listed = await self._source.children(above, timeout=timeout)
+            if len(listed.names) > NODES_AT_ONCE:
+                return None
+            found = await self._source.get_each([f"{above}/{name}" for name in listed.names], timeout=timeout)
+            if (await self._source.children(above, timeout=timeout)).version != listed.version:
+                raise MetadataUnavailable(f"{above} changes while it is listed")
         except MetadataNotFound:
-            return Listing(0, 0)
+            return NO_DIRECTORY
         except MetadataRefused:
             return None
-        if name not in listed.names:
-            return Listing(listed.version, 0)
-        try:
-            stat = await self._source.exists(self._participants, timeout=timeout)
-        except MetadataRefused:
-            return Listing(listed.version, None)
-        return Listing(listed.version, None if stat is None else stat.creation)
+        creations = (each.stat.creation if isinstance(each, Node) else None for each in found)
+        return Listing(listed.version, dict(zip(listed.names, creations, strict=True)))

@@ -38,6 +38,7 @@ from bookie_protocol.errors import (
     SessionEnded,
 )
 from bookie_protocol.metadata_service.interface import Identity, Session, SessionState
+from bookie_protocol.metadata_service.migrating.own_nodes import SourceTree
 from bookie_protocol.metadata_service.migrating.proofs import Proofs
 from bookie_protocol.metadata_service.tree.nodes import (
     Children,
@@ -65,6 +66,10 @@ def _countdown(timeout: float) -> Callable[[], float]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     return lambda: max(0.0, deadline - loop.time())
+
+
+def _closed(path: str) -> MetadataUnavailable:
+    return MetadataUnavailable(f"{path}: the metadata service was closed")
 
 
 class GateSession(Session):
@@ -185,7 +190,9 @@ class _Reading:
         except TimeoutError:
             raise self._lost() from None
 
-    def _lost(self) -> ConnectionLost:
+    def _lost(self) -> MetadataUnavailable:
+        if self._gate._is_closed:
+            return _closed(self._path)
         return ConnectionLost(f"{self._path}: it is not known yet whether ZooKeeper or Oxia has the metadata now")
 
 
@@ -218,7 +225,7 @@ class _Writing:
 class MigratingTree:
     """A `NodeTree` on `source`, whose session is connected. The methods of the first part are the participant's."""
 
-    def __init__(self, source: NodeTree) -> None:
+    def __init__(self, source: SourceTree) -> None:
         self.source = source
         self._side = Side(source)
         self._outer = GateSession(source.session)
@@ -465,7 +472,7 @@ class MigratingTree:
         left = _countdown(timeout)
         while True:
             if self._is_closed:
-                raise MetadataUnavailable(f"{path}: the metadata service was closed")
+                raise _closed(path)
             check_session(path, session_id, self.session_id)
             if self._is_open:
                 return _Writing(self, path, session_id, left)

@@ -5,12 +5,24 @@ Threads: event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataRefused
 from bookie_protocol.metadata_service.migrating.numbers import ensure
 from bookie_protocol.metadata_service.tree.nodes import NODES_AT_ONCE, Node, NodeTree, parent_of
+
+
+class SourceTree(NodeTree, Protocol):
+    """A tree of ZooKeeper."""
+
+    async def delete_while(
+        self, paths: Sequence[str], checked: str, version: int, *, session_id: int, timeout: float
+    ) -> None:
+        """Delete nodes, all or none, if another one has this version still. `MetadataNotFound`: one of these or that is
+        missing; `MetadataVersionConflict`; `SessionEnded` as for `set`."""
+        ...
 
 
 async def below(tree: NodeTree, parent: str, timeout: float) -> list[str]:

@@ -8,9 +8,7 @@
 
 Invariants
 - In each session with ZooKeeper the node that says that we take part is made before the first write is let through, and
-  the migration is read behind it. So a migration that this read does not show finds our node, and waits. A node is ours
-  only if our session owns it: others may delete ours, and make one of its name. Then we make another one. Where the
-  coordinator's parent of such nodes is missing, no broker of Pulsar knows migrations: we wait for it.
+  the migration is read behind it. So a migration that this read does not show finds our node, and waits (`OurNode`).
 - A look comes with each change that ZooKeeper tells, and at least once a minute: what others hide has no watch.
 - In a pause two things prove that the metadata are in ZooKeeper, each until its watch fires. One is a flag that was
   read, is believed, and does not say COMPLETED. The other is our node, if such a flag that says no pause was read
@@ -19,13 +17,12 @@ Invariants
 - A process for which a migration does not wait may sleep through its end, and find no flag, or one that says
   NOT_STARTED. That is a process that has agreed, one whose session began in a pause, and one that has read COMPLETED.
   Only FAILED, or COMPLETED, lets it go on: until then it neither writes nor believes what it reads.
-- The same is true of a process that has lost its node, or has none, and finds no flag, unless none has come and gone
-  since the last look. It knows from the listing of the flag's directory, whose version counts that. If it may not list
-  it, it does not know.
+- The same is true of a process that has lost its node, or has none, and finds no flag or NOT_STARTED, unless no
+  migration has come and gone since the last look. It knows from the flag's version, and from the listings of the flag's
+  directory, whose versions count what comes and goes. If it may not list the directory, it does not know.
 - A session that begins in a pause makes no node: the coordinator does not wait for it. It prepares all the same, since
   no other process of ours may be there, and so does one that finds another flag than it has prepared for.
-- Our node is deleted in the session in which the writes before were sent: none of them is carried out later. From the
-  first try on it counts as gone, until another one is made.
+- From the first try to delete our node on it counts as gone, until another one is made, unless ZooKeeper refused it.
 - What cannot be understood pauses writes, and what others than the cluster's own users could have written says nothing.
 - Before writes are let through behind a pause, what goes with a session is gone, as far as it is not a registration.
   Behind that step our node and the flag must still be as the look found them, or else the newest flag must say no pause
@@ -53,7 +50,6 @@ from bookie_protocol.errors import (
     InvalidConfiguration,
     MetadataDamaged,
     MetadataError,
-    MetadataNotFound,
     MetadataRefused,
     MetadataUnavailable,
 )
@@ -64,24 +60,22 @@ from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.migrating.clusters import check_empty, check_same
 from bookie_protocol.metadata_service.migrating.flag import Migration, Phase
 from bookie_protocol.metadata_service.migrating.flag_reader import (
-    LONG_REMINDER_S,
     FlagReader,
-    Listing,
+    Seen,
     Told,
     within,
 )
 from bookie_protocol.metadata_service.migrating.gate import MigratingTree
 from bookie_protocol.metadata_service.migrating.lines import Lines
 from bookie_protocol.metadata_service.migrating.numbers import begin_new_numbers
-from bookie_protocol.metadata_service.migrating.own_nodes import below, carry_own, delete_own, nodes
+from bookie_protocol.metadata_service.migrating.our_node import PAUSE_S, OurNode
+from bookie_protocol.metadata_service.migrating.own_nodes import below, carry_own, delete_own
 from bookie_protocol.metadata_service.migrating.proofs import Proof, ProvingWatch
 from bookie_protocol.metadata_service.migrating.questions import Questions
 from bookie_protocol.metadata_service.options import MetadataServiceUri
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, NodeTree
 
-PAUSE_S: Final = 0.5
-"""Seconds before the first retry of a step. The pause doubles with each retry."""
 LONGEST_PAUSE_S: Final = 8.0
 ROUND_S: Final = 0.05
 """Seconds between two rounds, however often others change what is watched."""
@@ -119,24 +113,15 @@ class Participant:
         self._timeout = tree.source.session.default_timeout
         self._target: NodeTree | None = None
         self._target_url = ""
-        self._node = ""
-        """Path of our node; empty: it was not made yet, or is to go."""
-        self._joined = ProvingWatch(tree.proofs, self._hear)
-        """The watch of our node, as long as it is there."""
         self._lines = Lines()
+        self._node = OurNode(tree.source, self._scope, tree.proofs, self._hear, self._lines)
         flag_watch = ProvingWatch(tree.proofs, self._hear_flag)
         self._flag = FlagReader(tree.source, self._scope + flag.FLAG, flag_watch, believes, self._lines)
         self._questions = Questions(self._ask)
-        self._is_waited_for = False
-        """True if our node proves, as long as it is there, that the metadata have not moved."""
         self._may_have_moved = False
         """True if a migration that did not wait for us may be complete by now."""
-        self._has_settled = False
-        """True if a look has found no pause."""
-        self._listing: Listing | None = None
-        """Listing of the flag's directory in the last such look. None: it is not known, or there was a flag."""
-        self._unready_in: int | None = None
-        """The session of ZooKeeper in which the coordinator may have to wait for us: a node of ours may be there."""
+        self._seen: Seen | None = None
+        """Flag and listing in the last look that found no pause."""
         self._prepared_for: Migration | None = None
         """The flag for which Oxia has what we make there ahead of the copy."""
         self._wrote_in: int | None = None
@@ -163,7 +148,8 @@ class Participant:
         self._tasks.append(lasting_task(self._questions.run(), "question whether the metadata have moved"))
         while True:
             try:
-                await self._round(deadline - loop.time(), is_start=True)
+                async with within(deadline - loop.time(), "it cannot be learned where the metadata are"):
+                    await self._round(self._timeout, is_start=True)
                 break
             except MetadataDamaged as error:  # a pause, and it may be mended
                 if self._phase is Phase.COMPLETED:
@@ -230,7 +216,6 @@ class Participant:
             try:
                 await self._round(self._timeout)
                 pause, self._failing_since = PAUSE_S, None
-                await asyncio.sleep(ROUND_S)
             except Exception as error:  # of what others wrote, and a later migration may be a good one
                 self._tell(error)
                 with suppress(TimeoutError):
@@ -238,6 +223,7 @@ class Participant:
                         await self._news.wait()
                 pause = min(pause * 2, LONGEST_PAUSE_S)
                 self._hear()
+            await asyncio.sleep(ROUND_S)
         await asyncio.sleep(GRACE_SESSIONS * self._timeout)
         try:
             await self._source.close()
@@ -250,7 +236,7 @@ class Participant:
         session_id, forgotten = self._source.session_id, self._tree.proofs.forgotten
         proofs: list[Proof] = []
         try:
-            async with within(limit, self._flag.path):
+            async with within(limit, f"{self._flag.path} cannot be read"):
                 told = await self._look(session_id, proofs)
         except MetadataDamaged:  # it says nothing of a move
             self._tree.hold()
@@ -265,7 +251,7 @@ class Participant:
         self._phase = told.phase
         if told.phase.pauses:
             self._tree.hold()
-            if self._unready_in == session_id or self._prepared_for != told.migration:
+            if self._node.unready_in == session_id or self._prepared_for != told.migration:
                 if is_start:
                     self._hear()
                 else:
@@ -281,14 +267,14 @@ class Participant:
         await self._end_what_goes_with_a_session(session_id)
         if not await self._goes_on_without_pause(told):
             return
-        self._unready_in = session_id
+        self._node.unready_in = session_id
         self._tree.open(forgotten)
         if self._tree.is_open:
             self._wrote_in = session_id
 
     async def _goes_on_without_pause(self, told: Told) -> bool:
         """Return False if a migration may go on without us since the look. The next round looks again."""
-        if self._joined.proof.holds and told.proof.holds:
+        if self._node.has_stayed and told.proof.holds:
             return True
         now = await self._newest()
         if now.phase not in (Phase.NOT_STARTED, Phase.FAILED):
@@ -302,42 +288,44 @@ class Participant:
         Unless it is in a pause or completed, our node was made before it was read.
         """
         await self._source.sync(self._flag.path, timeout=self._timeout)
-        has_joined = await self._has_joined(session_id)
-        has_stayed = has_joined and self._is_waited_for
+        node = self._node
+        has_joined = await node.is_there(session_id)
+        has_stayed = has_joined and node.is_waited_for
         if not has_joined:
-            self._leave_node()
+            node.leave()
             told = self._noted(await self._flag.read(self._timeout))
             if told.phase.pauses or told.phase is Phase.COMPLETED:
                 self._may_have_moved = True
                 proofs.append(told.proof)
                 return told
-            has_joined = await self._join(session_id)
-        if self._is_waited_for:
-            proofs.append(self._joined.proof)
+            has_joined = await node.make(session_id)
+        proofs.extend(node.proofs)
         told = self._noted(await self._flag.read(self._timeout))
         if not told.is_believed:
             return told
         if not told.phase.pauses:
             await self._settle(told, has_stayed=has_stayed)
         if told.phase is not Phase.PREPARATION:  # a coordinator that has gone on does not wait
-            self._is_waited_for = has_joined and told.phase in (Phase.NOT_STARTED, Phase.FAILED)
-        if told.phase.pauses and not self._is_waited_for:
+            node.is_waited_for = has_joined and told.phase in (Phase.NOT_STARTED, Phase.FAILED)
+        if told.phase.pauses and not node.is_waited_for:
             self._may_have_moved = True
-        proofs[:] = [told.proof, *([self._joined.proof] if self._is_waited_for else [])]
+        proofs[:] = [told.proof, *node.proofs]
         return told
 
     async def _settle(self, told: Told, *, has_stayed: bool) -> None:
         """Note that there is no pause. `has_stayed`: our node has been there since the last look, and is waited for."""
         if told.phase is Phase.COMPLETED:
             return
-        listing = await self._flag.listing(self._timeout) if told.is_missing else None
+        last = self._seen
+        was_missing = last is not None and last.migration == flag.NONE
+        listing = await self._flag.listing(self._timeout) if told.is_missing or was_missing else None
+        seen = Seen(told.migration, listing)
         if told.phase is Phase.FAILED:
             self._may_have_moved = False
-        elif self._has_settled and told.is_missing and not has_stayed:
-            had_none = self._listing is not None and self._listing.shows_no_flag_until(listing)
-            self._may_have_moved = self._may_have_moved or not had_none
+        elif last is not None and not has_stayed:
+            self._may_have_moved = self._may_have_moved or not last.no_migration_until(seen)
             self._noted(told)
-        self._has_settled, self._listing = True, listing
+        self._seen = seen
 
     def _noted(self, told: Told) -> Told:
         """Let no earlier proof hold from COMPLETED on, nor our node prove anything from COPYING on.
@@ -350,74 +338,26 @@ class Participant:
         if told.phase is Phase.COMPLETED:
             if self._phase is not Phase.COMPLETED:
                 self._hear()
-            self._phase, self._is_waited_for, self._may_have_moved = Phase.COMPLETED, False, True
+            self._phase, self._node.is_waited_for, self._may_have_moved = Phase.COMPLETED, False, True
             self._tree.proofs.forget()
         elif told.phase is Phase.COPYING:  # this coordinator does not wait for a node that is still there
-            if self._is_waited_for:
+            if self._node.is_waited_for:
                 self._hear()
-            self._is_waited_for, self._may_have_moved = False, True
-            self._joined.proof.end()
+            self._node.proves_nothing()
+            self._may_have_moved = True
         elif told.phase is Phase.FAILED:
             pass
         elif self._phase is Phase.COMPLETED or (self._may_have_moved and not told.phase.pauses):
             self._tree.hold()
             raise MetadataUnavailable(
                 f"the metadata have moved to Oxia, or may have, and {self._flag.path} says {told.phase.value} now, or"
-                " is missing: bring its newest state back, or write FAILED if the metadata are to stay in ZooKeeper"
+                " is missing: bring its newest state back, or write FAILED if they are to stay in ZooKeeper; if there"
+                " never was a migration, restart this process"
             )
         return told
 
     async def _newest(self) -> Told:
         return self._noted(await self._flag.newest(self._timeout))
-
-    async def _has_joined(self, session_id: int) -> bool:
-        """Return whether our node exists, and watch it, because other clients may delete it.
-
-        A read that finds none leaves no watch, as `exists` would: the next node has another name.
-        """
-        if not self._node:
-            return False
-        try:
-            self._joined.renewed()
-            node = await self._source.get(self._node, watch=self._joined, timeout=self._timeout)
-        except (MetadataNotFound, MetadataRefused):  # ours may be read by all
-            return False
-        return node.stat.owner == session_id
-
-    def _leave_node(self) -> None:
-        """Rely on our node no more."""
-        self._node, self._is_waited_for = "", False
-        self._joined.proof.end()
-
-    async def _join(self, session_id: int) -> bool:
-        """Make our node, where that can be done, and return whether it exists. Otherwise each look tries it again."""
-        parent = self._scope + flag.PARTICIPANTS
-        try:
-            stat = await self._source.exists(parent, watch=self._hear, timeout=self._timeout)
-            if stat is None or stat.owner:  # an ephemeral one, which others may make, takes no children
-                return False
-            self._unready_in = session_id
-            made = await self._source.create(
-                self._scope + flag.PARTICIPANT,
-                b"",
-                ephemeral=True,
-                sequential=True,
-                open_to_all=True,
-                session_id=session_id,
-                timeout=self._timeout,
-            )
-        except MetadataNotFound:
-            return False
-        except MetadataRefused as error:
-            event = "a migration of the metadata to Oxia would not wait for this process"
-            self._lines.write(_log.warning, event, every=LONG_REMINDER_S, reason=str(error))
-            return False
-        self._node = made.path
-        if await self._has_joined(session_id):
-            return True
-        self._leave_node()
-        asyncio.get_running_loop().call_later(PAUSE_S, self._hear)  # it is gone already
-        return False
 
     async def _check(self, timeout: float) -> None:
         """Raise `MetadataUnavailable` unless the flag says that ZooKeeper has the metadata."""
@@ -454,14 +394,15 @@ class Participant:
         await self._begin_new_numbers(target)
         mine = [each for each in self._tree.ephemeral if self._is_registration(each)]
         await carry_own(self._source, mine, session_id, target, self._scope, self._timeout)
-        if self._unready_in == session_id and not await self._acknowledge(migration, session_id):
+        if self._node.unready_in == session_id and not await self._acknowledge(migration, session_id):
             return
         self._prepared_for = migration
         self._lines.write(_log.info, "ready for the move of the metadata to Oxia", target=migration.target)
 
     async def _goes_on(self, migration: Migration) -> bool:
-        """Return False if the flag has changed. The next round handles the change."""
-        if (await self._newest()).migration == migration:
+        """Return False if the flag has changed. The next round handles the change. COMPLETED may be written again."""
+        now = (await self._newest()).migration
+        if now == migration or (now.phase is Phase.COMPLETED and now.says_the_same(migration)):
             return True
         self._hear()
         return False
@@ -487,19 +428,23 @@ class Participant:
         self._tree.numbered.difference_update(parents)
 
     async def _acknowledge(self, migration: Migration, session_id: int) -> bool:
-        """Delete our nodes, of which a lost answer may have left two. Return False if the phase has changed."""
-        parent = self._scope + flag.PARTICIPANTS
-        await self._source.sync(parent, timeout=self._timeout)
-        there = await nodes(self._source, await below(self._source, parent, self._timeout), self._timeout)
-        mine = [path for path, node in there.items() if node.stat.owner == session_id]
+        """Delete our nodes. Return False if the flag has changed."""
+        ours = await self._node.all_of(session_id)
         if not await self._goes_on(migration):
             return False
-        if mine and migration.phase is Phase.PREPARATION:
-            self._wrote_in = None  # the coordinator waits for us: all that we wrote will be copied
-        self._leave_node()  # it may be gone although the answer is lost
-        self._may_have_moved = True  # we have agreed
-        await delete_own(self._source, mine, session_id, self._timeout)
-        self._unready_in = None
+        is_refused = False
+        try:
+            is_refused = not await self._node.delete(ours, migration, session_id)
+        finally:
+            if not is_refused:  # also if the answer is lost
+                if ours and migration.phase is Phase.PREPARATION:
+                    self._wrote_in = None  # the coordinator waits for us: all that we wrote will be copied
+                self._node.leave()
+                self._may_have_moved = True  # we have agreed
+        if is_refused:
+            self._hear()
+            return False
+        self._node.unready_in = None
         return True
 
     # --- Oxia -----------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from bookie_protocol.errors import MetadataUnavailable
+
 RETRY_S: Final = 0.5
 """Seconds between two tries of a question that failed."""
 
@@ -27,30 +29,40 @@ class Questions:
         """Numbers of questions."""
         self._told = asyncio.Event()
         """Set, and replaced, when a question is answered."""
+        self._has_ended = False
 
     def hear(self) -> None:
         """Ask: the flag has changed."""
         self._changed.set()
 
     async def answered(self) -> None:
-        """Wait until all changes that were heard so far have been asked about."""
+        """Wait until all changes that were heard so far have been asked about. `MetadataUnavailable`: that ended."""
         wanted = self._begun + self._changed.is_set()
         while self._answered < wanted:
+            if self._has_ended:
+                raise MetadataUnavailable("the metadata service was closed")
             await self._told.wait()
 
     async def run(self) -> None:
         """Ask until the end of this task."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            self._begun += 1
-            number = self._begun
-            try:
-                await self._ask()
-            except Exception:  # the look says it
-                self._changed.set()
-                await asyncio.sleep(RETRY_S)
-            else:
-                self._answered = number
-                self._told.set()
-                self._told = asyncio.Event()
+        try:
+            while True:
+                await self._changed.wait()
+                await self._question()
+        finally:
+            self._has_ended = True
+            self._told.set()
+
+    async def _question(self) -> None:
+        self._changed.clear()
+        self._begun += 1
+        number = self._begun
+        try:
+            await self._ask()
+        except Exception:  # the look says it
+            self._changed.set()
+            await asyncio.sleep(RETRY_S)
+        else:
+            self._answered = number
+            self._told.set()
+            self._told = asyncio.Event()

@@ -191,6 +191,11 @@ def version_of_children(parent_ctime_ms: int, child_version: int) -> int:
     return parent_ctime_ms << _CHILD_VERSION_BITS | child_version
 
 
+def changes_of_children(version: int) -> int:
+    """Return the count of children that came or went since the parent was made, out of such a version."""
+    return version & ((1 << _CHILD_VERSION_BITS) - 1)
+
+
 def parent_of(path: str) -> str:
     """The path one level up."""
     return path.rpartition("/")[0] or "/"

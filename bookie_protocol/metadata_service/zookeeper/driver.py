@@ -199,15 +199,38 @@ class ZooKeeperTree:
     async def create_all(
         self, nodes: Sequence[tuple[str, bytes]], *, session_id: int | None = None, timeout: float
     ) -> None:
-        def request() -> Any:
-            check_session(nodes[0][0], session_id, self.session_id)
-            transaction = self._client.transaction()
+        def fill(transaction: Any) -> None:
             for path, data in nodes:
                 transaction.create(path, data)
+
+        await self._commit([path for path, _ in nodes], fill, session_id, timeout)
+
+    async def delete_while(
+        self, paths: Sequence[str], checked: str, version: int, *, session_id: int, timeout: float
+    ) -> None:
+        """Delete nodes, all or none, if another one has this version still. `MetadataNotFound`: one of these or that is
+        missing; `MetadataVersionConflict`; `SessionEnded` as for `set`."""
+
+        def fill(transaction: Any) -> None:
+            transaction.check(checked, version)
+            for path in paths:
+                transaction.delete(path)
+
+        await self._commit([checked, *paths], fill, session_id, timeout)
+
+    async def _commit(
+        self, paths: Sequence[str], fill: Callable[[Any], None], session_id: int | None, timeout: float
+    ) -> None:
+        """Carry out a transaction with a request for each path, or raise the error of the one that fails."""
+
+        def request() -> Any:
+            check_session(paths[0], session_id, self.session_id)
+            transaction = self._client.transaction()
+            fill(transaction)
             return transaction.commit_async()
 
-        results = await self._call(nodes[0][0], request, timeout)
-        for (path, _), outcome in zip(nodes, results, strict=True):
+        results = await self._call(paths[0], request, timeout)
+        for path, outcome in zip(paths, results, strict=True):
             if isinstance(outcome, Exception) and not isinstance(outcome, RolledBackError | RuntimeInconsistency):
                 raise self._translate(path, outcome)
 

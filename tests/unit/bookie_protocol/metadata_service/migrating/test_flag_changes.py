@@ -346,3 +346,20 @@ async def test_flag_that_is_deleted_under_a_process_that_takes_part_stops_nobody
         without_flag(world)
         process.source.session.move(SessionState.CONNECTED)
         await seen(lambda: process.is_connected)
+
+
+@virtually
+async def test_end_that_is_written_again_and_again_is_followed() -> None:
+    world = MigrationWorld()
+    process = await world.begin()
+
+    async def slow(_: str, __: str) -> None:
+        await asyncio.sleep(0.001)
+
+    process.source.before = slow
+    await world.prepare()
+    world.copy()
+    for _ in range(1000):
+        world.set_phase("COMPLETED")
+        await asyncio.sleep(0.002)
+    assert process.gate.has_switched

@@ -226,7 +226,7 @@ async def test_process_that_has_missed_a_failure_prepares_for_the_next_start(is_
     await world.prepare()
     if is_ready:
         begin_again()
-    await asyncio.sleep(5)
+        await asyncio.sleep(5)
     assert begun_again
     world.copy()
     assert not set(before) & set(await ids_of_broker(MemoryTree(world.oxia, 5.0), 3))

@@ -86,14 +86,25 @@ async def test_start_goes_on_after_an_answer_that_was_lost() -> None:
     assert len(lost) == 3
 
 
+@pytest.mark.parametrize("what", ["lost", "slow", "Oxia"])
 @virtually
-async def test_start_without_an_answer_ends_by_its_time_out() -> None:
+async def test_start_without_an_answer_ends_by_its_time_out(what: str) -> None:
     world = MigrationWorld()
     await world.begin()
 
     async def lose(request: str, path: str) -> None:
-        raise ConnectionLost("no leader")
+        if what == "lost":
+            raise ConnectionLost("no leader")
+        if what == "slow" and request == "sync":
+            await asyncio.sleep(3)
 
+    async def slow(_: object) -> MemoryTree:
+        await asyncio.sleep(25)
+        raise MetadataUnavailable("Oxia is away")
+
+    if what == "Oxia":
+        await world.migrate()
+        world._connect = slow  # type: ignore[method-assign]
     before = asyncio.get_running_loop().time()
     with pytest.raises(MetadataUnavailable):
         await world.open(timeout=5, before=lose)
@@ -282,6 +293,32 @@ async def test_write_that_waits_hears_that_the_service_is_closed() -> None:
     with pytest.raises(MetadataUnavailable):
         await waiting
     assert asyncio.get_running_loop().time() - before < 5
+
+
+@virtually
+async def test_read_that_waits_for_the_flag_hears_that_the_service_is_closed() -> None:
+    world = MigrationWorld()
+    process = await world.begin()
+
+    async def slow(_: object, path: str = flag.FLAG) -> MemoryTree:
+        if path == flag.FLAG:
+            await asyncio.sleep(25)
+        return MemoryTree(world.oxia, 5.0)
+
+    process.participant._connect = slow
+    world.set_phase("PREPARATION")
+    await asyncio.sleep(1)
+    process.source.before = slow  # type: ignore[assignment]
+    world.set_phase("PREPARATION")
+    await asyncio.sleep(0.1)
+    waiting = asyncio.create_task(process.gate.exists("/ledgers", timeout=600))
+    await asyncio.sleep(0.1)
+    before = asyncio.get_running_loop().time()
+    await process.gate.close()
+    with pytest.raises(MetadataUnavailable) as caught:
+        await waiting
+    assert type(caught.value) is MetadataUnavailable
+    assert asyncio.get_running_loop().time() - before < 1
 
 
 # --- in the pause -----------------------------------------------------------------------------------------------
