@@ -17,6 +17,7 @@ Source: Oxia's public client API, and the texts of its errors (`common/constant/
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -43,6 +44,8 @@ from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 
 TOKEN_KEY: Final = "metadataServiceTokenFile"
 _PAUSE: Final = 0.2
+_PATIENCE: Final = 0.5
+_LONGEST_PATIENCE: Final = 8.0
 _TLS_SCHEME: Final = "tls://"
 _MEANINGS: Final = (
     ("node is not leader", "the leader of the shard has moved, or the shard is being split"),
@@ -105,6 +108,8 @@ class OxiaConnection:
         self._map: ShardMap | None = None
         self._error: Exception | None = None
         self._news = asyncio.Event()
+        self._asked_until, self._patience = -math.inf, _PATIENCE
+        """Until when an endpoint that was asked anew may take to answer, and the seconds that the last one had."""
         self._following: asyncio.Task[None] | None = None
         self.on_change: Callable[[], None] = lambda: None
         """Called when shards have come or gone."""
@@ -203,9 +208,14 @@ class OxiaConnection:
     # --- connections -----------------------------------------------------------------------------------------
 
     async def reconnect(self) -> None:
-        """Give up connections that are silent, and ask the next endpoint where the shards are."""
-        self._discovery.unheard(grpc.StatusCode.DEADLINE_EXCEEDED)
-        await self._discovery.reconnect()
+        """Give up connections that are silent, and ask the next endpoint where the shards are, unless one is asked that
+        may still answer: over a slow link that takes longer than a leader needs to refuse."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._asked_until:
+            self._patience = min(self._patience * 2, _LONGEST_PATIENCE)
+            self._asked_until = now + self._patience
+            self._discovery.unheard(grpc.StatusCode.DEADLINE_EXCEEDED)
+            await self._discovery.reconnect()
         for channel in list(self._leaders.values()):
             await channel.reconnect()
 
@@ -247,6 +257,7 @@ class OxiaConnection:
             )
         before, self._map = self._map, ShardMap.of_answer(found)
         self._error = None
+        self._asked_until, self._patience = -math.inf, _PATIENCE
         self._news.set()
         for address in self._leaders.keys() - set(self._map.leaders.values()):
             await self._leaders.pop(address).close()

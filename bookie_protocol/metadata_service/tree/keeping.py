@@ -12,15 +12,24 @@ Threads: event loop only.
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration, MetadataRefused, MetadataUnavailable
 from bookie_protocol.lasting import lasting_task
+from bookie_protocol.logs import get_logger
 from bookie_protocol.metadata_service.interface import Session, SessionState
+from bookie_protocol.shown import one_line
 
 _LONGEST_PAUSE: Final = 0.5
+REMINDER_S: Final = 60.0
+"""Seconds between two log lines that say why a session cannot be renewed."""
+LONGEST: Final = 300
+"""Characters of such a reason."""
+
+_log = get_logger(__name__)
 
 
 class KeptSession(ABC):
@@ -32,6 +41,7 @@ class KeptSession(ABC):
         self._closing = False
         self._failure = ""
         """Reason why the last attempt to open a session failed."""
+        self._told_at = -math.inf
         self._began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """The first session was opened, or refused."""
         self._in_doubt = asyncio.Event()
@@ -133,8 +143,9 @@ class KeptSession(ABC):
             try:
                 if not await self._renew(interval):
                     return
-            except (MetadataUnavailable, InvalidConfiguration):  # what was good when it was opened may be so again
+            except (MetadataUnavailable, InvalidConfiguration) as error:  # what was good at the start may be so again
                 self._session.move(SessionState.SUSPENDED)
+                self._tell(error)
                 await self._reconnect()
                 await asyncio.sleep(self._pause())
                 continue
@@ -142,6 +153,13 @@ class KeptSession(ABC):
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval):
                     await self._in_doubt.wait()
+
+    def _tell(self, error: Exception) -> None:
+        """Log why the session cannot be renewed, at most once in `REMINDER_S`."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._told_at + REMINDER_S:
+            self._told_at = now
+            _log.warning("the session with the metadata service cannot be renewed", reason=one_line(error, LONGEST))
 
     def _pause(self) -> float:
         return min(self._session.default_timeout / 10, _LONGEST_PAUSE)

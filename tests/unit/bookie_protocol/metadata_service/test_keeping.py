@@ -55,3 +55,13 @@ async def test_no_failed_renewal_ends_the_upkeep(trouble: type[PodkeeperError]) 
     kept.trouble = None
     await until(lambda: kept.session.state is SessionState.CONNECTED)
     await kept.close()
+
+
+async def test_the_reason_why_a_session_cannot_be_renewed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept(0.3)
+    await kept.connect()
+    kept.trouble = InvalidConfiguration("set metadataServiceTlsEnable=true")
+    kept._in_doubt.set()
+    await until(lambda: "metadataServiceTlsEnable" in caplog.text)
+    assert len(caplog.records) == 1
+    await kept.close()

@@ -33,6 +33,8 @@ class Server:
         self.router = messages.XXHASH3
         self.fail: Callable[[Any], Any] | None = None
         self.shown: list[dict[str, str]] = []
+        self.delay = 0.0
+        """Seconds before the answer where the shards are."""
         handlers = {
             "GetShardAssignments": grpc.unary_stream_rpc_method_handler(
                 self._assignments,
@@ -57,6 +59,7 @@ class Server:
         self.shown.append(dict(context.invocation_metadata()))
         if request.namespace == "nothing":
             await context.abort(grpc.StatusCode.NOT_FOUND, "oxia: namespace not found")
+        await asyncio.sleep(self.delay)
         hashes = messages.Int32HashRange(min_hash_inclusive=0, max_hash_inclusive=LAST)
         leader = self.address if self.leader is None else self.leader
         shard = messages.ShardAssignment(shard=0, leader=leader, int32_hash_range=hashes)
@@ -116,6 +119,17 @@ async def test_a_shard_without_a_leader_is_worth_another_try(server: Server) -> 
     server.leader = ""
     with pytest.raises(ConnectionLost):
         await ask(server)
+
+
+async def test_a_slow_answer_where_the_shards_are_is_waited_for_while_renewals_fail(server: Server) -> None:
+    server.delay = 0.6
+    connection = OxiaConnection([server.address], "ns")
+    asking = asyncio.create_task(connection.shards(20))
+    while not asking.done():
+        await connection.reconnect()
+        await asyncio.wait([asking], timeout=0.1)
+    assert (await asking).leaders == {0: server.address}
+    await connection.close()
 
 
 async def test_keys_that_are_spread_in_an_unknown_way_are_refused(server: Server) -> None:
