@@ -61,6 +61,17 @@ class Migration:
         """Return True if phase and target are the same, whenever they were written."""
         return (self.phase, self.target) == (other.phase, other.target)
 
+    def is_prepared_with(self, earlier: Migration | None) -> bool:
+        """Return True if all is done that it asks for: it is the flag that was prepared for, or its next write begins
+        the copy."""
+        if earlier is None or self.written is None or earlier.written is None:
+            return False
+        begins_the_copy = (earlier.phase, self.phase) == (Phase.PREPARATION, Phase.COPYING)
+        creation, version = earlier.written
+        return self == earlier or (
+            begins_the_copy and self.target == earlier.target and self.written == (creation, version + 1)
+        )
+
 
 NONE: Final = Migration(Phase.NOT_STARTED, "")
 NOT_BELIEVED: Final = Migration(Phase.NOT_STARTED, "", is_believed=False)

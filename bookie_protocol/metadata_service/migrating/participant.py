@@ -251,7 +251,7 @@ class Participant:
         self._phase = told.phase
         if told.phase.pauses:
             self._tree.hold()
-            if self._node.unready_in == session_id or self._prepared_for != told.migration:
+            if self._node.unready_in == session_id or not told.migration.is_prepared_with(self._prepared_for):
                 if is_start:
                     self._hear()
                 else:
@@ -389,7 +389,7 @@ class Participant:
         target = await self._opened(migration)
         if not await self._goes_on(migration):
             return
-        if migration.phase is Phase.PREPARATION:
+        if migration.phase is Phase.PREPARATION and self._node.unready_in == session_id:  # else the copy may have begun
             await check_empty(target, self._target_root, migration.target, self._timeout)
         await self._begin_new_numbers(target)
         mine = [each for each in self._tree.ephemeral if self._is_registration(each)]

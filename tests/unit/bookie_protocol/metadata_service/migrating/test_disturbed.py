@@ -295,6 +295,36 @@ async def test_oxia_that_does_not_answer_holds_up_no_failure() -> None:
 
 
 @virtually
+async def test_oxia_that_hangs_in_the_copy_holds_up_no_failure() -> None:
+    """A process that is ready has nothing to do when the copy begins."""
+    world = MigrationWorld()
+    process = await world.begin()
+    await world.prepare()
+    await asyncio.sleep(1)
+
+    async def hang(*_: object) -> None:
+        await asyncio.sleep(25)
+
+    for each in world.targets:
+        each.before = hang
+    world.copy()
+    await asyncio.sleep(1)
+    world.set_phase("FAILED")
+    await seen(lambda: process.is_connected, seconds=1)
+
+
+@virtually
+async def test_process_that_nobody_waits_for_does_not_take_the_copy_for_an_earlier_one() -> None:
+    world = MigrationWorld()
+    await world.begin()
+    await world.prepare()
+    world.copy()
+    world.set_phase("PREPARATION")
+    late = await world.open()
+    await seen(lambda: late.participant._prepared_for is not None, seconds=1)
+
+
+@virtually
 async def test_read_is_unavailable_while_the_metadata_are_where_this_process_cannot_follow() -> None:
     """ZooKeeper lacks what is new: bookies would take new ledgers for deleted, and clients know no new bookie."""
     world = MigrationWorld()
