@@ -109,7 +109,7 @@ class OxiaConnection:
         self._error: Exception | None = None
         self._news = asyncio.Event()
         self._asked_until, self._patience = -math.inf, _PATIENCE
-        """Until when an endpoint that was asked anew may take to answer, and the seconds that the last one had."""
+        """Time of the loop before which no other endpoint is asked, and the seconds that the last one had."""
         self._following: asyncio.Task[None] | None = None
         self.on_change: Callable[[], None] = lambda: None
         """Called when shards have come or gone."""
