@@ -77,8 +77,8 @@ class Quorums:
 
     @classmethod
     def of(cls, metadata: LedgerMetadata) -> Quorums:
-        """Return a ledger's quorums. An ack quorum of 0, which Java allows, counts as 1: its writers are told of an
-        entry when the first bookie has it."""
+        """Return a ledger's quorums. An ack quorum of 0, which Java allows, counts as 1: an entry is acknowledged to
+        its writer when the first bookie has it."""
         return cls(metadata.ensemble_size, metadata.write_quorum_size, max(1, metadata.ack_quorum_size))
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:

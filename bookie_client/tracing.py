@@ -126,7 +126,7 @@ async def _within(parent: Context, call: Awaitable[T]) -> T:
 
 
 class TracerFaults:
-    """What a tracer raised: one line of the log for each kind, because there may be a fault in each call."""
+    """Logs what a tracer raises: one line for each kind, because each call may fail."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()

@@ -61,8 +61,8 @@ def is_address(host: str) -> bool:
 
 
 def is_host(host: str) -> bool:
-    """Return True if it can stand in a URL as a host, and as nothing else: a name, or an address of IPv4 or IPv6, with
-    or without brackets. Names of Docker and Kubernetes may have underscores."""
+    """Return True if a URL can have this text as its host: a name, or an address of IPv4 or IPv6, with or without
+    brackets. Names of Docker and Kubernetes may have underscores."""
     if _NAME.fullmatch(host) is not None:
         return True
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host

@@ -157,7 +157,7 @@ class _Search:
             await asyncio.sleep(0)
 
     async def _missed(self, position: int, ids: Sequence[int]) -> Mapping[int, PodkeeperError]:
-        """What the bookie of a position says of those of these entries that it should have and does not give."""
+        """Return those of these entries that the bookie of a position should have and does not give, and its errors."""
         fragment, bookie = self._look.fragment, self._look.fragment.ensemble[position]
         wanted = [entry_id for entry_id in ids if position in fragment.write_set(entry_id)]
         if not wanted:

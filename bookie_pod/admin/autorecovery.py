@@ -319,7 +319,7 @@ RESOURCES: Final = (
             "Who is auditor",
             _who_is_auditor,
             "Its bookie id.",
-            (Answer("Nobody is.", 404),),
+            (Answer("There is no auditor.", 404),),
         ),
     ),
     _resource(

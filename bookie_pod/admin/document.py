@@ -40,8 +40,8 @@ and `/api/v1/ledger`, and of `/api/v1/bookie` the lists of bookies, `cluster_inf
 Each route below names the role that it needs. `viewer` looks at states and lists; `operator` runs the cluster and gives
 no data up; `admin` does everything: it deletes ledgers, reads them without their passwords, changes cookies and
 settings. Passwords of ledgers are shown to `admin` alone. (`reader` and `writer` are for gRPC,
-[grpc.md](grpc.md).) A bookie that knows nobody, as an unchanged configuration of
-Apache BookKeeper leaves it, serves views to everybody who reaches the port, and everything to its own machine alone: to
+[grpc.md](grpc.md).) A bookie without users, as an unchanged configuration of
+Apache BookKeeper leaves it, serves views to all who reach the port, and everything to its own machine alone: to
 requests by a loopback address that no proxy passed on. `allowInsecureAccess=true` opens it. In Kubernetes the operator
 turns on a token and HTTPS. [security.md](security.md) says step by step how a cluster is protected.
 
@@ -100,7 +100,7 @@ Keys that are set with `PUT /api/v1/config/server_config` are forgotten at the n
 
 An error of one of Apache's paths is a line of text, as there. One of Podkeeper's own is a [problem](#problem)
 (`application/problem+json`, RFC 9457): programs go by its `status` and `type`, and `detail` is for people.
-`urn:podkeeper:problem:not-decommissioned` means that nobody takes this bookie out of the cluster,
+`urn:podkeeper:problem:not-decommissioned` means that this bookie is not being decommissioned,
 `urn:podkeeper:problem:no-cookie` that it has none. Members that a program does not know are to be ignored: later
 releases tell more.
 

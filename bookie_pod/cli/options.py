@@ -24,7 +24,7 @@ AS_JSON_LINES: Final = click.option("--json", "as_json", is_flag=True, help="Pri
 
 _SHORTHANDS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("--bookie-id", ("bookieId",), "Identity of this bookie."),
-    ("--advertised-address", ("advertisedAddress",), "Host name or address that clients are told."),
+    ("--advertised-address", ("advertisedAddress",), "Host name or address that clients connect to."),
     ("--metadata-service-uri", ("metadataServiceUri",), "Where the cluster's metadata is."),
     ("--port", ("bookiePort",), "Port of the BookKeeper protocol."),
     ("--http-port", ("httpServerPort", "prometheusStatsHttpPort"), "Port of probes, metrics and admin API."),

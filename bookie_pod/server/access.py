@@ -142,8 +142,10 @@ def may_show_password(shown: Shown) -> bool:
 
 
 def of_browser(shown: Shown) -> Shown:
-    """What a browser shows that asks for a page: the password of HTTP Basic credentials counts as a bearer token, where
-    `may_show_password`; elsewhere they count as none."""
+    """Return the credentials of a browser that asks for a page.
+
+    The password of HTTP Basic credentials counts as a bearer token if `may_show_password`; otherwise there are none.
+    """
     given = shown.header(CREDENTIALS)
     if given is None or not given.lower().startswith(_BASIC):
         return shown

@@ -6,7 +6,7 @@ people. Those of Apache BookKeeper answer one line of text, as Apache's do.
 Invariants
 - A member that is not known is ignored, so that newer pods may tell more. One that older pods did not tell has a
   default; any other that is missing, or of another type, makes the whole body unreadable: it is never taken for zero.
-- A number that does not fit in 64 bits makes it unreadable too: whoever reckons with it would fail.
+- A number that does not fit in 64 bits makes it unreadable too: a calculation with it would fail.
 - A member is called in JSON as it is here, in camel case, unless its field says otherwise.
 
 Any thread, once they are made.

@@ -157,9 +157,9 @@ class LedgerSearch(Query):
     first: Whole = 0
     """Begin at this id."""
     state: LedgerState | None = None
-    """Only ledgers in this state."""
+    """Find only ledgers in this state."""
     bookie: str | None = None
-    """Only ledgers that name this bookie."""
+    """Find only ledgers that name this bookie."""
     limit: Annotated[int, Meta(ge=1, le=MOST_FOUND)] = 50
     """Maximum number of ledgers."""
 

@@ -76,7 +76,7 @@ class StreamsQuery(Query):
     after: str = ""
     """Begin behind this name."""
     prefix: str = ""
-    """Only names that begin so."""
+    """Return only names that begin with this text."""
     limit: Annotated[int, Meta(ge=1, le=MOST_STREAMS)] = 25
     """Maximum number of streams."""
 

@@ -25,8 +25,8 @@ class Trust:
     urls: Collection[str] = ()
     """Addresses that an option, a configuration or Kubernetes gives: never those of a registration."""
     authorities: ssl.SSLContext | None = None
-    """A context that trusts only the authorities that a configuration names: whoever has a certificate of theirs is
-    trusted at any address. Without it a certificate proves the name alone, which a registration chooses."""
+    """A context that trusts only the authorities that a configuration names: a server with a certificate of
+    theirs is trusted at any address. Without it a certificate proves the name alone, which a registration chooses."""
     own_machine: bool = False
     """The servers listen on this machine alone, so its ports are trusted."""
     in_plain: bool = False

@@ -137,7 +137,7 @@ class LedgerServiceServicer:
 
     def Delete(self, request, context):
         """Delete a ledger, whatever its state. One that does not exist is fine. A password that is given must be the
-        ledger's: whoever deletes its own gives it, and deletes no other by mistake. Bookies give the space back when their
+        ledger's: give it, and no other ledger is deleted by mistake. Bookies give the space back when their
         garbage collection has run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

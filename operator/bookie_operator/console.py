@@ -257,7 +257,7 @@ class OperatorConsole:
             kubernetes.list(POD, cluster.namespace, labels),
             kubernetes.find(SECRET, cluster.namespace, naming.admin_token(cluster.name)),
         )
-        # Whoever made a Secret that is not the cluster's own would choose the token.
+        # The author of a Secret that is not the cluster's own would choose the token.
         token = token_in(secret) if secret is not None and is_own(secret, cluster) else ""
         server_name = naming.admin_server_name(cluster.name, cluster.namespace)
         trust = Trust(kubernetes, cluster.namespace, server_name)

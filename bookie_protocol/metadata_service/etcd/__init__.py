@@ -1,3 +1,7 @@
-"""etcd as the metadata service of production: `etcd.proto` (what is said), `connection` (to whom, as whom, and what the
-errors mean), `keys` (where nodes are), `operations`, `watches`,
-`tree` (the driver)."""
+"""etcd as the metadata service of production.
+
+etcd.proto      the messages
+connection.py   the connection, the login, and the meaning of errors
+keys.py         the keys of nodes                operations.py   the parts of transactions
+watches.py      watches                          tree.py         the driver
+"""

@@ -1,10 +1,10 @@
-"""Calls of etcd: over which connection, as which user, and what its errors mean.
+"""Calls of etcd: the connection, the login, and the meaning of errors.
 
 Invariants
-- What gRPC or etcd reports as an error never says that something is not there: that stands in answers alone.
-  `ConnectionLost` is worth another try; what somebody has to do something about says what.
+- An error of gRPC or etcd never means that a node is missing: only an answer says that. After `ConnectionLost` another
+  try may succeed; an error that needs a person names the remedy.
 - A member that has lost its leader says so and is left, instead of answering late or never.
-- A token that etcd does not take any more is replaced by a new one. Name and password stand in no message.
+- A token that etcd no longer accepts is replaced by a new one. No message contains the user's name or password.
 
 Threads: event loop only.
 
@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 class _Calls:
-    """By the names of etcd's API."""
+    """The calls of etcd's API, by their names there."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         def call(name: str, request: Any, response: Any) -> Any:
@@ -96,7 +96,10 @@ class _Calls:
 
 
 class EtcdConnection:
-    """To one of `targets` (host:port) at a time. `login`: user and password. `prefix`: of all keys, for messages."""
+    """A connection to one of `targets` (host:port) at a time.
+
+    `login`: user and password. `prefix`: the prefix of all keys, for messages.
+    """
 
     def __init__(
         self, targets: Sequence[str], tls: MetadataTls | None, login: tuple[str, str] | None, prefix: str
@@ -138,8 +141,10 @@ class EtcdConnection:
     async def watch(
         self, requests: AsyncIterator[messages.WatchRequest], timeout: float
     ) -> AsyncGenerator[messages.WatchResponse, None]:
-        """What is heard of these requests, until the stream breaks: `MetadataUnavailable`. `timeout` is for logging
-        in."""
+        """Yield the answers to these requests until the stream breaks (`MetadataUnavailable`).
+
+        `timeout`: seconds for logging in.
+        """
         credential = await self._credential(timeout)
         call = self._channel.stub.watch(requests, metadata=credential)
         try:
@@ -182,7 +187,7 @@ class EtcdConnection:
         return answer
 
     async def _credential(self, timeout: float) -> tuple[tuple[str, str], ...]:
-        """What every call shows."""
+        """Return the metadata that every call carries."""
         if not self._needs_token:
             return _LEADER
         async with self._logging_in:

@@ -1,5 +1,7 @@
-"""Where nodes are in etcd: everything of a cluster lies below `<root>/`, so that several clusters share one etcd, and a
-role for that prefix is all that a user needs.
+"""The keys of nodes in etcd.
+
+Everything of a cluster lies below `<root>/`, so that several clusters can share one etcd, and a user needs a role for
+that prefix only.
 
 | what | key |
 |---|---|
@@ -20,17 +22,17 @@ Range = tuple[bytes, bytes]
 
 
 class Keys:
-    """Of one cluster. `root` begins with a slash, and ends with none."""
+    """The keys of one cluster. `root` begins with a slash and does not end with one."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def holds(self, path: str) -> bool:
-        """Whether the path is the root, or below it: there are no other nodes."""
+        """Return True if the path is the root or below it: there are no other nodes."""
         return path == self.root or path.startswith(f"{self.root}/")
 
     def is_below(self, path: str) -> bool:
-        """Whether the root is below the path."""
+        """Return True if the root is below the path."""
         return self.root.startswith(f"{path.rstrip('/')}/")
 
     def node(self, path: str) -> bytes:
@@ -43,7 +45,7 @@ class Keys:
         return f"{path}//\0".encode(), f"{path}/0".encode()
 
     def names(self, path: str, keys: list[bytes]) -> list[str]:
-        """Of children."""
+        """Return the names of the children that have these keys."""
         length = len(path.encode()) + 2
         return [key[length:].decode() for key in keys]
 

@@ -1,4 +1,4 @@
-"""What transactions are made of. Pure; any thread."""
+"""The parts of transactions. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_present(key: bytes) -> messages.Compare:
 
 
 def is_absent(key: bytes, end: bytes = b"") -> messages.Compare:
-    """That there is no such key, or with `end` none of a range."""
+    """Compare that there is no such key, or with `end` no key in this range."""
     return has_creation(key, 0, end)
 
 
@@ -37,5 +37,5 @@ def has_version(key: bytes, version: int) -> messages.Compare:
 
 
 def is_this(key: bytes, this: Identity | None) -> list[messages.Compare]:
-    """That this state of a node is there; None: any."""
+    """Compare that a node is in this state; None: in any."""
     return [is_present(key)] if this is None else [has_creation(key, this.creation), has_version(key, this.version + 1)]

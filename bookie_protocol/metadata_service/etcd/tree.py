@@ -7,7 +7,7 @@ Invariants
 - A session is a lease, and a key that has it: as long as the key is there, whatever the session holds is there, for
   etcd deletes all keys of a lease in one step. A lease that ended is never used again.
 - Reads are answered by a majority (linearizable): `sync` has nothing to do.
-- A listing is read page by page at one revision. If that is compacted meanwhile the listing fails, and is read anew.
+- A listing is read page by page at one revision. If that is compacted meanwhile the listing fails and is repeated.
 - Answers of another etcd cluster than the one that answered first count as a service that was put back: what proves
   deletions by the metadata stops (`Session.went_back_to`).
 
@@ -69,7 +69,7 @@ from bookie_protocol.metadata_service.tree.service import MetadataService
 
 PAGE: Final = 2000
 _NODES_IN_TRANSACTION: Final = 32
-"""Each takes two of the 128 operations that a transaction may have."""
+"""Maximum number of nodes in a transaction: each takes two of its 128 operations."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 
 _ABOVE: Final = NodeStat(0, 0, None, 0, 1)
-"""Of what is above a cluster's root: it is there, and nobody has to make it."""
+"""The state of all nodes above a cluster's root: they exist and need not be made."""
 
 
 class EtcdTree(KeptSession):
@@ -288,7 +288,7 @@ class EtcdTree(KeptSession):
         return [] if path == self._keys.root else [is_present(self._keys.node(parent_of(path)))]
 
     def _check_place(self, path: str) -> None:
-        """`MetadataNotFound` where nobody ever made a node (`_check_path`)."""
+        """Raise `MetadataNotFound` for a path that can have no node (`_check_path`)."""
         if self._closing:
             raise MetadataUnavailable("the metadata service was closed")
         if not self._keys.holds(path):
@@ -399,7 +399,7 @@ class EtcdTree(KeptSession):
             raise
 
     def _note(self, header: messages.Header, asked: tuple[int, int]) -> None:
-        """Of an answer that is no older than the request."""
+        """Note the position of an answer that is not older than its request."""
         known = self._session.went_back_to
         self._session.answered(header.revision, asked)
         if self._cluster_id not in (None, header.cluster_id):
@@ -428,8 +428,8 @@ class EtcdTree(KeptSession):
         deadline = asyncio.get_running_loop().time() + within
         if (await self._connection.keep_alive(self._lease, within)).TTL <= 0:
             return False
-        # That answer may be older than others. This one is not: so it is heard of a service that was put back, and of a
-        # session whose key somebody has deleted.
+        # That answer may be older than others. This one is not: it shows a service that was put back, and a session
+        # whose key was deleted.
         look = messages.TxnRequest(success=[ranged(self._keys.session(self._lease), count_only=True)])
         answer = await self._send(look, max(0.001, deadline - asyncio.get_running_loop().time()))
         return bool(answer.responses[0].response_range.count)
@@ -492,8 +492,8 @@ async def open_etcd(uri: MetadataServiceUri, options: MetadataServiceOptions) ->
         far = [host for host, _ in uri.hosts if not is_loopback(host.strip("[]"))]
         if far:
             raise InvalidConfiguration(
-                f"{CREDENTIALS_KEY}: whoever listens on the way to {', '.join(far)} could read the password; set"
-                " metadataServiceTlsEnable=true"
+                f"{CREDENTIALS_KEY}: the password would go to {', '.join(far)} in plain text;"
+                " set metadataServiceTlsEnable=true"
             )
     targets = [grpc_target(host, port) for host, port in uri.hosts]
     random.SystemRandom().shuffle(targets)  # so that not all processes ask one member

@@ -1,10 +1,10 @@
-"""Watches of one process: they share a stream, and each fires once.
+"""The watches of one process: they share a stream, and each fires once.
 
 Invariants
 - A watch begins right behind the revision at which its reader read: no change is missed between the two, however late
   etcd hears of the watch.
-- When the stream breaks, the watches that stand are set again where they stood, and none fires for that. One whose
-  revision etcd has compacted meanwhile fires: whoever waits reads again.
+- When the stream breaks, the watches that have not fired are set again at their revisions, and none fires for that. A
+  watch whose revision etcd has compacted meanwhile fires, so that its reader reads again.
 - Where etcd cancels a watch for another reason, such as a token that is too old, all of them get a new stream.
 
 Threads: event loop only.
@@ -44,18 +44,18 @@ class _Standing:
     revision: int
     fire: Watch
     ids: tuple[int, ...]
-    """Of all that fire together."""
+    """The ids of all watches that fire together."""
 
 
 class Watches:
-    """`listen` runs as long as there is a session."""
+    """The watches of a session. `listen` runs as long as it lasts."""
 
     def __init__(self, connection: EtcdConnection) -> None:
         self._connection = connection
         self._standing: dict[int, _Standing] = {}
         self._ids = itertools.count(1)
         self._to_send: _Requests = asyncio.Queue()
-        """To the stream of now."""
+        """Requests for the current stream."""
 
     def __len__(self) -> int:
         return len(self._standing)
@@ -72,7 +72,7 @@ class Watches:
             self._fire(number)
 
     async def listen(self, timeout: float) -> None:
-        """Until the stream breaks: `MetadataUnavailable`."""
+        """Fire watches until the stream breaks. Raises `MetadataUnavailable`."""
         to_send: _Requests = asyncio.Queue()
         self._to_send = to_send
         for number, each in self._standing.items():

@@ -6,7 +6,7 @@ they are in the table.
 
     read the table ── the records of those that its property names get their mark
                    ── so do those without a mark that the table has nevertheless
-                   ── the others are added, on condition that nobody has added anything meanwhile
+                   ── the others are added, on condition that nothing was added meanwhile
                    ── their records get their mark
 
 So a process may die anywhere: the next run reads the property before it adds anything, and sees what was added. Two
@@ -192,7 +192,7 @@ class IcebergTable:
         return set(_attempts(table.properties.get(self._property, "")))
 
     def _there(self, table: Table, records: Sequence[OffloadRecord]) -> set[tuple[int, str]]:
-        """Of these ledgers and attempts those that the table has, or has had."""
+        """Return those of these ledgers and attempts that the table has, or has had."""
         if not records:
             return set()
         if self._content is None or self._content.table_uuid != table.metadata.table_uuid:

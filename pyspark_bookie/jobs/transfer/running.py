@@ -196,7 +196,7 @@ class _Run:
         return [row for row in self._rows if row.ledger_id not in done], begun
 
     def _leave_out(self, stream: str, lost: Collection[LedgerRow]) -> None:
-        """What the stream has had is not written again, either: nothing would list it."""
+        """Leave out the ledgers that the stream has had, too: written again, they would be in no list."""
         if lost:
             self._context.log(
                 f"{len(lost)} ledgers were in stream {stream}, and retention or truncation took them out: they are not"

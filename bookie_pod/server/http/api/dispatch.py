@@ -8,8 +8,8 @@ Invariants
 - Whatever is raised becomes one line: what the caller did wrong is 4xx, a fault 503; 500 is a bug, and is logged. Paths
   of Podkeeper's own answer it as a problem (`bookie_protocol.admin_api.bodies`), Apache's as a text.
 - At most `PAGE_CALLS` pages for people (`Group.CONSOLE`) are under way, which take no places of the admin API. All that
-  they answer has the headers of the console; a browser is asked for a password by them alone, and only where nobody
-  else can read it.
+  they answer has the headers of the console; they alone ask a browser for a password, and only where no third
+  party can read it.
 - A caller that lacks the role in the table is refused (`server.access`). Every operation whose role may change
   something is recorded in the audit trail, and so is every refusal.
 
