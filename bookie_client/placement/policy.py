@@ -20,6 +20,7 @@ from random import Random
 from typing import Protocol, runtime_checkable
 
 from bookie_client.distribution import Quorums
+from bookie_client.placement.search import Effort
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology
 
 
@@ -81,6 +82,8 @@ class ReplacementRequest:
     quorums: Quorums
     cluster: ClusterView
     random: Random
+    effort: Effort = field(default_factory=Effort)
+    """Shared by all requests of one search for spares."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,10 +144,10 @@ class RuleBasedPlacement(ABC):
     def replacement(self, request: ReplacementRequest) -> Placement:
         wanted = _positions(request)
         levels = self.levels(request.quorums, request.cluster, replacing=True)
-        effort = Effort()
+        effort = request.effort
         for count in range(len(wanted), 0, -1):
             for holes in islice(combinations(wanted, count), MAX_SUBSETS if effort.left else 1):
-                placement = self._refill(request, holes, levels, effort)
+                placement = self._refill(request, holes, levels)
                 if placement is not None:
                     return placement
         return self._unchanged(request)
@@ -157,7 +157,7 @@ class RuleBasedPlacement(ABC):
         levels = self.levels(request.quorums, request.cluster, replacing=True)[:1]
         others = [position for position in range(len(request.ensemble)) if position not in failed]
         request.random.shuffle(others)
-        effort = Effort()
+        effort = request.effort
         for count in range(len(others) + 1):
             for moved in islice(combinations(others, count), MAX_SUBSETS):
                 if not effort.left:
@@ -165,7 +165,7 @@ class RuleBasedPlacement(ABC):
                 effort.spend(len(request.ensemble))
                 if self._hopeless(request, levels[0].rule, {*failed, *moved}):
                     continue
-                placement = self._refill(request, sorted((*failed, *moved)), levels, effort)
+                placement = self._refill(request, sorted((*failed, *moved)), levels)
                 if placement is not None and placement.report.adherence is not Adherence.FAIL:
                     return placement
         return self.replacement(request)
@@ -232,14 +232,12 @@ class RuleBasedPlacement(ABC):
             for position, bookie in enumerate(request.ensemble)
         ]
 
-    def _refill(
-        self, request: ReplacementRequest, holes: Sequence[int], levels: Sequence[Level], effort: Effort
-    ) -> Placement | None:
+    def _refill(self, request: ReplacementRequest, holes: Sequence[int], levels: Sequence[Level]) -> Placement | None:
         cluster = request.cluster
         labels = self._labels(request, holes)
         for candidates in self._pools(cluster, _taken(request)):
             for level in levels:
-                chosen = fill(labels, holes, candidates, level.rule, request.random, cluster.weights, effort)
+                chosen = fill(labels, holes, candidates, level.rule, request.random, cluster.weights, request.effort)
                 if chosen is not None:
                     ensemble = tuple(chosen.get(p, bookie) for p, bookie in enumerate(request.ensemble))
                     unfilled = {p: self._no_spare(request) for p in _positions(request) if p not in holes}

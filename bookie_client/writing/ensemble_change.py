@@ -15,8 +15,9 @@ Invariants
   a long time.
 - An ensemble with which no entry could ever be acknowledged, because its bookies lie in too few fault domains, is never
   stored: the failed bookie may come back.
-- Bookies that could not be reached lately are asked only when the others do not suffice. The search for spares is
-  bounded in rounds, and each round in time (`PROBE_SECONDS`).
+- Bookies that could not be reached lately are chosen only when the others do not suffice. The search for spares is
+  bounded in rounds (`ASKED_BESIDE`), each round in time (`PROBE_SECONDS`), and all of it in `Effort`; in the last round
+  every bookie that may be a spare has been asked once.
 - Changes are made one at a time. If a ledger has stored many of them lately, as when every spare refuses, it makes the
   next ones at ever longer intervals, however many entries are confirmed between them: they do not flood the metadata
   service, nor fill the metadata with segments. If adds wait for the change, an interval is at most
@@ -32,10 +33,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from itertools import chain, combinations, islice
 from random import Random
 from typing import Final
 
@@ -43,6 +43,7 @@ from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.options import ClientOptions
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy, ReplacementRequest
+from bookie_client.placement.search import Effort
 from bookie_client.writing.add_state import AddState
 from bookie_protocol.errors import (
     BookieUnavailable,
@@ -63,10 +64,9 @@ FIRST_CHANGE_PAUSE: Final = 0.01
 LONGEST_CHANGE_PAUSE: Final = 60.0
 """Seconds between changes that writing can do without; after as many seconds, one change counts no more."""
 _MOST_COUNTED: Final = 2 * IMMEDIATE_CHANGES
-MAX_ROUNDS: Final = 4
-"""Rounds of a search in which spares could not be reached."""
-MAX_SUBSETS: Final = 32
-"""Sets of failed bookies that are tried, if entries could not be acknowledged once all of them were replaced."""
+ASKED_BESIDE: Final = (0, 8, 64, None)
+"""The rounds of a search for spares: how many others each one asks beside the bookies that it chose, in case that these
+cannot be reached; None: all."""
 _log = get_logger(__name__)
 
 MayAcknowledge = Callable[[tuple[str, ...]], bool]
@@ -81,25 +81,45 @@ def replace_bookies(
     policy: PlacementPolicy,
     random: Random,
     may_acknowledge: MayAcknowledge,
+    effort: Effort | None = None,
 ) -> Placement:
     """Return the ensemble with as many failed members replaced as there are spare bookies with which entries may be
-    acknowledged; the same one if there are none."""
+    acknowledged; the same one if there are none. `effort`: what the whole search may cost."""
+    effort = effort or Effort()
 
-    def placed(positions: Sequence[int]) -> Placement:
-        left = {position: failed[position] for position in positions}
+    def placed() -> Placement:
         return policy.replacement(
-            ReplacementRequest(ensemble=ensemble, failed=left, quorums=quorums, cluster=cluster, random=random)
+            ReplacementRequest(
+                ensemble=ensemble, failed=left, quorums=quorums, cluster=cluster, random=random, effort=effort
+            )
         )
 
-    best = placed(sorted(failed))
-    if may_acknowledge(best.ensemble) or not may_acknowledge(ensemble):  # a replacement does not make it worse
-        return best
-    subsets = chain.from_iterable(combinations(sorted(failed), size) for size in range(len(failed) - 1, 0, -1))
-    for positions in islice(subsets, MAX_SUBSETS):
-        placement = placed(positions)
-        if may_acknowledge(placement.ensemble):
-            return placement
-    return replace(best, ensemble=ensemble, relaxed=())
+    left = dict(failed)
+    placement = placed()
+    if may_acknowledge(placement.ensemble) or not may_acknowledge(ensemble):  # a replacement does not make it worse
+        return placement
+    if cluster.unreachable:  # a rule may have been relaxed for a bookie that is up again
+        cluster = replace(cluster, unreachable=frozenset())
+        placement = placed()
+    while not may_acknowledge(placement.ensemble):
+        needed = _needed(ensemble, placement.ensemble, may_acknowledge)
+        left = {position: bookie for position, bookie in left.items() if position not in needed}
+        if not left or not needed:
+            return replace(placement, ensemble=ensemble, relaxed=())
+        placement = placed()
+    return placement
+
+
+def _needed(before: tuple[str, ...], after: tuple[str, ...], may_acknowledge: MayAcknowledge) -> Container[int]:
+    """Return positions whose members have to stay, so that the other changes leave an ensemble that may
+    acknowledge."""
+    members, needed = list(before), []
+    for position, bookie in enumerate(after):
+        members[position] = bookie
+        if bookie != before[position] and not may_acknowledge(tuple(members)):
+            members[position] = before[position]
+            needed.append(position)
+    return needed
 
 
 def check_open(metadata: LedgerMetadata) -> None:
@@ -176,25 +196,57 @@ async def find_spares(
     cluster = replace(cluster, quarantined=cluster.quarantined | refusals.keys())
     again = [b for b, refusal in refusals.items() if refusal is Refusal.AGAIN and b in cluster.writable]
     wanted = sum(ensemble[position] == bookie for position, bookie in failed.items())
-    spares: frozenset[str] = frozenset()
-    unreachable: set[str] = set()
+    if not wanted:
+        return replace(cluster, writable=frozenset())
+    unasked = sorted(cluster.writable.difference(ensemble, failed.values(), context.placement.refusals(cluster)))
+    context.random.shuffle(unasked)
+    unasked.sort(key=lambda bookie: refusals[bookie].value if bookie in refusals else 0)
+    reached: set[str] = set()
+    effort = Effort()
 
-    async def look(among: ClusterView) -> bool:
-        nonlocal spares
-        found = await _reachable_spares(context, quorums, ensemble, failed, among, may_acknowledge, unreachable)
-        spares = max(spares, found, key=len)
-        await asyncio.sleep(0)  # where nothing was found, nothing was awaited either
-        return len(spares) == wanted
+    async def choose(among: ClusterView) -> tuple[Placement, set[str]]:
+        best: tuple[Placement, set[str]] | None = None
+        for left_out in _fewer_and_fewer(again):
+            await asyncio.sleep(0)  # others have their turn
+            placement = replace_bookies(
+                ensemble,
+                failed,
+                quorums,
+                _without(among, left_out),
+                context.placement,
+                context.random,
+                may_acknowledge,
+                effort,
+            )
+            chosen = set(placement.ensemble).difference(ensemble)
+            if best is None or len(chosen) > len(best[1]):
+                best = placement, chosen
+            if len(chosen) == wanted:
+                break
+        assert best is not None
+        return best
 
-    for left_out in _fewer_and_fewer(again):
-        if await look(_without(cluster, left_out)):
+    for others in ASKED_BESIDE:
+        placement, chosen = await choose(cluster)
+        if chosen <= reached:
             break
-        if len(unreachable) >= MAX_ROUNDS:  # those that have refused do answer
-            await look(_without(cluster, cluster.writable - refusals.keys()))
+        asked = sorted(chosen - reached)
+        asked += [bookie for bookie in unasked if bookie not in chosen][:others]
+        unasked = [bookie for bookie in unasked if bookie not in asked]
+        answers = await asyncio.gather(*map(context.pool.reachable, asked))
+        reached.update(bookie for bookie, is_reached in zip(asked, answers, strict=True) if is_reached)
+        cluster = replace(
+            _without(cluster, set(asked) - reached),
+            quarantined=cluster.quarantined.union(unasked),
+            unreachable=context.health.failed_lately(),
+        )
+        if chosen <= reached:
             break
-    if len(spares) < wanted and cluster.unreachable:  # a rule may have been relaxed for a bookie that is up again
-        await look(replace(cluster, unreachable=frozenset()))
-    return replace(cluster, writable=spares, quarantined=frozenset(), unreachable=frozenset())
+    else:
+        placement, chosen = await choose(replace(cluster, writable=cluster.writable & reached))
+    if chosen:
+        context.placement_inputs.tell_relaxed(placement)
+    return replace(cluster, writable=frozenset(chosen), quarantined=frozenset(), unreachable=frozenset())
 
 
 def _fewer_and_fewer(bookies: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -207,44 +259,7 @@ def _fewer_and_fewer(bookies: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _without(cluster: ClusterView, bookies: Iterable[str]) -> ClusterView:
-    return replace(cluster, excluded={**cluster.excluded, **dict.fromkeys(bookies, "it has refused this ledger")})
-
-
-async def _reachable_spares(
-    context: ClientContext,
-    quorums: Quorums,
-    ensemble: tuple[str, ...],
-    failed: Mapping[int, str],
-    cluster: ClusterView,
-    may_acknowledge: MayAcknowledge,
-    unreachable: set[str],
-) -> frozenset[str]:
-    """Return the bookies that the placement policy chooses in the place of failed ones, as far as they are reached.
-
-    The others are added to `unreachable`, which are not chosen."""
-    found: frozenset[str] = frozenset()
-    for _ in range(MAX_ROUNDS):
-        excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
-        placement = replace_bookies(
-            ensemble,
-            failed,
-            quorums,
-            replace(cluster, excluded=excluded),
-            context.placement,
-            context.random,
-            may_acknowledge,
-        )
-        chosen = sorted(set(placement.ensemble).difference(ensemble))
-        if not chosen:
-            break
-        reached = await asyncio.gather(*map(context.pool.reachable, chosen))
-        found = frozenset(bookie for bookie, reachable in zip(chosen, reached, strict=True) if reachable)
-        if all(reached):
-            context.placement_inputs.tell_relaxed(placement)
-            break
-        unreachable.update(set(chosen) - found)
-        cluster = replace(cluster, unreachable=context.health.failed_lately())
-    return found
+    return replace(cluster, excluded={**cluster.excluded, **dict.fromkeys(bookies, "it cannot take this ledger now")})
 
 
 EnsembleChange = Callable[[Mapping[int, str], Refusals], Awaitable[tuple[str, ...]]]
@@ -391,20 +406,29 @@ async def mend(
     """Mend degraded positions until there are none, or nothing can be written any more.
 
     `retry` starts the change that replaces the failed ones; `restored` is called for each bookie that answers again.
+    While nothing changes, spares are looked for at ever longer intervals, up to `LONGEST_CHANGE_PAUSE`.
     """
+    loop, interval = asyncio.get_running_loop(), context.options.degraded_retry_interval
+    situation, searches, due_at = None, 0, -math.inf
     while state.degraded and not state.over:
-        await context.bookies.changed(context.options.degraded_retry_interval)
+        await context.bookies.changed(interval)
+        spares: frozenset[str] = frozenset()
         try:
             writable = await context.bookies.writable()
-            refusals = changes.refusals()
-            degraded = dict(state.degraded)
-            spares = await find_spares(
-                context, state.quorums, state.ensemble, degraded, refusals, state.may_acknowledge
-            )
+            before, degraded, refusals = situation, dict(state.degraded), changes.refusals()
+            situation = writable, degraded, refusals
+            if situation != before:
+                searches, due_at = 0, -math.inf
+            if state.may_change and changes.may_try(degraded) and loop.time() >= due_at:
+                # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
+                found = await find_spares(
+                    context, state.quorums, state.ensemble, degraded, refusals, state.may_acknowledge
+                )
+                spares, searches = found.writable, searches + 1
+                due_at = loop.time() + doubled(interval, LONGEST_CHANGE_PAUSE, searches)
         except PodkeeperError:
             continue  # unknown; the next round asks again
-        # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
-        if spares.writable and state.may_change and changes.may_try(state.degraded):
+        if spares:
             retry()
         else:
             await _use_returned(context, state, frozenset(filter(changes.may_return, writable)), restored)

@@ -16,6 +16,7 @@ from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
+from bookie_client.placement.search import MAX_EFFORT, Effort
 from bookie_client.placement.topology import Topology
 from bookie_client.placement.zone_aware import ZoneAwarePlacement
 from bookie_client.writing.add_state import AddState
@@ -23,7 +24,6 @@ from bookie_client.writing.ensemble_change import (
     FIRST_CHANGE_PAUSE,
     IMMEDIATE_CHANGES,
     LONGEST_CHANGE_PAUSE,
-    MAX_ROUNDS,
     ChangeRunner,
     Refusal,
     Refusals,
@@ -34,6 +34,7 @@ from bookie_client.writing.ensemble_change import (
     replace_bookies,
     with_new_ensemble,
 )
+from bookie_client.writing.fault_domains import SpreadAddState
 from bookie_protocol.errors import (
     BookieUnavailable,
     CouldNotTell,
@@ -163,10 +164,50 @@ async def test_dead_ones_are_passed_over_and_none_is_tried_twice(seed):
     assert len(context.tried) == len(set(context.tried))
 
 
-async def test_the_search_ends_where_all_are_dead():
+async def test_the_search_ends_where_all_are_dead_and_each_was_asked_once():
     context = SpareBookies(*"DEFGHI", dead="DEFGHI")
     assert await found(context) == set()
-    assert len(context.tried) == MAX_ROUNDS
+    assert sorted(context.tried) == sorted("DEFGHI")
+
+
+async def rounds_of(context: SpareBookies, refusals: Refusals = MappingProxyType({})) -> int:
+    """Return how often a search in vain waits for connections."""
+    waits: set[float] = set()
+    loop = asyncio.get_running_loop()
+
+    async def in_vain(bookie: str) -> bool:
+        await asyncio.sleep(1)
+        waits.add(loop.time())
+        return False
+
+    context.pool.reachable = in_vain
+    assert await found(context, refusals) == set()
+    return len(waits)
+
+
+@pytest.mark.parametrize("marked", ["", "B", "BDE"])
+@pytest.mark.parametrize("refusal", [None, *Refusal])
+def test_a_search_in_vain_has_four_rounds_at_most(clock, marked, refusal):
+    others = [f"s{number}" for number in range(100)]
+    context = SpareBookies(*"DEFGHI", *others, unreachable=frozenset(marked))
+    refusals = dict.fromkeys(others, refusal) if refusal else {}
+    assert clock.run_until_complete(rounds_of(context, refusals)) <= 4
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("dead", [5, 30, 200])
+async def test_a_well_one_is_found_behind_any_number_of_dead_ones(seed, dead):
+    spares = [f"s{number}" for number in range(dead)]
+    context = SpareBookies(*spares, "W", seed=seed)
+    context.dead = frozenset(spares)
+    assert await found(context) == {"W"}
+    assert len(context.tried) == len(set(context.tried))
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_two_well_ones_of_different_standing_are_found_together(seed):
+    context = SpareBookies(*"DEFGXY", dead="DEFG", seed=seed)
+    assert await found(context, {"Y": AGAIN}, failed={0: "A", 1: "B"}) == {"X", "Y"}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -275,6 +316,52 @@ async def test_one_refusal_costs_no_fault_domain(policy, a, b, seed):
 async def test_nobody_to_try():
     context = SpareBookies()
     assert (await found(context), context.tried) == (set(), [])
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+@pytest.mark.parametrize("spares", [3, 5])
+def test_the_positions_of_failed_bookies_do_not_decide_whether_any_is_replaced(offset, spares):
+    """Rack b has failed with five of rack a; entries need a bookie of rack b, and the spares are of rack a."""
+    quorums, policy, random = Quorums(12, 4, 3), RackAwarePlacement(), Random(offset)
+    ensemble = tuple(("b" if position % 4 == offset else "a") + str(position) for position in range(12))
+    of_a = [position for position in range(12) if position % 4 != offset]
+    new = [f"a{number}" for number in range(50, 50 + spares)]
+    topology = Topology({bookie: (bookie[0],) for bookie in (*ensemble, *new)})
+    state = SpreadAddState(
+        7, quorums, ensemble, suffices=lambda some: policy.acknowledgements_suffice(some, quorums, topology)
+    )
+    for _ in range(20):
+        gone = [p for p in range(12) if p not in of_a] + random.sample(of_a, 5)
+        failed = {position: ensemble[position] for position in gone}
+        cluster = ClusterView(writable=frozenset(new), topology=topology)
+        chosen = replace_bookies(ensemble, failed, quorums, cluster, policy, random, state.may_acknowledge).ensemble
+        assert len(set(chosen) - set(ensemble)) == spares
+
+
+async def test_a_search_asks_the_policy_a_few_times(monkeypatch):
+    """Place c is gone, which entries need."""
+    steps: list[int] = []
+    spend = Effort.spend
+
+    def counted(self: Effort, some: int) -> None:
+        steps.append(some)
+        spend(self, some)
+
+    monkeypatch.setattr(Effort, "spend", counted)
+    members = [f"{place}{number}" for number in range(8) for place in "abc"]
+    others = [f"{place}{number}" for number in range(8, 30) for place in "ab"]
+    policy = RegionAwarePlacement(regions_to_write="abc", min_regions_for_durability=3)
+    topology = Topology({bookie: (bookie[0], bookie[-1]) for bookie in (*members, *others)})
+    context = SpareBookies(*others, topology=topology)
+    context.placement = policy
+    quorums, ensemble = Quorums(24, 4, 3), tuple(members)
+    state = SpreadAddState(
+        7, quorums, ensemble, suffices=lambda some: policy.acknowledgements_suffice(some, quorums, topology)
+    )
+    failed = {position: ensemble[position] for position in range(10)}
+    await find_spares(context, quorums, ensemble, failed, dict.fromkeys(others, AGAIN), state.may_acknowledge)  # type: ignore[arg-type]
+    assert len(steps) < 50
+    assert sum(steps) < MAX_EFFORT
 
 
 @pytest.fixture
@@ -453,7 +540,8 @@ class DegradedLedger:
         self.rounds = 0
         self.is_due = True
         self.happens = {}
-        self.options = SimpleNamespace(degraded_retry_interval=60.0)
+        self.options = SimpleNamespace(degraded_retry_interval=0.0)
+        self.searches = 0
         self.placement = RandomPlacement()
         self.random = Random(1)
         self.bookies = SimpleNamespace(changed=self._changed, writable=self._writable)
@@ -479,6 +567,7 @@ class DegradedLedger:
         return frozenset(self.registered)
 
     async def cluster_view(self) -> ClusterView:
+        self.searches += 1
         return ClusterView(writable=await self._writable())
 
     async def _is_reachable(self, bookie: str) -> bool:
@@ -550,6 +639,15 @@ async def test_a_bookie_that_is_back_gets_entries_while_it_is_too_early_for_a_sp
     context.happens = {3: lambda: context.reachable.add("C")}
     assert await mended(context) == []
     assert (context.rounds, degraded.degraded, degraded.failure) == (3, {}, None)
+
+
+async def test_a_search_in_vain_is_not_repeated_at_once_while_nothing_changes(degraded):
+    context = DegradedLedger(degraded)
+    context.options.degraded_retry_interval = 60.0
+    context.registered |= {"D"}
+    context.happens = {4: lambda: context.registered.add("E")}
+    await mended(context)
+    assert (context.rounds, context.searches) == (ROUNDS, 2)
 
 
 async def test_a_metadata_service_that_cannot_tell_is_asked_again(degraded):
