@@ -349,7 +349,7 @@ def _long_poll(answer: Answer) -> LongPollAnswer:
 
 
 class OneShot(Request, Generic[T]):
-    """`convert` makes the result of a successful answer; it raises `ProtocolViolation` when it cannot."""
+    """A request with one answer. `convert` returns the result of a successful answer, or raises `ProtocolViolation`."""
 
     __slots__ = ("_answered", "_convert", "_what")
 

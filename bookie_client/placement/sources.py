@@ -199,7 +199,7 @@ async def names_of(bookie_id: str, infos: Bookies) -> tuple[str, ...]:
 
 
 class MappedLocations:
-    """`locations`: bookie id, host, or host:port -> `/location`."""
+    """Locations from a mapping: `locations` has a `/location` for a bookie id, a host or a host:port."""
 
     def __init__(self, locations: Mapping[str, str]) -> None:
         self._locations: Locations = {name: parse_location(text) for name, text in locations.items()}

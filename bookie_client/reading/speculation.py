@@ -69,7 +69,7 @@ class Waiting(Protocol):
 
 
 class Speculator:
-    """Looks after reads when they are due. `served` counts the answers of each bookie."""
+    """Calls `speculate` of waiting reads when they are due. `served` counts the answers of each bookie."""
 
     def __init__(self, timers: asyncio.AbstractEventLoop, served: Mapping[str, int]) -> None:
         self._timers = timers

@@ -225,10 +225,10 @@ class LedgerChecker:
         return LedgerReport(ledger_id, stored, lac, tuple(reports), lac_error)
 
     async def make_durable(self, report: LedgerReport, bookies: Collection[str]) -> str | None:
-        """Have these bookies make durable what the report found there; return why one has not, None if all have.
+        """Make durable what the report found on these bookies. Return why one failed; None if none did.
 
-        A bookie that has restarted since the look may have lost what was not durable, so it is asked once more what it
-        has: for its list, or, if it gives none, for its last entry.
+        A bookie that has restarted since the report may have lost copies that were not durable. So it is asked once
+        more for its list of entries or, if it gives none, for its last entry.
         """
         for bookie in sorted(bookies):
             try:

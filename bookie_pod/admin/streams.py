@@ -86,7 +86,7 @@ class StreamsView:
         return await self._made(lambda: _state_of(manifest, cursors, len(cursor_ids), None), manifest)
 
     async def _made(self, make: Callable[[], StreamState], manifest: Manifest) -> StreamState:
-        """Return what `make` makes of the manifest; on a thread if that has many ledgers."""
+        """Return the result of `make` for the manifest; compute it on a thread if the stream has many ledgers."""
         return make() if len(manifest.ledgers) <= STEPS else await self._aside.run(make)
 
     async def one(self, name: str, caller: Caller = NOBODY) -> StreamState:

@@ -63,7 +63,7 @@ class Connection:
         return load_config(self._file) if given else load_config(environ={})
 
     def uri(self) -> str:
-        """The metadata service's URI: as an option or the configuration says, else that of the one cluster that
+        """Return the metadata service's URI: of an option or the configuration, else that of the one cluster that
         `bookie standalone` runs here. Raises `InvalidConfiguration` if there is none, or several."""
         uri = self._uri or self.configuration.metadata.service_uri
         if uri is not None:

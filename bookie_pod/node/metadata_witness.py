@@ -102,7 +102,7 @@ NOWHERE: Final = Place()
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The content of the file."""
+    """The content of the witness file."""
 
     bookie: str
     written: str = ""

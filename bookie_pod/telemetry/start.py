@@ -43,7 +43,7 @@ def own_name(config: BookieConfig) -> str:
 
 
 def check_telemetry(config: TelemetryConfig) -> None:
-    """Raise `InvalidConfiguration` if it could not start."""
+    """Raise `InvalidConfiguration` if telemetry could not start with this configuration."""
     if config.endpoint is None:
         return
     for name in _HEADERS:

@@ -437,12 +437,12 @@ class StockQuestion:
 
 
 def take_stock(question: StockQuestion, unit: Unit, environment: TaskEnvironment) -> Stock:
-    """The task."""
+    """Count the ledgers of a unit by their owners, in a task of Spark."""
     return environment.client().run(lambda client: stock_of(client, question, unit))
 
 
 async def stock_of(client: Client, question: StockQuestion, unit: Unit) -> Stock:
-    """The same on a client's event loop. Raises `MetadataUnavailable`."""
+    """Count the ledgers of a unit, on the event loop of `client`. Raises `MetadataUnavailable`."""
     owners, stock = Owners(client, question.managed_ledgers), Stock()
 
     async def count_ledger(each: Slice) -> None:

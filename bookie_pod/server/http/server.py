@@ -256,7 +256,7 @@ class HttpServer:
 
 
 def _closing(status: int, text: str) -> web.Response:
-    """An answer after which the connection is closed."""
+    """Return an answer after which the connection is closed."""
     answer = web.Response(status=status, text=text)
     answer.force_close()
     return answer

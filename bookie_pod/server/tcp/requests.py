@@ -24,7 +24,7 @@ class Reply:
 
     @property
     def joined(self) -> JoinedRequest | None:
-        """Return the request of an add that is traced because its client traces it."""
+        """Return the traced request of an add whose client traces it."""
         return None
 
     @property

@@ -205,7 +205,7 @@ def _carry_out(files: Files, folders: DiskStores, index_folder: str, moves: Sequ
 
 
 def open_new(files: Files, stores: DiskStores, index_folder: str, kind: StoreKind) -> OrderedStore:
-    """An empty database that counts as written (see `engines.detection`). `StorageFault`."""
+    """Open a new, empty database that counts as written (see `engines.detection`). Raises `StorageFault`."""
     remove_build_folder(files, stores, index_folder)
     path = f"{index_folder}/{BUILD_FOLDER}/{kind.value}"
     try:

@@ -47,7 +47,7 @@ class LogMark:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LogMark:
-        """The mark that begins the content of a mark file, at least 16 bytes."""
+        """Return the mark at the beginning of the content of a mark file, which has at least 16 bytes."""
         return cls(*_MARK.unpack_from(data))
 
 

@@ -48,7 +48,7 @@ class View:
 
     @property
     def ready(self) -> frozenset[str]:
-        """The cluster's bookies that take new data."""
+        """Return the cluster's bookies that accept new data."""
         return self.own & self.facts.writable
 
 

@@ -252,7 +252,10 @@ def added(sight: Sight) -> list[str]:
 
 
 def _pods_back(sight: Sight) -> Step | None:
-    """All of them get what the old StatefulSet selects by; those that it made lose what the operator gave them."""
+    """Return the step that gives a pod back to the old StatefulSet; None: all pods are its own.
+
+    Each pod gets the labels by which it selects; those that it made lose the operator's.
+    """
     spec = sight.kept[f"StatefulSet/{sight.set_name}"]["spec"]
     selected = spec["selector"]["matchLabels"]
     made: Mapping[str, str] = spec["template"]["metadata"]["labels"]
