@@ -89,7 +89,8 @@ def fits_nowhere(pod: Mapping[str, Any]) -> bool:
 
 
 def kept_by_cordon(pod: Mapping[str, Any]) -> bool:
-    """Return whether the only nodes that fit its volumes are cordoned: another template cannot help it."""
+    """Return whether the scheduler says that the only nodes that fit its volumes are cordoned: another template cannot
+    help it. Of nodes that are full or tainted it does not say what fits them."""
     fault, message = fault_of(pod)
     if fault is not PodFault.UNSCHEDULABLE:
         return False

@@ -289,6 +289,8 @@ async def _pod_views(
             view = replace(view, fault=PodFault.VOLUME, fault_message=why)
         elif fits_nowhere(pod) and await _on_the_network(kubernetes, view.name, read):
             view = replace(view, fault=PodFault.UNSCHEDULABLE)
+        elif view.fault is PodFault.UNSCHEDULABLE and await _only_cordoned(kubernetes, view.name, read):
+            view = replace(view, kept_by_cordon=True)
         views.append(view)
     return views
 
@@ -314,6 +316,19 @@ async def _out_of_reach(kubernetes: Kubernetes, pod: str, read: Read) -> str:
         if not any(volumes.fits(volume, node) for node in nodes):
             return f"volume {volume['metadata']['name']} of claim {claim} can be used on no node that there is"
     return ""
+
+
+async def _only_cordoned(kubernetes: Kubernetes, pod: str, read: Read) -> bool:
+    """Return whether each node that fits its volumes is cordoned, whatever keeps it from others. False if unknown."""
+    cordoned = {node["metadata"]["name"]: others.node_view(node).unschedulable for node in read.nodes or ()}
+    if not any(cordoned.values()):
+        return False
+    fitting = list(read.nodes or ())
+    for volume in (await _volumes(kubernetes, pod, read)).values():
+        if volume is None:
+            return False
+        fitting = [node for node in fitting if volumes.fits(volume, node)]
+    return bool(fitting) and all(cordoned[node["metadata"]["name"]] for node in fitting)
 
 
 async def _on_the_network(kubernetes: Kubernetes, pod: str, read: Read) -> bool:

@@ -231,3 +231,37 @@ async def test_a_volume_of_a_zone_without_nodes_is_not_lost(key: str, fault: Pod
         fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
         world = (await look(fake)).world
         assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-1"] is fault
+
+
+@pytest.mark.parametrize(
+    ("cordoned", "disk_on", "readable", "kept"),
+    [
+        (True, "node-b", True, True),
+        (False, "node-b", True, False),
+        (True, "node-a", True, False),  # that one is full, and less to ask for may help
+        (True, "node-b", False, False),
+    ],
+)
+async def test_a_bookie_whose_node_is_drained_is_kept_by_that_whatever_other_nodes_lack(
+    cordoned: bool, disk_on: str, readable: bool, kept: bool
+) -> None:
+    message = (
+        "0/3 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {control-plane: }, "
+        "1 node(s) were unschedulable."
+    )
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        for name in ("node-a", "node-b", "node-c"):
+            about = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+            fake.store.create(NODE, "", {"metadata": about, "spec": {"unschedulable": cordoned and name == "node-b"}})
+        fake.store.create(VOLUME, "", {"metadata": {"name": "disk"}, "spec": {"nodeAffinity": _on(disk_on)}})
+        for each in fake.store.list(CLAIM, NAMESPACE):
+            if each["metadata"]["name"].endswith("-demo-bookie-1"):
+                fake.store.patch(CLAIM, NAMESPACE, each["metadata"]["name"], {"spec": {"volumeName": "disk"}})
+        waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        pending = {"phase": "Pending", "conditions": [waiting], "containerStatuses": []}
+        fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
+        if not readable:
+            fake.server.forbidden.add("persistentvolumes")
+        world = (await look(fake)).world
+        assert {pod.name: pod.kept_by_cordon for pod in world.pods}["demo-bookie-1"] is kept
