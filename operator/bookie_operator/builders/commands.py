@@ -93,11 +93,12 @@ def back_up(cluster: ClusterView, keep: int) -> list[str]:
 def destroy(cluster: ClusterView) -> list[str]:
     """Return the arguments that remove the cluster's metadata, including those of ledgers.
 
-    The command refuses if the instance id is not the one in `status`, or if bookies of another cluster use the root.
+    The command refuses if the instance id is not the one in `status`, or if bookies of another cluster use the root. It
+    fails where no cluster is: an empty service, which may have lost its disk, does not say whether others use the root.
     """
     root = cluster.spec.metadata_service.root_path
     known = ["--instance-id", cluster.status.instance_id] if cluster.status.instance_id else []
     known += ["--bookie-suffix", in_place.id_suffix(cluster)]
     return [
-        "cluster", "nuke", "--root", root, *known, "--if-exists", "--force", "--confirm", metadata_service_uri(cluster)
+        "cluster", "nuke", "--root", root, *known, "--force", "--confirm", metadata_service_uri(cluster)
     ]  # fmt: skip

@@ -102,7 +102,8 @@ class Simulation:
         if ends is None or self.now < ends or self.cleanup or not keeper.up:
             return
         others = [one for one in keeper.cookies if not one.endswith(self.desired().bookie_id_suffix)]
-        self.cleanup = "Failed" if others or keeper.running else "Complete"
+        another = keeper.instance_id != self.status.instance_id
+        self.cleanup = "Failed" if others or keeper.running or another else "Complete"
         if self.cleanup == "Complete":
             keeper.cookies.clear()
 

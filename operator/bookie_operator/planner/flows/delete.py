@@ -10,10 +10,11 @@ Invariants
   only while `spec` and annotation still ask for it, at each claim.
 - No volume is deleted while bookies of another cluster use the same metadata: their ledgers may have copies here. The
   facts are asked before anything stops and until the metadata are removed. The Job that removes them asks once more,
-  and no volume is deleted before it has succeeded. If no pod can answer, the deletion waits.
+  and no volume is deleted before it has succeeded. If no pod can answer, or the service has another cluster or none,
+  the deletion waits. Only the Job is asked where no pod is left, or no bookie runs and there was never an audit.
 - Bookies of another owner are neither stopped nor waited for, and keep their metadata, also while none of them runs.
-- A metadata service that is gone holds up nothing but volumes: without any left to delete, the metadata are removed
-  within five minutes or left behind. `Retain` ends every wait.
+- A metadata service that is gone holds up only a deletion with volumes: without any left to delete, the metadata are
+  removed within five minutes or left behind. `Retain` ends every wait.
 - Before the metadata are removed no backup begins any more. Two minutes are waited for one that a node keeps from
   ending: it fails, because the removal marks the metadata first.
 
@@ -98,11 +99,15 @@ def _blocked(world: World, why: str) -> Wait:
 
 
 def _cancel(world: World, desired: Desired, operation: Operation) -> Decision:
-    """End whatever ran; a bookie that was being drained and stays is no longer read-only, if that is known."""
-    if operation.type in _DRAINING and _stays(world, operation.bookie) and world.facts is not None:
+    """End whatever ran; a bookie that was being drained and stays is no longer read-only, if that can be asked in
+    time."""
+    if operation.type in _DRAINING and _stays(world, operation.bookie):
         if operation.step != CANCEL:
             return Record(operations.stepped(world, operation, CANCEL), f"{operation.id} ends: the cluster is deleted")
         if "undone" not in operation.saved and not operations.overdue(world, operation, _UNDO_SECONDS):
+            if world.facts is None:
+                why = f"waits until {operation.bookie} can be given back: {world.facts_error or 'no pod answers'}"
+                return operations.wait(operation, "Stopping", why, seconds=2.0)
             undone = operations.stepped(world, operation, CANCEL, saved={"undone": "true"})
             bookie_id = desired.bookie_id(operation.bookie)
             return Act(UndoDrain(bookie_id), f"{operation.bookie} is not taken out any more", operation=undone)
@@ -201,7 +206,7 @@ def _stop_backups(world: World, operation: Operation) -> Decision:
         asked = operation if is_asked else operations.progressed(world, operation, saved={_CRON_JOB: uid})
         why = "backups stop before the metadata go: nothing whole is left to back up"
         return Act(DeleteObject(key, uid), why, operation=asked)
-    left = world.backup.at_work if world.backup is not None else ()
+    left = world.backup.at_work if world.backup is not None else ("those that the operator may not read",)
     if left and not late:
         return operations.wait(operation, "Stopping", f"waits for backups to stop: {', '.join(left[:5])}", seconds=2.0)
     return Record(operations.stepped(world, operation, DESTROY_METADATA), "no backup of the metadata begins any more")
@@ -241,12 +246,10 @@ def shared(world: World, desired: Desired) -> str:
     if not _volumes_left(world):
         return ""
     if world.facts is None:
-        if not any(pod.ready for pod in world.pods):
-            return ""
-        why = world.facts_error or "no pod reached the metadata service"
-        return (
-            f"cannot tell whether other clusters use its metadata ({why}): bring the metadata service back, or {_KEEP}"
-        )
+        return _untold(world.facts_error or "no pod reached the metadata service") if _may_tell(world) else ""
+    if world.facts.instance_id != world.cluster.status.instance_id:
+        found = f"cluster {world.facts.instance_id}" if world.facts.instance_id else "no cluster"
+        return _untold(f"the metadata service has {found}, and not {world.cluster.status.instance_id}")
     present = world.facts.cookies | world.facts.registered
     others = sorted(one for one in present if not one.endswith(desired.bookie_id_suffix))
     if not others:
@@ -255,6 +258,21 @@ def shared(world: World, desired: Desired) -> str:
     return (
         f"{shown} use the same metadata ({world.cluster.spec.metadata_service.root_path}), and ledgers of theirs may "
         f"have copies here: take these bookies out first (`bookie cluster decommission`), or {_KEEP}"
+    )
+
+
+def _untold(why: str) -> str:
+    return f"cannot tell whether other clusters use its metadata ({why}): bring the metadata service back, or {_KEEP}"
+
+
+def _may_tell(world: World) -> bool:
+    """Return whether a bookie runs, or may run again: it is asked before it is stopped.
+
+    It is not ready while the metadata service does not answer. One that never served may never do so.
+    """
+    stays, served = frozenset(view.expected_pods(world)), bool(world.cluster.status.ledgers.last_audit)
+    return any(
+        pod.ready or (pod.name in stays and not pod.deleting and (pod.bookie_runs or served)) for pod in world.pods
     )
 
 

@@ -62,6 +62,7 @@ def test_only_the_metadata_of_this_very_cluster_are_removed() -> None:
     options = parsed(commands.destroy(cluster()))
     assert (options["root"], options["instance_id"], options["force"]) == ("/ledgers", INSTANCE_ID, True)
     assert options["uri"].endswith("/ledgers")
+    assert not options["if_exists"], "where there is none it is unknown whether others use the root"
 
 
 def test_probes_ask_what_is_served() -> None:

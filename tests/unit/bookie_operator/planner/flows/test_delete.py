@@ -10,7 +10,7 @@ import pytest
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import Retention
-from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus
 from bookie_operator.planner.actions import DeleteClaim, DeleteObject, ReleaseFinalizer, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Record, Wait
 from bookie_operator.planner.flows.delete import (
@@ -24,7 +24,7 @@ from bookie_operator.planner.flows.delete import (
     begin,
     proceed,
 )
-from bookie_operator.world.model import ClaimView
+from bookie_operator.world.model import ClaimView, PodFault
 from tests.support.operator_sim import NAME, Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import at_step
 
@@ -178,6 +178,41 @@ def test_volumes_of_a_cluster_without_pods_go_only_if_the_job_finds_no_other_clu
     they_leave(sim)
     sim.run_until_rest()  # the Job is tried again
     assert not sim.kubernetes.claims
+
+
+@pytest.mark.parametrize("found", ["", "instance-2"])
+def test_where_another_cluster_or_none_is_volumes_stay(found: str) -> None:
+    """A service that came back empty is to be restored from a backup, which has the cookies of all."""
+    serving, stopped = resting(), resting()
+    no_pod_serves(stopped)
+    for sim in (serving, stopped):
+        sim.bookkeeper.instance_id, sim.job_ends_at = found, None
+        sim.bookkeeper.cookies.clear()
+        delete_with_data(sim)
+        sim.run_until_stalled("DeletionBlocked")
+        assert len(sim.kubernetes.claims) == 8
+        assert len(sim.kubernetes.pods) == (4 if sim is serving else 0)
+        sim.change(storage={"retention": {"whenDeleted": "Retain"}})
+        sim.run_until_rest()
+        assert len(sim.kubernetes.claims) == 8
+
+
+def test_bookies_that_are_not_ready_because_the_service_is_silent_are_not_stopped() -> None:
+    """A deletion that was held up by others does not begin because these cannot be seen any more."""
+    sim = resting()
+    others_join(sim)
+    delete_with_data(sim)
+    sim.run_until_stalled("DeletionBlocked")
+    world, desired = sim.world(), sim.desired()
+    unready = tuple(replace(pod, ready=False, ready_since=None) for pod in world.pods)
+    crashing = tuple(replace(pod, bookie_runs=False, fault=PodFault.CRASHING) for pod in unready)
+    for pods in (unready, crashing, unready[:1]):
+        found = begin(replace(world, facts=None, pods=pods), desired)
+        assert isinstance(found, Wait)
+        assert found.reason == "DeletionBlocked"
+    young = world.cluster.status.model_copy(update={"ledgers": LedgersStatus()})
+    never = replace(world, facts=None, pods=crashing, cluster=replace(world.cluster, status=young))
+    assert isinstance(begin(never, desired), Record), "no bookie ever served: only the Job can be asked"
 
 
 @pytest.mark.parametrize("step", [STOP_AUTORECOVERY, STOP_BOOKIES, DESTROY_METADATA])
