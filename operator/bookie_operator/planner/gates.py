@@ -108,6 +108,11 @@ def is_writable(world: World, desired: Desired, name: str) -> bool:
     return world.facts is not None and desired.bookie_id(name) in world.facts.writable
 
 
+def is_read_only(world: World, desired: Desired, name: str) -> bool:
+    """Return whether it is registered, and takes no new data. False if unknown: ask `told` first."""
+    return world.facts is not None and desired.bookie_id(name) in world.facts.read_only
+
+
 def is_registered(world: World, desired: Desired, name: str) -> bool:
     """Return whether it is registered. False if unknown: ask `told` first."""
     return world.facts is not None and desired.bookie_id(name) in world.facts.registered
@@ -194,7 +199,7 @@ def returned_checked(world: World, but: Collection[str] = ()) -> Obstacle | None
     facts = world.facts
     if facts is None:
         return told(world)
-    waiting = sorted((facts.unchecked or frozenset()).difference(but))
+    waiting = sorted(facts.unchecked.difference(but)) if facts.unchecked is not None else None
     if not waiting:
         return None
     who = ", ".join(waiting[:_LISTED]) + (f" and {len(waiting) - _LISTED} more" if len(waiting) > _LISTED else "")
@@ -364,7 +369,9 @@ def renamed(world: World, desired: Desired, name: str) -> Obstacle | None:
     that one what is on these volumes, and no proof about this id says so.
     """
     facts, pod, bookie_id = world.facts, view.pod(world, name), desired.bookie_id(name)
-    if facts is None or (pod is not None and pod.ready) or bookie_id in facts.cookies | facts.registered:
+    if facts is None:
+        return told(world)
+    if (pod is not None and pod.ready) or bookie_id in facts.cookies | facts.registered:
         return None
     if not any(claim.bound and not claim.lost for claim in view.claims_of(world, name)):
         return None

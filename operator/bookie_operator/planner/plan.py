@@ -147,7 +147,9 @@ def _decide(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]
 def _another_instance(world: World) -> Wait | None:
     """The metadata are not those of this cluster's volumes: nothing is right any more."""
     recorded = world.cluster.status.instance_id
-    told = {world.facts.instance_id if world.facts is not None else "", world.metadata_instance_id} - {"", recorded}
+    told = {world.metadata_instance_id} - {"", recorded}
+    if world.facts is not None:
+        told |= {world.facts.instance_id} - {"", recorded}
     if not recorded or not told:
         return None
     return Wait(

@@ -113,7 +113,9 @@ def unsettled(world: World) -> StatefulSetView | None:
 
 def away(world: World, desired: Desired) -> tuple[str, ...]:
     """Return bookies that should serve and do not, or whose state is unknown; a read-only one serves."""
-    registered = world.facts.registered if world.facts is not None else frozenset()
+    if world.facts is None:
+        return tuple(expected_pods(world))
+    registered = world.facts.registered
     return tuple(name for name in expected_pods(world) if not _serves(world, desired, name, registered))
 
 

@@ -219,11 +219,13 @@ def live_replicas(world: World, name: str) -> int:
 
 
 def _first_replicas(world: World, desired: Desired, wanted: DesiredStatefulSet) -> int:
-    """All of them, unless something of an earlier bookie has to be cleared away first: that is scaling up."""
+    """All of them, unless something of an earlier bookie has to be cleared away first, or those that could tell do not:
+    that is scaling up. Where no pod is there that could, a bookie that finds a cookie of its name does not start."""
     ids = {desired.bookie_id(view.pod_name(wanted.name, ordinal)) for ordinal in range(wanted.replicas)}
-    cookies = world.facts.cookies if world.facts is not None else frozenset()
     leftover = any(view.set_of(one.bookie) == wanted.name for one in view.claims(world))
-    return 0 if leftover or ids & cookies else wanted.replicas
+    if world.facts is None:
+        return 0 if leftover or any(pod.ready for pod in world.pods) else wanted.replicas
+    return 0 if leftover or ids & world.facts.cookies else wanted.replicas
 
 
 def adopt(world: World, desired: Desired) -> Decision | None:

@@ -101,7 +101,6 @@ def _begin(world: World, desired: Desired, victim: gates.Victim, why: str) -> De
         return refused(obstacle)
     mode = DecommissionMode.STOP_FIRST.value if crowded else _mode(world, desired, victim)
     why = f"there is no room for {', '.join(crowded)}, and it makes some" if crowded else why
-    read_only = world.facts is not None and desired.bookie_id(victim.name) in world.facts.read_only
     operation = operations.new(
         world,
         OperationType.DECOMMISSION,
@@ -112,7 +111,7 @@ def _begin(world: World, desired: Desired, victim: gates.Victim, why: str) -> De
             **({MAKES_ROOM: "true"} if crowded else {}),
             SET: victim.stateful_set.name,
             ORDINAL: str(victim.ordinal),
-            WAS_READ_ONLY: str(read_only).lower(),
+            WAS_READ_ONLY: str(gates.is_read_only(world, desired, victim.name)).lower(),
             **Claims.of(world, victim.name).saved(),
         },
     )

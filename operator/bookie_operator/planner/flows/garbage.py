@@ -56,10 +56,11 @@ def _older_templates(world: World, desired: Desired) -> bool:
 
 
 def _config_maps_in_use(world: World) -> frozenset[str] | None:
-    """Return the ConfigMaps in use; None: of some pod they are unknown."""
+    """Return the ConfigMaps in use; None: of some pod, or of backups, they are unknown."""
+    if world.backup is None:
+        return None
     users = [*(one.config_maps for one in world.pods), *(one.config_maps for one in world.stateful_sets)]
-    beside = world.autorecovery.config_maps | world.gateway.config_maps
-    beside |= world.backup.config_maps if world.backup is not None else frozenset()
+    beside = world.autorecovery.config_maps | world.gateway.config_maps | world.backup.config_maps
     return beside.union(*users) if all(users) else None
 
 

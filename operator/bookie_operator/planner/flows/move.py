@@ -5,7 +5,7 @@ is what everything is built with: bookies get it as any other change of the conf
 then nothing knows the new place, and whatever else is asked for goes on at the old one.
 
 Invariants
-- The Job changes nothing, wherever it looks.
+- The Job changes nothing, wherever it looks. What it found counts for five minutes: another cluster may be there later.
 - A copy of the metadata, as on servers that a backup was restored to, has the same instance id, and no bookie
   registered. While bookies are registered at the known place it is never taken for the same service: bookies that moved
   there would delete every ledger that was made since. Where that is unknown, an annotation has to name the new place.
@@ -38,13 +38,13 @@ def begin(world: World, desired: Desired) -> Decision | None:
         problem = f": {world.check_job_message}" if world.check_job_message else ""
         words = f"waits for {job} to look which cluster is at {desired.moves_to}{problem}"
         return Wait("MetadataMoves", words, seconds=2.0)
+    finished = world.check_job_finished_at
+    if finished is not None and world.now - finished >= RETRY_SECONDS:
+        return Act(DeleteObject(job, uid), f"{job} looked a while ago: it looks again")
     other = _other(world, desired)
     if not other:
         message = f"the metadata are at {desired.moves_to} as well: that is where bookies look for them from now on"
         return Act(RecordState(metadata_service_uri=desired.moves_to), message, event=Event("MetadataMoved", message))
-    finished = world.check_job_finished_at
-    if finished is not None and world.now - finished >= RETRY_SECONDS:
-        return Act(DeleteObject(job, uid), f"{job} did not find the cluster: it looks again")
     return _elsewhere(world, desired, other)
 
 

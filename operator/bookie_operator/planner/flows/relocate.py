@@ -75,8 +75,7 @@ def at_hand(world: World, desired: Desired, name: str) -> gates.Obstacle | None:
 
 def saved(world: World, desired: Desired, name: str) -> dict[str, str]:
     """Return what is to be saved when the operation begins."""
-    read_only = world.facts is not None and desired.bookie_id(name) in world.facts.read_only
-    return {SERVES: _TRUE, **({WAS_READ_ONLY: _TRUE} if read_only else {})}
+    return {SERVES: _TRUE, **({WAS_READ_ONLY: _TRUE} if gates.is_read_only(world, desired, name) else {})}
 
 
 def read_only(run: Run) -> Decision:

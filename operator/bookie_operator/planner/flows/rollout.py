@@ -175,9 +175,7 @@ def _mendable(world: World, desired: Desired) -> list[PodView]:
 def _admitted(world: World, desired: Desired) -> Wait | None:
     """Return why a rollout may not begin; None: it may."""
     upcoming = f"{OperationType.ROLLOUT.value}-{world.cluster.status.operations_begun + 1}"
-    obstacle = gates.first(
-        gates.told(world), _available(world), gates.claims_stay(world, desired, tuple(view.expected_pods(world)))
-    )
+    obstacle = gates.first(_available(world), gates.claims_stay(world, desired, tuple(view.expected_pods(world))))
     if obstacle is not None:
         return refused(obstacle)
     skips = state.skips(world, upcoming)
@@ -188,8 +186,9 @@ def _admitted(world: World, desired: Desired) -> Wait | None:
 
 
 def _available(world: World) -> gates.Obstacle | None:
-    size = world.cluster.spec.durability.ensemble_size
-    writable = len(world.facts.writable) if world.facts is not None else 0
+    if world.facts is None:
+        return gates.told(world)
+    size, writable = world.cluster.spec.durability.ensemble_size, len(world.facts.writable)
     if writable >= size:
         return None
     return gates.Obstacle("BelowEnsemble", f"{writable} bookies are writable, and an ensemble takes {size}")
@@ -267,6 +266,8 @@ def choose(run: Run) -> Decision:
         return run.go("RestoreDelay", "no window of update.windows is open any more", saved={LATER: later})
     if not run.saved(AUDITED) and state.checks_copies(run.world, run.operation.id):
         return run.forget(*proving.AUDIT_KEYS).go("Audit", "no bookie is stopped before an audit found every copy")
+    if (missing := gates.told(run.world)) is not None:  # which of them were read-only is saved now
+        return run.blocked(missing, run.progress_deadline)
     return _chosen(run, _batch(run, left))
 
 
@@ -278,11 +279,11 @@ def _batch(run: Run, left: list[PodView]) -> list[PodView]:
 
 
 def _chosen(run: Run, pods: list[PodView]) -> Decision:
-    read_only = run.world.facts.read_only if run.world.facts is not None else frozenset()
+    """Stop these next. Those that are down are registered nowhere, so none of them counts as read-only."""
     names = [pod.name for pod in pods]
     saved = {
         STOPPING: state.written({pod.name: pod.uid for pod in pods}),
-        READ_ONLY: ",".join(name for name in names if run.desired.bookie_id(name) in read_only),
+        READ_ONLY: ",".join(name for name in names if gates.is_read_only(run.world, run.desired, name)),
     }
     return run.go("Stop", f"next: {', '.join(names)}", saved=saved)
 

@@ -204,8 +204,9 @@ def not_waited_for(world: World, desired: Desired) -> frozenset[str]:
     if operation is None or operation.type is not OperationType.ROLLOUT:
         return frozenset()
     chosen = frozenset(map(desired.bookie_id, read(operation.saved.get(STOPPING, ""))))
-    unchecked = world.facts.unchecked if world.facts is not None else None
-    return chosen | (unchecked or frozenset()) if UNCHECKED in operation.saved else chosen
+    if world.facts is None or world.facts.unchecked is None or UNCHECKED not in operation.saved:
+        return chosen
+    return chosen | world.facts.unchecked
 
 
 def owes_looks(world: World) -> bool:

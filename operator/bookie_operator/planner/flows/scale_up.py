@@ -158,7 +158,7 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
 
 def _clean(world: World, desired: Desired, operation: Operation) -> Decision:
     left = dirty(world, desired, _new_pods(operation))
-    if not left:
+    if not left and world.facts is not None:
         return Record(operations.stepped(world, operation, GROW), "nothing of earlier bookies is left")
     refused = why_not_cleared(world, desired, left)
     if refused is not None and refused.stalled:
@@ -255,9 +255,12 @@ AUDIT_PENDING: Final = "AuditPending"
 
 
 def dirty(world: World, desired: Desired, pods: Sequence[str]) -> list[str]:
-    """Return those of the pods of which a claim or a cookie is left, in their order."""
-    cookies = world.facts.cookies if world.facts is not None else frozenset()
-    return [pod for pod in pods if view.claims_of(world, pod) or desired.bookie_id(pod) in cookies]
+    """Return those of the pods of which a claim or a cookie is left, in their order. Of cookies only what is known."""
+    return [pod for pod in pods if view.claims_of(world, pod) or _has_cookie(world, desired, pod)]
+
+
+def _has_cookie(world: World, desired: Desired, pod: str) -> bool:
+    return world.facts is not None and desired.bookie_id(pod) in world.facts.cookies
 
 
 def why_not_cleared(world: World, desired: Desired, pods: Sequence[str]) -> Wait | None:

@@ -60,6 +60,17 @@ def test_it_is_waited_for(sim: Simulation, problem: str, words: str) -> None:
     assert found == Wait("MetadataMoves", f"waits for {JOB} to look which cluster is {words}", seconds=2.0)
 
 
+def test_what_was_found_a_while_ago_is_looked_for_again(sim: Simulation) -> None:
+    """Another cluster may be there by now: an operation, or a pause, holds a move up for hours."""
+    for seconds, expected in (
+        (RETRY_SECONDS - 1, RecordState(metadata_service_uri=NEW)),
+        (RETRY_SECONDS, DeleteObject(JOB, "uid")),
+    ):
+        found = move.begin(looked(sim, "instance-1 4 0", check_job_finished_at=sim.now - seconds), moving(sim))
+        assert isinstance(found, Act)
+        assert found.action == expected
+
+
 @pytest.mark.parametrize("told", ["instance-1 4 0", "instance-1 0 1"])
 def test_where_it_finds_the_cluster_bookies_look_from_now_on(sim: Simulation, told: str) -> None:
     found = move.begin(looked(sim, told), moving(sim))
