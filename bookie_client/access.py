@@ -47,7 +47,7 @@ def access_to(metadata: LedgerMetadata, password: bytes | None, digest: DigestTy
 
 
 def replica_access(metadata: LedgerMetadata, digest: DigestType | None, password: bytes) -> LedgerAccess:
-    """The digest to verify copies with, and the master key to store them with."""
+    """Return the digest to verify copies with, and the master key to store them with."""
     if metadata.digest_type is not None:
         return access_to(metadata, None, metadata.digest_type)
     return LedgerAccess(digest_manager(digest or DigestType.DUMMY, password), master_key(password))

@@ -53,7 +53,7 @@ class Batches(Generic[T]):
         self._ending = Ending("close batches")
 
     async def take(self) -> list[T]:
-        """The next batch; empty when the iterator has ended. Raises its error once the items before it were
+        """Return the next batch; empty when the iterator has ended. Raises its error once the items before it were
         taken. One caller at a time; a cancelled call loses nothing."""
         if self._pump is None and not self._ended:
             self._pump = asyncio.get_running_loop().create_task(self._read(), name="batches")

@@ -64,7 +64,7 @@ class FollowedGroup:
         return self._seen.bookies if self._seen is not None else frozenset()
 
     async def members(self) -> frozenset[str]:
-        """The members now. Asks the metadata service while the watch tells nothing; raises its error."""
+        """Return the members now. Asks the metadata service while the watch tells nothing; raises its error."""
         if self._seen is None or not self.is_following:
             self._take(await self._registry.list(self._group))
         return self.known
@@ -131,7 +131,7 @@ class Bookies:
         return await self._writable.members()
 
     async def read_only(self) -> frozenset[str]:
-        """The read-only bookies, in the same way."""
+        """Return the read-only bookies, in the same way."""
         return await self._read_only.members()
 
     async def changed(self, timeout: float) -> None:

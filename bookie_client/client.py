@@ -245,7 +245,7 @@ class Client:
         await self.context.ledgers.delete(checked_id(ledger_id))
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata. Raises `LedgerDeleted`, `MetadataUnavailable`."""
+        """Return a ledger's metadata. Raises `LedgerDeleted`, `MetadataUnavailable`."""
         return (await self.stored_metadata(ledger_id)).value
 
     async def list(self) -> AsyncIterator[int]:
@@ -293,7 +293,7 @@ class Client:
         return self.context.placement
 
     async def cluster_view(self) -> ClusterView:
-        """The bookies as the placement policy has to see them now. Raises `MetadataUnavailable`."""
+        """Return the bookies as the placement policy has to see them now. Raises `MetadataUnavailable`."""
         return await self.context.cluster_view()
 
     @property
@@ -302,7 +302,7 @@ class Client:
         return self._parts.context
 
     async def stored_metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """A ledger's metadata with its version, for compare-and-set. Raises as `Client.metadata`."""
+        """Return a ledger's metadata with its version, for compare-and-set. Raises as `Client.metadata`."""
         try:
             return await self.context.ledgers.read(checked_id(ledger_id))
         except MetadataNotFound as error:
@@ -324,7 +324,7 @@ class Client:
 
 
 def checked_id(ledger_id: int) -> int:
-    """The id. Raises `TypeError` for what is not a whole number."""
+    """Return the id. Raises `TypeError` for what is not a whole number."""
     try:
         return index(ledger_id)
     except TypeError:

@@ -124,5 +124,5 @@ class ClientContext:
         return self.placement_inputs.topology
 
     async def cluster_view(self) -> ClusterView:
-        """The bookies as a placement policy has to see them now. Raises `MetadataError`."""
+        """Return the bookies as a placement policy has to see them now. Raises `MetadataError`."""
         return await self.placement_inputs.view()

@@ -52,7 +52,7 @@ async def update_metadata(
 
 
 async def read_same(store: LedgerStore, life: LedgerLife) -> Versioned[LedgerMetadata]:
-    """The metadata of this very ledger as they are now. `MetadataReplaced`, and as `LedgerStore.read`."""
+    """Return the metadata of this very ledger as they are now. `MetadataReplaced`, and as `LedgerStore.read`."""
     found = await store.read(life.ledger_id, fresh=True)
     check_same(found, life)
     return found

@@ -45,7 +45,7 @@ _VERSION: Final = 1
 
 
 def whole(value: Any, least: int = 0, most: int = LONG_MAX) -> int:
-    """A number that columns and ledgers take. Raises what is `UNREADABLE` for what is none."""
+    """Return a number that columns and ledgers take. Raises what is `UNREADABLE` for what is none."""
     number = int(value)
     if not least <= number <= most:
         raise ValueError(f"a number is not between {least} and {most}")

@@ -18,7 +18,7 @@ MAX_BYTES: Final = 64 * 1024
 
 
 def token_lines(written: bytes) -> list[tuple[int, list[bytes]]]:
-    """The words of each line that has a token, and the line's number, from 1 on.
+    """Return the words of each line that has a token, and the line's number, from 1 on.
 
     `ValueError`: more than `MAX_BYTES`. A part is not taken for the whole: its last line may have lost its roles, and
     would be one that allows everything.

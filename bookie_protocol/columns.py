@@ -32,7 +32,7 @@ def byte_column(data: bytes, at: int, size: int, step: int, count: int) -> list[
 
 @lru_cache(maxsize=256)
 def _bytes_of(size: int) -> np.dtype[Any]:
-    """The type whose values become `bytes` as they are; zeros at their end stay."""
+    """Return the type whose values become `bytes` as they are; zeros at their end stay."""
     import numpy as np
 
     return np.dtype(f"V{size}")

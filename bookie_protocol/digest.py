@@ -84,7 +84,7 @@ class DigestManager(ABC):
 
     @abstractmethod
     def digest(self, header: bytes, payload: bytes) -> bytes:
-        """The digest field for `header` followed by `payload`."""
+        """Return the digest field for `header` followed by `payload`."""
 
     @property
     def overhead(self) -> int:
@@ -92,7 +92,7 @@ class DigestManager(ABC):
         return ENTRY_HEADER_SIZE + self.size
 
     def encode(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
-        """The whole entry as it is sent and stored. `length` counts the ledger's payload bytes up to and
+        """Return the whole entry as it is sent and stored. `length` counts the ledger's payload bytes up to and
         including this entry."""
         body = bytes(payload)
         return self.front(ledger_id, entry_id, lac, length, body) + body
@@ -103,7 +103,7 @@ class DigestManager(ABC):
         return header + self.digest(header, payload)
 
     def verify(self, entry: Buffer, ledger_id: int, entry_id: int | None) -> bytes:
-        """The payload of `entry`, if it is entry `entry_id` of `ledger_id` and undamaged.
+        """Return the payload of `entry`, if it is entry `entry_id` of `ledger_id` and undamaged.
 
         `entry_id` None accepts any entry id (a read of the last entry). Raises DigestMismatch naming
         ledger, entry and what differs.
@@ -203,7 +203,7 @@ class DummyDigest(DigestManager):
 
 
 def digest_manager(digest_type: DigestType, password: bytes) -> DigestManager:
-    """The manager for a ledger of this digest type and password (only MAC uses the password)."""
+    """Return the manager for a ledger of this digest type and password (only MAC uses the password)."""
     if digest_type is DigestType.MAC:
         return MacDigest(password)
     return _UNKEYED[digest_type]

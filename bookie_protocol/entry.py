@@ -68,7 +68,7 @@ class LacPacketHeader(NamedTuple):
 
 
 def read_header(entry: bytes | bytearray | memoryview, offset: int = 0) -> EntryHeader:
-    """The four header fields of the entry that starts at `offset`.
+    """Return the four header fields of the entry that starts at `offset`.
 
     Raises BadRequest when fewer than 32 bytes are there.
     """

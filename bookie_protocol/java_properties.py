@@ -50,7 +50,7 @@ class MalformedPropertiesError(ValueError):
 
 
 def parse(text: str) -> list[Property]:
-    """All pairs of a properties file in order; raises `MalformedPropertiesError`."""
+    """Return all pairs of a properties file in order; raises `MalformedPropertiesError`."""
     return [_pair(line, logical) for line, logical in _logical_lines(text.removeprefix("\ufeff"))]
 
 

@@ -44,12 +44,12 @@ NO_LIFE: Final = b""
 
 
 def life_of(creation_token: int) -> bytes:
-    """The life of the ledger with this creation token; `NO_LIFE` for 0, which metadata of older formats have."""
+    """Return the life of the ledger with this creation token; `NO_LIFE` for 0, which metadata of older formats have."""
     return _LIFE.pack(LIFE_TAG, creation_token & _UNSIGNED) if creation_token else NO_LIFE
 
 
 def life_of_copies(creation_token: int) -> bytes:
-    """The same life as copies name it."""
+    """Return the same life as copies name it."""
     return _LIFE.pack(COPIES_TAG, creation_token & _UNSIGNED) if creation_token else NO_LIFE
 
 
@@ -85,7 +85,7 @@ def is_same_life(one: bytes, other: bytes) -> bool:
 
 
 def creation_token_of(life: bytes) -> int:
-    """The creation token that makes this life."""
+    """Return the creation token that makes this life."""
     return int(_LIFE.unpack(life)[1])
 
 

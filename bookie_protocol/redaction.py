@@ -254,7 +254,7 @@ class Redactor:
             self._learn(user["password"])
 
     def redacted(self, thing: Mapping[str, Any]) -> dict[str, Any]:
-        """An object of Kubernetes, without what its owners keep to themselves."""
+        """Return an object of Kubernetes, without what its owners keep to themselves."""
         if thing.get("kind") == "Secret":
             self.learn_secret(thing)
         copy: dict[str, Any] = self._cleaned(dict(thing))

@@ -59,7 +59,7 @@ def _as_it_is_or_escaped(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def _byte_or_escaped(character: str) -> bytes:
-    """The byte, of a name that is no text."""
+    """Return the byte, of a name that is no text."""
     is_byte = "\udc80" <= character <= "\udcff"
     return bytes((ord(character) - 0xDC00,)) if is_byte else character.encode("ascii", "backslashreplace")
 

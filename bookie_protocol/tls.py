@@ -90,7 +90,7 @@ def read_store(path: str, password_file: str | None) -> Stored:
 
 
 def password(path: str | None) -> str:
-    """The first line of the file; without one the empty one, which keeps OpenSSL from asking on the terminal.
+    """Return the first line of the file; without one the empty one, which keeps OpenSSL from asking on the terminal.
 
     Raises `OSError`, and `BadStore` for what is no text.
     """
@@ -255,7 +255,7 @@ def _unprotected(der: bytes, utf16: bytes) -> bytes:
 
 
 def _length(der: bytes, at: int) -> int:
-    """The bytes of the content of the element at `at`."""
+    """Return the bytes of the content of the element at `at`."""
     first = der[at + 1]
     return first if first < 0x80 else int.from_bytes(der[at + 2 : at + 2 + (first & 0x7F)], "big")
 

@@ -90,12 +90,12 @@ class LedgerLife:
 
     @staticmethod
     def of(stored: Versioned[LedgerMetadata]) -> LedgerLife:
-        """The life of a ledger whose metadata were read."""
+        """Return the life of a ledger whose metadata were read."""
         metadata = stored.value
         return LedgerLife(metadata.ledger_id, stored.identity.creation, metadata.creation_token)
 
     def unnamed(self) -> LedgerLife:
-        """The same ledger, named to bookies by its id alone."""
+        """Return the same ledger, named to bookies by its id alone."""
         return replace(self, token=0)
 
     def __eq__(self, other: object) -> bool:

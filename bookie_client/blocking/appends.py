@@ -48,7 +48,7 @@ class Appending(Protocol[Place]):
 
 
 def as_future(sent: asyncio.Future[int]) -> Future[int]:
-    """An append under way as threads wait for it. Event loop only."""
+    """Return an append under way as threads wait for it. Event loop only."""
     future: Future[int] = _uncancellable()
     sent.add_done_callback(lambda ended: pass_on(ended, future))
     return future
@@ -185,7 +185,7 @@ class AppendQueue(Generic[Place]):
             batches = []
 
     def _next(self) -> list[_Batch]:
-        """The oldest batch, or all single entries up to the next one that is not."""
+        """Return the oldest batch, or all single entries up to the next one that is not."""
         taken: list[_Batch] = []
         with self._changed:
             while self._batches and len(taken) < SINGLES:

@@ -143,7 +143,7 @@ class BlockingClient:
         self._thread.run(self._client.delete, ledger_id)
 
     def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata. Raises `NoSuchLedger`, `MetadataUnavailable`."""
+        """Return a ledger's metadata. Raises `NoSuchLedger`, `MetadataUnavailable`."""
         return self._thread.run(self._client.metadata, ledger_id)
 
     def list(self) -> Iterator[int]:

@@ -54,15 +54,15 @@ class BlockingStreams:
         return self._thread.run(self._streams.create, name, settings, if_absent=if_absent)
 
     def manifest(self, name: str) -> Manifest:
-        """The stream as it is now."""
+        """Return the stream as it is now."""
         return self._thread.run(self._streams.manifest, name)
 
     def settings(self, name: str) -> StreamSettings:
-        """The settings of a stream, which take one read however long its list is."""
+        """Return the settings of a stream, which take one read however long its list is."""
         return self._thread.run(self._streams.settings, name)
 
     def names(self) -> frozenset[str]:
-        """The names of all streams."""
+        """Return the names of all streams."""
         return self._thread.run(self._streams.names)
 
     def watch(self, name: str) -> Iterator[Manifest]:
@@ -80,7 +80,7 @@ class BlockingStreams:
     # --- what goes in ---------------------------------------------------------------------------------------
 
     def writer(self, name: str, *, take_over: bool = True, patience: float = 60.0) -> BlockingStreamWriter:
-        """A writer, to be entered with `with`, which takes the stream over from any other writer."""
+        """Return a writer, to be entered with `with`, which takes the stream over from any other writer."""
 
         async def make() -> StreamWriter:
             return self._streams.writer(name, take_over=take_over, patience=patience)
@@ -106,7 +106,7 @@ class BlockingStreams:
     # --- what comes out -------------------------------------------------------------------------------------
 
     def reader(self, name: str) -> BlockingStreamReader:
-        """A reader; it needs no closing."""
+        """Return a reader; it needs no closing."""
         return BlockingStreamReader(self._thread, self._streams.reader(name))
 
     def end(self, name: str) -> StreamPosition:
@@ -130,11 +130,11 @@ class BlockingStreams:
     # --- cursors --------------------------------------------------------------------------------------------
 
     def cursor(self, name: str, cursor_id: str) -> StreamCursor:
-        """A cursor. Raises `NoSuchStream`."""
+        """Return a cursor. Raises `NoSuchStream`."""
         return self._thread.run(self._streams.cursor, name, cursor_id)
 
     def cursors(self, name: str) -> Mapping[str, StreamCursor]:
-        """All cursors of a stream, by id."""
+        """Return all cursors of a stream, by id."""
         return self._thread.run(self._streams.cursors, name)
 
     def move_cursor(self, name: str, cursor_id: str, position: StreamPosition) -> StreamCursor:

@@ -162,7 +162,7 @@ async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) 
 async def _begin(
     protocol: HandshakeProtocol, options: ClientOptions, peer: Peer
 ) -> tuple[ClientAuthentication, AuthMessage | None]:
-    """The exchange, and what this client says first."""
+    """Return the exchange, and what this client says first."""
     try:
         authentication = ClientAuthentication(options.auth, peer)
         if options.tls is not None:
@@ -207,7 +207,7 @@ async def _ask(protocol: HandshakeProtocol, dialect: Dialect, frame: bytes) -> A
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """The context that START_TLS upgrades to. Raises `BadRequest` for files that cannot be used, and
+    """Return the context that START_TLS upgrades to. Raises `BadRequest` for files that cannot be used, and
     for versions and cipher suites that are not there."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = options.check_hostname

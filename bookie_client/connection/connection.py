@@ -233,7 +233,7 @@ class ReceiveBuffer:
         return self._filled
 
     def received(self) -> memoryview:
-        """All that is there. Not to be kept: its memory is written to again."""
+        """Return all that is there. Not to be kept: its memory is written to again."""
         return self._memory[: self._filled]
 
     def drop(self, nbytes: int, wanted: int) -> None:

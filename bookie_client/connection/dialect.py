@@ -117,7 +117,7 @@ class Dialect(ABC):
         raise self._cannot("long poll", 3)
 
     def read_lac(self, txn_id: int, ledger_id: int) -> KeyAndFrame:
-        """The explicit LAC and the last entry."""
+        """Return the explicit LAC and the last entry."""
         raise self._cannot("READ_LAC", 3)
 
     def write_lac(
@@ -145,7 +145,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:
-        """The key, when the frame body `data[start:end]` is the usual answer to an add that succeeded."""
+        """Return the key, when the frame body `data[start:end]` is the usual answer to an add that succeeded."""
 
     @abstractmethod
     def decode(self, body: bytes) -> Answer:

@@ -55,7 +55,7 @@ _FRAME: Final = re.compile(
 
 
 def added_key(data: bytes, start: int, end: int) -> bytes | None:
-    """The transaction id, when the frame body `data[start:end]` is such an answer."""
+    """Return the transaction id, when the frame body `data[start:end]` is such an answer."""
     if data[start + 2 : start + 7] != _HEADER:
         return None
     body = start + 2 + data[start + 1]

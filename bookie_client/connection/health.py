@@ -186,7 +186,7 @@ class BookieHealth:
         """Set when a bookie is put into quarantine; who waits for it clears it."""
 
     def record(self, bookie: str) -> BookieRecord:
-        """The record of one bookie, for the connections to it."""
+        """Return the record of one bookie, for the connections to it."""
         record = self._records.get(bookie)
         if record is None:
             record = self._records[bookie] = BookieRecord(

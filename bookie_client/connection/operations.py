@@ -238,7 +238,7 @@ class BookieOperations:
     # --- the last add confirmed -----------------------------------------------------------------------------
 
     async def read_lac(self, bookie: str, ledger_id: int) -> LacAnswer:
-        """The explicit LAC and the last entry that this bookie knows.
+        """Return the explicit LAC and the last entry that this bookie knows.
 
         Raises `NoSuchEntry` when it has neither (also of an unknown ledger), `NoSuchLedger`,
         `LedgerStateUnknown`, `StorageFault`; `BadVersion` in a client of version 2, which reads entry -1
@@ -389,7 +389,7 @@ class OneShot(Request, Generic[T]):
 
 
 def detail_of(kind: type[T]) -> Callable[[Answer], T]:
-    """A conversion: the answer's detail, which must be a `kind`."""
+    """Return a conversion: the answer's detail, which must be a `kind`."""
 
     def convert(answer: Answer) -> T:
         if not isinstance(answer.detail, kind):

@@ -42,7 +42,7 @@ class ChannelPool(Network):
     def channel(
         self, bookie_id: str, ledger_id: int = 0, version: int | None = None, *, apart: bool = False
     ) -> Channel:
-        """The one channel to this bookie for this ledger, in the client's protocol version or the one given;
+        """Return the one channel to this bookie for this ledger, in the client's protocol version or the one given;
         nothing is connected before something is sent. `apart`: one that adds and plain reads never use."""
         options = self.options
         share = _APART if apart else ledger_id % options.channels_per_bookie
@@ -78,5 +78,5 @@ class ChannelPool(Network):
 
 
 def dialect(version: int) -> Dialect:
-    """The dialect of protocol version 2 or 3."""
+    """Return the dialect of protocol version 2 or 3."""
     return V3Dialect() if version == 3 else V2Dialect()

@@ -212,7 +212,7 @@ assert len(_BY_CODE) == len(V2Code) + len(V3Status) - 2
 
 
 def error_for(code: int) -> type[PodkeeperError] | None:
-    """The error of a v2 code or a v3 status; None for EOK (reference wire protocol, section 9.3).
+    """Return the error of a v2 code or a v3 status; None for EOK (reference wire protocol, section 9.3).
 
     An undefined number is a fault, never "not there"."""
     return None if code == 0 else _BY_CODE.get(code, StorageFault)
@@ -239,18 +239,18 @@ class Outstanding(dict[bytes, BookieRequest | SameKey]):
             self[key] = SameKey((before, request))
 
     def take(self, key: bytes) -> BookieRequest | None:
-        """The oldest with this key, which waits no more."""
+        """Return the oldest with this key, which waits no more."""
         found = self.pop(key, None)
         return self.oldest(key, found) if isinstance(found, SameKey) else found
 
     def oldest(self, key: bytes, popped: SameKey) -> BookieRequest:
-        """The oldest of those that were popped; the others go on waiting."""
+        """Return the oldest of those that were popped; the others go on waiting."""
         request = popped[0]
         self._leave(key, popped, request)
         return request
 
     def due(self, now: int, later: Callable[[BookieRequest], int]) -> list[tuple[bytes, BookieRequest]]:
-        """The requests to be given up by now, with their keys: one at most of each. `later`: ticks behind its
+        """Return the requests to be given up by now, with their keys: one at most of each. `later`: ticks behind its
         deadline that a request has."""
         firsts = ((key, _due_first(waiting)) for key, waiting in self.items())
         return [(key, request) for key, request in firsts if request.deadline + later(request) <= now]

@@ -129,7 +129,7 @@ def trouble_of(report: LedgerReport) -> Trouble:
 
 
 def registered(report: FragmentReport) -> frozenset[str]:
-    """The bookies that were registered at the look: what they do not tell now they may tell later."""
+    """Return the bookies that were registered at the look: what they do not tell now they may tell later."""
     return frozenset(found.bookie for found in report.findings if found.verdict is not ReplicaVerdict.LOST)
 
 

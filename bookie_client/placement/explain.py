@@ -58,7 +58,7 @@ class Explanation:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """The explanation for people: one line for each bookie, then what holds and what was given up."""
+        """Return the explanation for people: one line for each bookie, then what holds and what was given up."""
         quorums = self.quorums
         lines = [f"policy   {self.rule}", f"quorums  {quorums.ensemble}/{quorums.write}/{quorums.ack}"]
         lines += [f"error    {self.error}"] if self.error else [f"ensemble {', '.join(self.ensemble)}"]

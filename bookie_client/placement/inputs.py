@@ -112,7 +112,7 @@ class PlacementInputs:
                 await self.view()
 
     async def view(self) -> ClusterView:
-        """The bookies now. Raises the registry's `MetadataError`."""
+        """Return the bookies now. Raises the registry's `MetadataError`."""
         if self._bookies is None or self._health is None:
             raise RuntimeError("placement inputs are used before `start`")
         writable = await self._bookies.writable()

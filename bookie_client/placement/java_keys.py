@@ -84,7 +84,7 @@ PLACEMENT_KEYS: Final = frozenset({POLICY_KEY, RESOLVER_KEY, SCRIPT_KEY, TABLE_K
 
 
 def placement_options(keys: Mapping[str, str], *, local_bookie: str | None = None) -> PlacementOptions:
-    """The options that Java keys describe; other keys are left alone. Raises `BadRequest`.
+    """Return the options that Java keys describe; other keys are left alone. Raises `BadRequest`.
 
     `local_bookie`: the bookie on this host, for the policy that uses no other.
     """

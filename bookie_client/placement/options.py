@@ -111,13 +111,13 @@ class PlacementOptions:
 
 
 def make_policy(options: PlacementOptions) -> PlacementPolicy:
-    """The policy that these options describe. Raises `BadRequest`."""
+    """Return the policy that these options describe. Raises `BadRequest`."""
     policy = _unweighted(options)
     return WeightedPlacement(policy, max_multiple=options.max_weight_multiple) if options.weighted else policy
 
 
 def make_source(options: PlacementOptions) -> TopologySource:
-    """The source of network locations that these options describe. Raises `BadRequest`."""
+    """Return the source of network locations that these options describe. Raises `BadRequest`."""
     if options.topology_file is not None:
         return FileLocations(options.topology_file)
     if options.topology_script is not None:

@@ -118,7 +118,7 @@ class PlacementPolicy(Protocol):
         ...
 
     def replacement(self, request: ReplacementRequest) -> Placement:
-        """The ensemble with as many failed members replaced as possible. Never raises."""
+        """Return the ensemble with as many failed members replaced as possible. Never raises."""
         ...
 
     def mend(self, request: ReplacementRequest) -> Placement:
@@ -132,7 +132,7 @@ class PlacementPolicy(Protocol):
         ...
 
     def refusals(self, cluster: ClusterView) -> Mapping[str, str]:
-        """The bookies that are never taken now, and why; the other writable ones are candidates."""
+        """Return the bookies that are never taken now, and why; the other writable ones are candidates."""
         ...
 
     def objection(

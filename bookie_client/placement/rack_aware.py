@@ -105,7 +105,7 @@ class RackAwarePlacement(RuleBasedPlacement):
 
 
 def too_few(what: str, write_set: WriteSet, labels: Labels, minimum: int) -> str:
-    """The words for a write set that does not span enough places."""
+    """Return the words for a write set that does not span enough places."""
     places = sorted({format_location(label) for member in write_set if (label := labels[member]) is not None})
     return f"write set {positions(write_set)} on {', '.join(places)} only, {minimum} {what} are needed"
 

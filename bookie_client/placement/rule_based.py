@@ -104,11 +104,11 @@ class RuleBasedPlacement(ABC):
 
     @abstractmethod
     def label(self, location: Location | None) -> Location:
-        """The place that a bookie with this location counts as; None: its location is not known."""
+        """Return the place that a bookie with this location counts as; None: its location is not known."""
 
     @abstractmethod
     def levels(self, quorums: Quorums, cluster: ClusterView, *, replacing: bool) -> Sequence[Level]:
-        """The rules to try, strictest first. Raises `BadRequest` for quorums that can never obey, but never when
+        """Return the rules to try, strictest first. Raises `BadRequest` for quorums that can never obey, but never when
         `replacing`: the ledger exists, and its copies have to be restored whatever its numbers."""
 
     @abstractmethod

@@ -52,7 +52,7 @@ class Windows:
 
 
 def windows_of(quorums: Quorums) -> Windows:
-    """The write sets that these quorums lead to."""
+    """Return the write sets that these quorums lead to."""
     return _windows(quorums.ensemble, quorums.write)
 
 
@@ -150,7 +150,7 @@ def fill(
     weights: Mapping[str, float],
     effort: Effort,
 ) -> dict[int, str] | None:
-    """A bookie for each position of `holes`; None when the rule cannot be obeyed.
+    """Return a bookie for each position of `holes`; None when the rule cannot be obeyed.
 
     `candidates`: ascending ids by kind, none of them in the ensemble. `weights`: relative likelihood of being drawn
     among those that are equally preferred; empty: all alike.

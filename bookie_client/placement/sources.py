@@ -63,7 +63,7 @@ MAX_ASKED: Final = 16
 
 
 def parse_locations(name: str, text: str) -> Locations:
-    """The content of a file; its name's ending tells the format (`.json`, `.yaml`, `.yml`, else a table)."""
+    """Return the content of a file; its name's ending tells the format (`.json`, `.yaml`, `.yml`, else a table)."""
     if name.endswith(".json"):
         return _document(name, _json(name, text))
     if name.endswith((".yaml", ".yml")):
@@ -181,12 +181,12 @@ class TopologySource(Protocol):
         ...
 
     async def locate_host(self, host: str) -> Location | None:
-        """The location of a host, to find this client's own; None: not known."""
+        """Return the location of a host, to find this client's own; None: not known."""
         ...
 
 
 async def names_of(bookie_id: str, infos: Bookies) -> tuple[str, ...]:
-    """The names under which a bookie may be listed, the likeliest first. Raises `MetadataError`."""
+    """Return the names under which a bookie may be listed, the likeliest first. Raises `MetadataError`."""
     names = [bookie_id, bookie_id.rpartition(":")[0]]
     try:
         address = (await infos.info(bookie_id)).bookie_address()
@@ -386,7 +386,7 @@ class PublishedLocations:
 
 
 def location_from(properties: Mapping[str, str], parts: tuple[str, ...] = REGION_AND_RACK) -> Location | None:
-    """The location that these properties tell; None when none of them is there."""
+    """Return the location that these properties tell; None when none of them is there."""
     if NETWORK_LOCATION in properties:
         return parse_location(properties[NETWORK_LOCATION])
     return tuple(value for part in parts if (value := properties.get(part, "").strip("/ "))) or None

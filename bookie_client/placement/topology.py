@@ -27,7 +27,7 @@ _DEFAULTS: Final = frozenset({DEFAULT_RACK, DEFAULT_REGION, DEFAULT_ZONE, DEFAUL
 
 
 def parse_location(text: str) -> Location | None:
-    """The location that `/region/rack` names; None for an empty one and for the reference's default ones, which
+    """Return the location that `/region/rack` names; None for an empty one and for the reference's default ones, which
     mean "not known"."""
     parts = tuple(part for part in text.strip().split("/") if part)
     return None if not parts or _DEFAULTS.issuperset(parts) else parts

@@ -84,7 +84,7 @@ NOTHING_KNOWN = ReplicaView()
 
 
 def rank(bookie: str, view: ReplicaView) -> Rank:
-    """The rank of one replica."""
+    """Return the rank of one replica."""
     local, location = view.topology.local, view.topology.location(bookie)
     return Rank(_standing(bookie, view, _is_remote(local, location)), _distance(local, location))
 
@@ -170,7 +170,7 @@ class ReplicaChoice:
     # --- which replica --------------------------------------------------------------------------------------
 
     def batch_order(self, entry_id: int, ordinal: int) -> list[str]:
-        """The bookies that may be asked for a batch from this entry on. Consecutive pieces (`ordinal`) begin
+        """Return the bookies that may be asked for a batch from this entry on. Consecutive pieces (`ordinal`) begin
         with different bookies, so that all of an ensemble work for one scan; a sticky reader stays with
         one. Of a striped ledger those of the write set."""
         if self.is_striped:

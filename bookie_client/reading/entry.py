@@ -66,7 +66,7 @@ class EntryBatch(Sequence[LedgerEntry]):
         """Bytes of all payloads."""
 
     def payloads(self) -> Sequence[memoryview]:
-        """All of them, in place."""
+        """Return all of them, in place."""
         view, starts, payload_at = memoryview(self.body), self.starts, self.payload_at
         if isinstance(starts, range) and 1 < self._count <= _MOST_SLICES:
             return _all_payloads(starts.step, payload_at, self._count)(view[starts[0] :])
@@ -119,7 +119,7 @@ class EntryBatch(Sequence[LedgerEntry]):
 
 
 def payload_bytes(entries: Sequence[LedgerEntry]) -> int:
-    """The bytes of all payloads; of a batch in its answer without looking at each."""
+    """Return the bytes of all payloads; of a batch in its answer without looking at each."""
     return entries.nbytes if isinstance(entries, EntryBatch) else sum([len(entry.payload) for entry in entries])
 
 

@@ -43,7 +43,7 @@ Question = tuple[int, Sequence[str], tuple[bytes, bytes]]
 
 
 def outcome_of(errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
-    """The error that stands for all of them, in the order in which they came."""
+    """Return the error that stands for all of them, in the order in which they came."""
     chosen: PodkeeperError | None = None
     for error in errors.values():
         if (
@@ -58,7 +58,7 @@ def outcome_of(errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
 
 
 def read_failure(ledger_id: int, entry_id: int, errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
-    """The error for the application: of the type that counts, naming every replica and what it said."""
+    """Return the error for the application: of the type that counts, naming every replica and what it said."""
     chosen = outcome_of(errors)
     said = "; ".join(f"{bookie}: {error}" for bookie, error in errors.items())
     failure = type(chosen)(f"entry {entry_id} of ledger {ledger_id}: no replica could serve it ({said})")

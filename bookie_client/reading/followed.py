@@ -340,7 +340,7 @@ class LacFollower:
         return min((self._pacing_of(b).not_before - now for b in resting), default=MAX_PATIENCE)
 
     def _order(self) -> tuple[list[str], int]:
-        """The ensemble in the order in which it is asked, and how many of it cover every write set."""
+        """Return the ensemble in the order in which it is asked, and how many of it cover every write set."""
         metadata = self._ledger.metadata
         size, step = metadata.ensemble_size, metadata.write_quorum_size
         first = self._ledger.lac + 2

@@ -261,7 +261,7 @@ async def read_last_confirmed(
 async def try_read_last_confirmed(
     context: ClientContext, metadata: LedgerMetadata, digest: DigestManager, known: int
 ) -> int:
-    """The first LAC heard that is above `known`; after all answers the highest one.
+    """Return the first LAC heard that is above `known`; after all answers the highest one.
 
     Raises `Unauthorized` at once; else the last error, when no bookie answered.
     """
@@ -295,7 +295,7 @@ async def last_confirmed_of(context: ClientContext, bookie: str, ledger_id: int,
 
 
 def vote_failure(metadata: LedgerMetadata, vote: LacVote, what: str) -> PodkeeperError:
-    """The error of a vote without result: of the type that ended it, with what each bookie said."""
+    """Return the error of a vote without result: of the type that ended it, with what each bookie said."""
     cause = vote.error
     said = "; ".join(f"{metadata.last_ensemble[position]}: {error}" for position, error in vote.errors.items())
     kind = BookieUnavailable if cause is None else type(cause)

@@ -99,7 +99,7 @@ class ReadLimits:
         return max(1, min(self.batch_entries, fits))
 
     def frame_bytes(self, count: int) -> int:
-        """The size of the answer to a batch read of so many entries, at most."""
+        """Return the size of the answer to a batch read of so many entries, at most."""
         return max(1, self.largest_batch - count * (ENTRY_COST - FRAME_COST))
 
 
@@ -134,7 +134,7 @@ class ReadPlan:
         return self.next >= self._end
 
     def ask(self) -> Piece | None:
-        """The next piece to fetch, its room reserved; None while there is no room, or nothing left."""
+        """Return the next piece to fetch, its room reserved; None while there is no room, or nothing left."""
         if self._cut >= self._end and not self._unasked:
             return None
         start, stop, piece = self._candidate()
@@ -157,7 +157,7 @@ class ReadPlan:
         return piece
 
     def begin_with(self, stop: int) -> Piece:
-        """The first piece, up to `stop`, if it was asked for as a batch before there was a plan."""
+        """Return the first piece, up to `stop`, if it was asked for as a batch before there was a plan."""
         piece = self._cut_off(self.next, stop)
         self._reserve(piece, True, self._batch)
         return piece

@@ -92,7 +92,7 @@ class RangeRead:
         self._batch_done(read, outcome)
 
     async def next(self) -> Sequence[LedgerEntry] | None:
-        """The next entries; they stay in the window until more are asked for. None: that was all."""
+        """Return the next entries; they stay in the window until more are asked for. None: that was all."""
         plan = self._plan
         while True:
             if (head := self._handed_out) is not None:

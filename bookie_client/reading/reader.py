@@ -247,7 +247,7 @@ async def read_with_refresh(
 
 
 def whole(entries: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:
-    """The part that is everything."""
+    """Return the part that is everything."""
     return entries
 
 

@@ -55,7 +55,7 @@ class ReplicaReader:
         self._batch_entries = options.batch_read_entries if options.batch_reads else 1
 
     async def read(self, bookie: str, entry_id: int) -> LedgerEntry:
-        """The entry as this bookie has it, whether or not the metadata says that it should.
+        """Return the entry as this bookie has it, whether or not the metadata says that it should.
 
         Raises `NoSuchEntry`, `NoSuchLedger`, `DigestMismatch`, `BookieUnavailable`, `StorageFault` ... as the
         bookie answered.

@@ -57,7 +57,7 @@ def interleaved(columns: Sequence[Fetched], count: int) -> Fetched:
 
 
 def fetched(answers: Iterable[LedgerEntry | PodkeeperError]) -> Fetched:
-    """The entries in front of the first error."""
+    """Return the entries in front of the first error."""
     entries: list[LedgerEntry] = []
     nbytes = 0
     for answer in answers:
@@ -114,7 +114,7 @@ class EntrySources:
         self._batch_class = options.reads_are_batch
 
     def segment_end(self, entry_id: int) -> int:
-        """The first entry of the segment behind the one that holds this entry; far away if there is none."""
+        """Return the first entry of the segment behind the one that holds this entry; far away if there is none."""
         starts = self.metadata().first_entry_ids
         behind = bisect_right(starts, entry_id)
         return starts[behind] if behind < len(starts) else 1 << 63
@@ -128,7 +128,7 @@ class EntrySources:
     def group(
         self, done: Callable[[EntryGroup], None], known: Mapping[str, PodkeeperError] | None = None
     ) -> EntryGroup:
-        """A group to `send`."""
+        """Return a group to `send`."""
         return EntryGroup(self.ledger_id, self.path, self.policy, done, known, self.choice.origins)
 
     def send(

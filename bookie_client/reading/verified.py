@@ -74,7 +74,7 @@ def verify_packed(
 
 
 def _crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int, step: int) -> EntryBatch | None:
-    """The batch with entries of any sizes; None if anything is wrong."""
+    """Return the batch with entries of any sizes; None if anything is wrong."""
     body, at, end = packed.body, packed.start, len(packed.body)
     unpack, crc, extend = _PACKED_CRC32C_HEADER.unpack_from, google_crc32c.value, google_crc32c.extend
     starts: list[int] = []
@@ -102,7 +102,7 @@ def _crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int, 
 
 
 def verify_run(digest: DigestManager, ledger_id: int, first: int, entries: Sequence[bytes], step: int = 1) -> Verified:
-    """The k-th of `entries` as entry `first + k * step`, or why it is not that entry."""
+    """Return the k-th of `entries` as entry `first + k * step`, or why it is not that entry."""
     digest_of, unpack, made = digest.digest, ENTRY_HEADER.unpack, tuple.__new__
     payload_at = ENTRY_HEADER_SIZE + digest.size
     result: list[LedgerEntry] = []

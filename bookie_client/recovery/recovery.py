@@ -137,7 +137,7 @@ class _Forward:
         self._max_bytes = options.recovery_window_bytes
 
     async def run(self) -> FoundEntry | None:
-        """The last entry, once all are stored again; None when there was none behind the start."""
+        """Return the last entry, once all are stored again; None when there was none behind the start."""
         last: FoundEntry | None = None
         while True:
             self._read_ahead()
@@ -154,7 +154,7 @@ class _Forward:
             last = found
 
     def segments(self, last_entry_id: int) -> dict[int, Ensemble]:
-        """The new ensembles; one that was reached behind the last entry holds nothing."""
+        """Return the new ensembles; one that was reached behind the last entry holds nothing."""
         return {first: ensemble for first, ensemble in self._rewriter.segments.items() if first <= last_entry_id}
 
     async def close(self) -> None:
@@ -226,7 +226,7 @@ class Fencing:
             self._vote.served(position, answer)
 
     async def _fence(self, bookie: str) -> LastEntry:
-        """The bookie's last entry. `_LastEntryUnreadable`: the bookie is fenced, and cannot read that entry."""
+        """Return the bookie's last entry. `_LastEntryUnreadable`: the bookie is fenced, and cannot read that entry."""
         try:
             answer = await self._parts.read(bookie, LAST_ENTRY)
         except StorageFault as error:

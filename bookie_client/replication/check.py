@@ -341,7 +341,7 @@ class LedgerChecker:
         positions: Sequence[int],
         doubts: Collection[Finding],
     ) -> tuple[ReplicaFinding, ...]:
-        """The findings on these positions, in their order."""
+        """Return the findings on these positions, in their order."""
         average = GUESSED_BYTES
         if metadata.is_closed and metadata.last_entry_id >= 0:
             average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead

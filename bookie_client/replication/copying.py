@@ -227,7 +227,7 @@ class FragmentCopy:
 
 
 def unreadable_error(ledger_id: int, answers: Mapping[int, Mapping[str, PodkeeperError]]) -> EntriesUnreadable:
-    """The error about entries that no replica gives. `answers`: of each entry, what the bookies answered."""
+    """Return the error about entries that no replica gives. `answers`: of each entry, what the bookies answered."""
     found = dict(sorted(answers.items())[:MAX_UNREADABLE])
     told = explained(ledger_id, found)
     error = EntriesUnreadable(f"no replica can give some entries, so nothing was exchanged: {told}")

@@ -134,7 +134,7 @@ class NewCopies:
             raise TargetFailed(bookie, CopyLost(said))
 
     async def _missing(self, fragment: Fragment, position: int, bookie: str) -> int | None:
-        """The first entry that is not there; None: all are, as far as the bookie tells."""
+        """Return the first entry that is not there; None: all are, as far as the bookie tells."""
         entries = fragment.entries_of(position)
         try:
             listed = await self._lists.of(bookie, fragment.ledger_id)

@@ -48,7 +48,7 @@ class StripedEntries:
         return self._count
 
     def __getitem__(self, index: int) -> int:
-        """The index-th id; negative indices count from the end."""
+        """Return the index-th id; negative indices count from the end."""
         if index < 0:
             index += self._count
         if not 0 <= index < self._count:
@@ -90,17 +90,17 @@ class Fragment:
         return tuple(position for position, member in enumerate(self.ensemble) if member == bookie)
 
     def entries_of(self, position: int) -> StripedEntries:
-        """The entries that striping puts at this position."""
+        """Return the entries that striping puts at this position."""
         sizes = self.quorums.ensemble, self.quorums.write
         return StripedEntries(self.first_entry, self.last_entry, position, *sizes)
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """The positions that hold an entry, first choice first."""
+        """Return the positions that hold an entry, first choice first."""
         return self.quorums.write_set(entry_id)
 
 
 def fragments(ledger_id: int, metadata: LedgerMetadata, lac: int) -> tuple[Fragment, ...]:
-    """All fragments of a ledger, one for each segment, in order.
+    """Return all fragments of a ledger, one for each segment, in order.
 
     `lac`: the last add confirmed of a ledger that is not closed, or -1 if it is unknown: then everything in front of
     the last segment is known, and the last segment counts as empty. Of a closed ledger it is not looked at.

@@ -108,7 +108,7 @@ NOTHING: Final = EntryRuns(0, ())
 
 
 async def _expected(parts: tuple[Fragment, ...]) -> dict[str, list[StripedEntries]]:
-    """The entries that each bookie should hold, in the order of the fragments."""
+    """Return the entries that each bookie should hold, in the order of the fragments."""
     found: dict[str, list[StripedEntries]] = {}
     for part in parts:
         for position, bookie in enumerate(part.ensemble):

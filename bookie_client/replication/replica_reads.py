@@ -97,7 +97,7 @@ class ReplicaReads:
     async def read(
         self, look: Look, bookie: str, ids: Sequence[int]
     ) -> tuple[Mapping[int, bytes], Mapping[int, PodkeeperError]]:
-        """The entries that are good, and what went wrong with the others, in order."""
+        """Return the entries that are good, and what went wrong with the others, in order."""
         reads, average, throttle = look.reads, look.average, self._throttle
         patience = Patience(BUSY_TRIES, BUSY_SECONDS)
         while True:

@@ -310,7 +310,7 @@ class _SingleRead(Request):
 
 
 def explained(ledger_id: int, errors: Mapping[int, Mapping[str, PodkeeperError]]) -> str:
-    """The entries, and of the first ones what each bookie said, for messages."""
+    """Return the entries, and of the first ones what each bookie said, for messages."""
     parts = []
     for entry_id, said in list(errors.items())[:_TOLD]:
         who = "; ".join(f"{bookie}: {_brief(error)}" for bookie, error in said.items())

@@ -63,7 +63,7 @@ async def check_still_targets(client: Client, leaving: Leaving, bookies: Collect
 
 
 async def unregistered(client: Client, bookies: Collection[str]) -> frozenset[str]:
-    """The bookies that are registered nowhere, asked now. Raises `MetadataUnavailable`."""
+    """Return the bookies that are registered nowhere, asked now. Raises `MetadataUnavailable`."""
     registrations = Registrations(client.bookies, client.metadata_service.bookies)
     found = {bookie: await registrations.of(bookie, asked_now=True) for bookie in sorted(bookies)}
     return frozenset(bookie for bookie, where in found.items() if where is Registration.NOWHERE)
@@ -143,7 +143,7 @@ async def _view(client: Client, leaving: Leaving, excluded: Mapping[str, str]) -
 async def _reachable(
     client: Client, fragment: Fragment, bad: Mapping[int, str], view: ClusterView, *, mend: bool
 ) -> tuple[Placement, bool]:
-    """The policy's choice, with bookies that cannot be reached left out; and whether there was none of these."""
+    """Return the policy's choice, with bookies that cannot be reached left out; and whether there was none of these."""
     context, policy, all_answered = client.context, client.placement, True
     while True:
         request = ReplacementRequest(

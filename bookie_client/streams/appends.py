@@ -102,7 +102,7 @@ class Appends:
         return kept
 
     def next_unit(self, ledger_id: int, first_id: int) -> Unit:
-        """The next unit, which is sent to this ledger from that entry id on."""
+        """Return the next unit, which is sent to this ledger from that entry id on."""
         unit = self.unsent.popleft()
         unit.sent_to, unit.first_id = ledger_id, first_id
         self.sent.append(unit)

@@ -87,7 +87,7 @@ class StreamCursors:
             raise NoSuchStream(f"stream {name} has no cursor {cursor_id}") from error
 
     async def of(self, name: str) -> dict[str, StreamCursor]:
-        """All cursors of a stream, by id."""
+        """Return all cursors of a stream, by id."""
         found = await bounded(await self._ids(name), partial(self._read_if_there, name), AT_ONCE)
         return {cursor.cursor_id: cursor for cursor in found if cursor is not None}
 

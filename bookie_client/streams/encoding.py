@@ -97,7 +97,7 @@ class Head:
 
 
 def row_of(ledger: StreamLedger) -> Row:
-    """A ledger as it is stored."""
+    """Return a ledger as it is stored."""
     return (ledger.ledger_id, ledger.entries, ledger.nbytes, ledger.closed_ms, ledger.crc)
 
 
@@ -114,12 +114,12 @@ def with_ordinals(rows: Iterable[Row], base_ordinal: int) -> tuple[StreamLedger,
 
 
 def encode_document(document: dict[str, Any]) -> bytes:
-    """The bytes of a record; the document tells its format."""
+    """Return the bytes of a record; the document tells its format."""
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def decode_document(data: bytes, format_: int, members: Set[str]) -> dict[str, Any]:
-    """The document of this format with no other members than these. Raises what is `UNREADABLE`."""
+    """Return the document of this format with no other members than these. Raises what is `UNREADABLE`."""
     document = json.loads(data)
     if not isinstance(document, dict) or document.get("format") != format_:
         raise ValueError(f"it is not a document of format {format_}; a newer version may have written it")
@@ -136,7 +136,7 @@ def _known(document: dict[str, Any], members: Set[str]) -> None:
 
 
 def encode_head(head: Head) -> bytes:
-    """The bytes of a head."""
+    """Return the bytes of a head."""
     document = {
         "format": FORMAT,
         "settings": {**asdict(head.settings), "digest": head.settings.digest.name},
@@ -190,7 +190,7 @@ def decode_head(name: str, data: bytes) -> Head:
 
 
 def encode_segment(rows: Iterable[Row]) -> bytes:
-    """The bytes of a segment with ledgers."""
+    """Return the bytes of a segment with ledgers."""
     return encode_document({"format": FORMAT, "ledgers": list(rows)})
 
 
@@ -203,7 +203,7 @@ def decode_segment(name: str, data: bytes) -> tuple[Row, ...]:
 
 
 def encode_retired(ledger_ids: Iterable[int]) -> bytes:
-    """The bytes of a segment with retired ledgers."""
+    """Return the bytes of a segment with retired ledgers."""
     return encode_document({"format": FORMAT, "retired": list(ledger_ids)})
 
 
@@ -253,7 +253,7 @@ class LaidOut:
 
 
 def put_together(name: str, identity: Identity, head: Head, loaded: Loaded) -> Manifest:
-    """The manifest that a head and its segments stand for."""
+    """Return the manifest that a head and its segments stand for."""
     rows: list[Row] = []
     for segment in head.segments:
         rows += loaded.ledgers[segment.segment_id][segment.removed :]
@@ -314,7 +314,7 @@ def lay_out(manifest: Manifest, before: Head | None, loaded: Loaded, new_id: Cal
 
 
 def _kept(rows: Sequence[Row], segments: Sequence[SegmentRef], loaded: Loaded) -> list[SegmentRef]:
-    """The segments, with the number of their ledgers that were removed, that the list begins with."""
+    """Return the segments, with the number of their ledgers that were removed, that the list begins with."""
     kept: list[SegmentRef] = []
     at = 0
     for segment in segments:

@@ -61,7 +61,7 @@ class StreamLedgers:
     password: bytes | None = field(repr=False)
 
     async def create(self, name: str, settings: StreamSettings, writer: str) -> LedgerWriter:
-        """A new ledger of a stream. Raises as `Client.create`."""
+        """Return a new ledger of a stream. Raises as `Client.create`."""
         return await self.client.create(
             ensemble=settings.ensemble,
             write_quorum=settings.write_quorum,
@@ -130,7 +130,7 @@ class StreamLedgers:
         check_stays(await self.client.metadata(ledger_id))
 
     async def of_others(self, name: str, ledger_ids: Iterable[int]) -> set[int]:
-        """The ledgers that name another stream than this one as theirs. Raises `MetadataUnavailable`."""
+        """Return the ledgers that name another stream than this one as theirs. Raises `MetadataUnavailable`."""
 
         async def owner(ledger_id: int) -> bytes | None:
             with suppress(NoSuchLedger, MetadataDamaged):
@@ -179,7 +179,7 @@ def _replaced(ledger_id: int) -> LedgerDeleted:
 
 
 def tags(name: str, writer: str) -> dict[str, bytes]:
-    """The custom metadata of a stream's ledger: what tells whose it is, also when no manifest does."""
+    """Return the custom metadata of a stream's ledger: what tells whose it is, also when no manifest does."""
     return {"application": APPLICATION.encode(), STREAM_KEY: name.encode(), WRITER_KEY: writer.encode()}
 
 

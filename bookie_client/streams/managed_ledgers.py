@@ -88,7 +88,7 @@ class ManagedLedger:
 
 
 def stored_name(name: str) -> str:
-    """The name under which Pulsar stores a topic. "tenant/namespace/persistent/topic" is one already; of
+    """Return the name under which Pulsar stores a topic. "tenant/namespace/persistent/topic" is one already; of
     "persistent://tenant/namespace/topic" the topic's own name is encoded. Raises `BadRequest`."""
     domain, separator, rest = name.partition("://")
     if separator:
@@ -190,7 +190,7 @@ async def _cursor(
 
 
 async def _newest(ledger: LedgerReader) -> LedgerEntry | None:
-    """The last entry of a cursor's ledger. While a broker has it open, that is one which only the next one would
+    """Return the last entry of a cursor's ledger. While a broker has it open, that is one which only the next one would
     confirm, and a subscription at rest makes no next one: so what follows the last add confirmed counts, where the
     bookies can tell."""
     newest = None
@@ -282,7 +282,7 @@ def decode_position(name: str, data: bytes) -> StreamPosition:
 
 
 def uncompressed(what: str, data: bytes) -> bytes:
-    """The message itself. Raises `MetadataDamaged`, also when pyarrow is needed and not installed."""
+    """Return the message itself. Raises `MetadataDamaged`, also when pyarrow is needed and not installed."""
     if not data.startswith(_MAGIC):
         return data
     try:
@@ -358,7 +358,7 @@ class _Message:
                 raise self._damaged(f"wire type {wire_type}")
 
     def integer(self, number: int, default: int = 0) -> int:
-        """An int64."""
+        """Return an int64."""
         value = self._integers.get(number, default)
         return value - (1 << 64) if value >= 1 << 63 else value
 

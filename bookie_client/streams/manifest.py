@@ -135,7 +135,7 @@ class Manifest:
         return ledger_id in self._index
 
     def ledger(self, ledger_id: int) -> StreamLedger | None:
-        """A ledger as it is listed; None: it is not."""
+        """Return a ledger as it is listed; None: it is not."""
         index = self._index.get(ledger_id)
         return None if index is None else self.ledgers[index]
 
@@ -222,7 +222,7 @@ class Manifest:
         return {ledger.ledger_id: index for index, ledger in enumerate(self.ledgers)}
 
     def _noted_ordinal(self, position: StreamPosition) -> int:
-        """The ordinal of a position whose ledger is not listed."""
+        """Return the ordinal of a position whose ledger is not listed."""
         if position.ledger_id == START.ledger_id:
             return position.entry_id
         for landmark in self.landmarks:
@@ -304,7 +304,7 @@ def retained(manifest: Manifest, passed: int | None, now_ms: int) -> Manifest | 
 
 
 def without_first(manifest: Manifest, count: int, now_ms: int) -> Manifest:
-    """The stream without its first ledgers, which may be deleted at once. Closed ones only."""
+    """Return the stream without its first ledgers, which may be deleted at once. Closed ones only."""
     if count == 0:
         return manifest
     gone, kept = manifest.ledgers[:count], manifest.ledgers[count:]
@@ -338,7 +338,7 @@ def with_landmark(
 def with_retired(
     retired: tuple[RetiredLedgers, ...], due_ms: int, ledgers: Sequence[StreamLedger]
 ) -> tuple[RetiredLedgers, ...]:
-    """The retired ledgers and these."""
+    """Return the retired ledgers and these."""
     if not ledgers:
         return retired
     return (*retired, RetiredLedgers(due_ms, tuple(ledger.ledger_id for ledger in ledgers)))
@@ -350,7 +350,7 @@ def due(manifest: Manifest, now_ms: int) -> tuple[int, ...]:
 
 
 def forgotten(manifest: Manifest, deleted: Iterable[int]) -> Manifest | None:
-    """The stream when these retired ledgers were deleted; None when it knows of none of them."""
+    """Return the stream when these retired ledgers were deleted; None when it knows of none of them."""
     gone = frozenset(deleted)
     left = tuple(
         RetiredLedgers(group.due_ms, ids)

@@ -43,7 +43,7 @@ more.
 
 
 def check_stream_name(name: str) -> str:
-    """The name, if a stream or a cursor may have it; `BadRequest` otherwise."""
+    """Return the name, if a stream or a cursor may have it; `BadRequest` otherwise."""
     if not _NAME.fullmatch(name):
         raise BadRequest(
             f"{name[:100]!r} is not a valid name of a stream or cursor: letters, digits, '_', '.' and '-', at most 200,"
@@ -68,7 +68,7 @@ class StreamPosition:
 
     @classmethod
     def parse(cls, text: str) -> StreamPosition:
-        """The position that `str` wrote. `BadRequest` for any other text."""
+        """Return the position that `str` wrote. `BadRequest` for any other text."""
         match = re.fullmatch(r"(-1|\d{1,19}):(\d{1,19})", text)
         if match is None:
             raise BadRequest(f"{text[:100]!r} is not a position in a stream: it looks like LEDGER:ENTRY, as 7:120")

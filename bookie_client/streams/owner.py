@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 
 def claimed(manifest: Manifest, token: str, *, take_over: bool) -> Manifest | None:
-    """The stream with this owner; None: it has it. Raises `StreamInUse`."""
+    """Return the stream with this owner; None: it has it. Raises `StreamInUse`."""
     if manifest.writer == token:
         return None
     if manifest.open_ledger is not None and not take_over:
@@ -48,7 +48,7 @@ def claimed(manifest: Manifest, token: str, *, take_over: bool) -> Manifest | No
 def moved_on(
     manifest: Manifest, token: str, end: LedgerEnd | None, next_id: int | None, now_ms: int
 ) -> Manifest | None:
-    """The stream with the open ledger ended, and the next one open; None: this was stored before.
+    """Return the stream with the open ledger ended, and the next one open; None: this was stored before.
 
     An ended ledger without entries leaves the list. `next_id` None: the stream has no open ledger then. Raises
     `StreamFenced`, and `MetadataVersionConflict` when a ledger would follow an open one.

@@ -122,7 +122,7 @@ def result_of(manifest: Manifest, ledgers: Sequence[PublishedLedger], *, is_new:
 
 
 def overwritten(manifest: Manifest, now_ms: int) -> Manifest:
-    """The stream without its ledgers, as the next generation."""
+    """Return the stream without its ledgers, as the next generation."""
     due_ms = now_ms + int(manifest.settings.deletion_lag_seconds * 1000)
     return replace(
         manifest,

@@ -155,7 +155,7 @@ class RollingLedger:
             sent.add_done_callback(partial(self._answered, units, ledger.ledger_id))
 
     def _take(self) -> list[Unit]:
-        """The next units, to be sent together: one, or several of one entry each."""
+        """Return the next units, to be sent together: one, or several of one entry each."""
         appends, filling, ledger, now = self.appends, self._filling, self._current, self._loop.time()
         fitting = filling.fitting(now, appends.unsent[0].payloads)
         if fitting < len(appends.unsent[0].payloads):
@@ -251,7 +251,7 @@ class RollingLedger:
         self._pause = FIRST_PAUSE
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The result of the attempt, as soon as it gives one."""
+        """Return the result of the attempt, as soon as it gives one."""
         while True:
             try:
                 return await attempt()

@@ -153,7 +153,7 @@ class ManifestStore:
             return found
 
     async def head(self, name: str) -> Head:
-        """The stream without its list. Raises as `read`."""
+        """Return the stream without its list. Raises as `read`."""
         try:
             head = decode_head(name, (await self._heads.read(check_stream_name(name))).value)
         except MetadataNotFound as error:

@@ -104,15 +104,15 @@ class Streams:
             return await self.manifest(name)
 
     async def manifest(self, name: str) -> Manifest:
-        """The stream as it is now."""
+        """Return the stream as it is now."""
         return (await self._store.read(name)).manifest
 
     async def settings(self, name: str) -> StreamSettings:
-        """The settings of a stream, which take one read however long its list is."""
+        """Return the settings of a stream, which take one read however long its list is."""
         return (await self._store.head(name)).settings
 
     async def names(self) -> frozenset[str]:
-        """The names of all streams; also of those whose deletion was not finished."""
+        """Return the names of all streams; also of those whose deletion was not finished."""
         return await self._store.names()
 
     def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
@@ -161,7 +161,7 @@ class Streams:
     # --- what goes in ---------------------------------------------------------------------------------------
 
     def writer(self, name: str, *, take_over: bool = True, patience: float = 60.0) -> StreamWriter:
-        """A writer, to be entered with `async with`, which takes the stream over from any other writer.
+        """Return a writer, to be entered with `async with`, which takes the stream over from any other writer.
 
         `take_over` False: `StreamInUse` instead when a writer has a ledger open, whether it lives or died. `patience`:
         seconds for which appends are tried again while no ledger takes them.
@@ -230,7 +230,7 @@ class Streams:
     # --- what comes out -------------------------------------------------------------------------------------
 
     def reader(self, name: str) -> StreamReader:
-        """A reader; it needs no closing."""
+        """Return a reader; it needs no closing."""
         return StreamReader(name, self._store, self._ledgers, self._tail_cache)
 
     async def end(self, name: str) -> StreamPosition:
@@ -276,11 +276,11 @@ class Streams:
     # --- cursors --------------------------------------------------------------------------------------------
 
     async def cursor(self, name: str, cursor_id: str) -> StreamCursor:
-        """A cursor. Raises `NoSuchStream` when there is none of this id."""
+        """Return a cursor. Raises `NoSuchStream` when there is none of this id."""
         return await self._cursors.read(name, cursor_id)
 
     async def cursors(self, name: str) -> Mapping[str, StreamCursor]:
-        """All cursors of a stream, by id."""
+        """Return all cursors of a stream, by id."""
         await self.manifest(name)
         return await self._cursors.of(name)
 
@@ -321,7 +321,7 @@ class Streams:
         await self._store.update_by(name, decide)
 
     async def _shared(self, name: str, ledger_ids: Collection[int]) -> set[int]:
-        """The ledgers that another stream lists, too."""
+        """Return the ledgers that another stream lists, too."""
         return {each for each, names in (await self._store.listing(ledger_ids)).items() if names != {name}}
 
     async def _tidy(self, manifest: Manifest, at_most: int) -> None:

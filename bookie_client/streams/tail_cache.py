@@ -68,7 +68,7 @@ class SharedTail:
         return self._failure is not None
 
     def number_of(self, position: StreamPosition) -> int | None:
-        """The number of the entry that follows a position; None if it is not kept any more, or not yet."""
+        """Return the number of the entry that follows a position; None if it is not kept any more, or not yet."""
         return self._numbers.get(position)
 
     async def entries(self, number: int) -> AsyncGenerator[LedgerEntry, None]:

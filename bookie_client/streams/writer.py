@@ -270,7 +270,7 @@ class StreamWriter:
 
 
 def _all_of(units: list[Unit]) -> asyncio.Future[list[StreamPosition]]:
-    """All their positions. Units end in order, and when one fails all behind it do."""
+    """Return all their positions. Units end in order, and when one fails all behind it do."""
     future: asyncio.Future[list[StreamPosition]] = asyncio.get_running_loop().create_future()
 
     def ended(last: asyncio.Future[list[StreamPosition]]) -> None:

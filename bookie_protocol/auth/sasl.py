@@ -275,7 +275,7 @@ def accounts_of(content: bytes, section: str) -> Accounts:
 
 
 def login_of(content: bytes, *sections: str) -> ClientAuthProvider:
-    """The login of a client's section of a JAAS file: of the first that it has. Raises ValueError."""
+    """Return the login of a client's section of a JAAS file: of the first that it has. Raises ValueError."""
     section, modules = _first_section(content, *sections)
     options = {name: text for module in modules for name, text in module.options.items()}
     if any(map(_is_kerberos, modules)):

@@ -101,7 +101,7 @@ class _ClientExchange:
         self._nonces = b""
 
     async def start(self) -> AuthStep:
-        """The nonce."""
+        """Return the nonce."""
         return AuthStep(self._nonce, False)
 
     async def process(self, token: bytes) -> AuthStep:

@@ -59,7 +59,7 @@ _TEXT_COST: Final = 4
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
-    """The bytes of the node, in `metadata.format_version`."""
+    """Return the bytes of the node, in `metadata.format_version`."""
     if metadata.format_version == 1:
         body = encode_body(metadata)
     elif metadata.format_version == 2:
@@ -109,7 +109,7 @@ _CLOSED: Final = "CLOSED"
 
 
 def encode_body(metadata: LedgerMetadata) -> bytes:
-    """The lines after the header."""
+    """Return the lines after the header."""
     if metadata.ack_quorum_size != metadata.write_quorum_size:
         raise BadRequest(
             f"ledger {metadata.ledger_id}: metadata format 1 has no ack quorum; use format 3, or make it equal to the "
@@ -179,7 +179,7 @@ _KNOWN_ESCAPES = frozenset("abfnrtv\\'\"xXuU")
 
 
 def format_text(message: Message) -> bytes:
-    """The text form, ending in a newline."""
+    """Return the text form, ending in a newline."""
     return text_format.MessageToString(message, as_utf8=False).encode("ascii")
 
 
@@ -194,7 +194,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def checked_string(value: object, subject: str) -> str:
-    """A string field of a binary message; the library hands out bytes that are no UTF-8 as they are."""
+    """Return a string field of a binary message; the library hands out bytes that are no UTF-8 as they are."""
     if not isinstance(value, str):
         raise MetadataDamaged(f"{subject} holds a string that is not UTF-8")
     return value

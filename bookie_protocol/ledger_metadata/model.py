@@ -93,7 +93,7 @@ class LedgerMetadata:
         return self.ensembles[self.first_entry_ids[-1]]
 
     def ensemble_for(self, entry_id: int) -> Ensemble:
-        """The bookies of the segment that covers this entry (a future entry belongs to the last segment)."""
+        """Return the bookies of the segment that covers this entry (a future entry belongs to the last segment)."""
         return self.ensembles[self.first_entry_ids[bisect_right(self.first_entry_ids, max(entry_id, 0)) - 1]]
 
     def bookies_for(self, entry_id: int) -> Ensemble:
@@ -113,7 +113,7 @@ class LedgerMetadata:
         return replace(self, state=LedgerState.IN_RECOVERY, last_entry_id=INVALID_ENTRY_ID, length=0)
 
     def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """The final metadata; `last_entry_id` is -1 for an empty ledger, `length` in bytes."""
+        """Return the final metadata; `last_entry_id` is -1 for an empty ledger, `length` in bytes."""
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
 
 

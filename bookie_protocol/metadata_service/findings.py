@@ -108,7 +108,7 @@ def absences(bookies: Iterable[str], finder: str = "") -> tuple[Finding, ...]:
 
 
 def distrusted(findings: Iterable[Finding]) -> frozenset[str]:
-    """The bookies that lost entries by these findings, or may have: their "no such entry" does not count."""
+    """Return the bookies that lost entries by these findings, or may have: their "no such entry" does not count."""
     return frozenset(each.bookie for each in findings if each.reason.is_fault)
 
 
@@ -163,7 +163,7 @@ def _is_covered(known: Mapping[Reason, Runs], finding: Finding) -> bool:
 
 
 def joined_runs(runs: Iterable[Sequence[int]], most: int) -> Runs:
-    """The same entries as at most so many runs; where there are more, the smallest gaps are closed."""
+    """Return the same entries as at most so many runs; where there are more, the smallest gaps are closed."""
     result: list[list[int]] = []
     for first, last in sorted((run[0], run[1]) for run in runs):
         if result and first <= result[-1][1] + 1:
@@ -179,7 +179,7 @@ def joined_runs(runs: Iterable[Sequence[int]], most: int) -> Runs:
 
 
 def with_failure(failures: Collection[Failure], failure: Failure) -> tuple[Failure, ...]:
-    """The failures with this one in the place of the worker's last; the oldest go. `times` is counted here."""
+    """Return the failures with this one in the place of the worker's last; the oldest go. `times` is counted here."""
     times = max((each.times for each in failures), default=0) + 1
     others = [each for each in failures if each.worker != failure.worker]
     now = replace(
@@ -193,7 +193,7 @@ def with_failure(failures: Collection[Failure], failure: Failure) -> tuple[Failu
 
 
 def binding(failures: Collection[Failure], worker: str) -> Failure | None:
-    """The failure for which this worker leaves the ledger alone for a while; None: it may try at once.
+    """Return the failure for which this worker leaves the ledger alone for a while; None: it may try at once.
 
     A worker rests after its own failure. It rests after another's if no copy of an entry was left, or if so many
     workers failed that the cause cannot be one of them.
@@ -214,7 +214,7 @@ def plain(text: str) -> str:
 
 
 def to_stored(findings: Collection[Finding], failures: Collection[Failure]) -> dict[str, Any]:
-    """The value that is stored as JSON."""
+    """Return the value that is stored as JSON."""
     stored: dict[str, Any] = {}
     # Of a bookie that is left out everything is read.
     explained = {each.bookie for each in findings if each.reason is not Reason.UNKNOWN}

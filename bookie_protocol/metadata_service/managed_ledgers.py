@@ -22,14 +22,14 @@ ROOT: Final = "/managed-ledgers"
 
 
 def check_root(root: str) -> str:
-    """The root, if it may be one; `BadRequest` otherwise."""
+    """Return the root, if it may be one; `BadRequest` otherwise."""
     if not root.startswith("/") or root != "/" + "/".join(_components(root[1:])):
         raise BadRequest(f"{root[:100]!r} is not a valid path of managed ledgers: it looks like {ROOT}")
     return root
 
 
 def check_name(name: str) -> str:
-    """The name, if nodes may have it; `BadRequest` otherwise."""
+    """Return the name, if nodes may have it; `BadRequest` otherwise."""
     if name != "/".join(_components(name)):
         raise BadRequest(f"{name[:100]!r} is not a managed ledger: it looks like tenant/namespace/persistent/topic")
     return name

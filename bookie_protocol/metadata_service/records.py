@@ -41,7 +41,7 @@ each restore writes a new one. `restore` names the newest restore from a backup,
 
 
 async def history_of(records: Callable[[str], RecordStore]) -> str:
-    """The record `history` as it is stored; empty: the cluster was never moved. Raises `MetadataUnavailable`."""
+    """Return the record `history` as it is stored; empty: the cluster was never moved. Raises `MetadataUnavailable`."""
     try:
         return (await records(HISTORY).read(HISTORY_NAME)).value.decode("utf-8", "replace")
     except MetadataNotFound:
@@ -49,7 +49,7 @@ async def history_of(records: Callable[[str], RecordStore]) -> str:
 
 
 def split_history(stored: str) -> tuple[str, str]:
-    """The name of the place, and of the newest restore. A record that cannot be understood is like no other."""
+    """Return the name of the place, and of the newest restore. A record that cannot be understood is like no other."""
     try:
         found = json.loads(stored or '{"history": "", "restore": ""}')
         return str(found["history"]), str(found["restore"])

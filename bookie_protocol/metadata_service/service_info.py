@@ -60,7 +60,7 @@ class BookieServiceInfo:
         return None
 
     def endpoint(self, protocol: str) -> Endpoint | None:
-        """The first endpoint of this protocol."""
+        """Return the first endpoint of this protocol."""
         return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
 
     def admin_url(self, *, tls: bool = False) -> str | None:
@@ -91,7 +91,7 @@ def is_readable_bookie_id(bookie_id: str) -> bool:
 
 
 def encode_service_info(info: BookieServiceInfo) -> bytes:
-    """The bytes of a registration."""
+    """Return the bytes of a registration."""
     message = BookieServiceInfoFormat()
     for endpoint in info.endpoints:
         message.endpoints.add(

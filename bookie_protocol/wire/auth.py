@@ -58,7 +58,7 @@ def decode_auth_message(data: bytes | bytearray | memoryview) -> AuthMessage:
 
 
 def encode_auth_message(message: AuthMessage) -> bytes:
-    """The serialized AuthMessage, as v2 AUTH frames carry it."""
+    """Return the serialized AuthMessage, as v2 AUTH frames carry it."""
     return to_protobuf(message).SerializeToString()
 
 
@@ -115,7 +115,7 @@ class ClientAuthExchange(AuthExchange, Protocol):
     """Client side of one exchange."""
 
     async def start(self) -> AuthStep:
-        """The first token."""
+        """Return the first token."""
         ...
 
 
@@ -128,7 +128,7 @@ class ServerAuthProvider(Protocol):
         ...
 
     def new_exchange(self, peer: Peer) -> ServerAuthExchange:
-        """A fresh exchange for a connection that was accepted."""
+        """Return a fresh exchange for a connection that was accepted."""
         ...
 
 
@@ -141,7 +141,7 @@ class ClientAuthProvider(Protocol):
         ...
 
     def new_exchange(self, peer: Peer) -> ClientAuthExchange:
-        """A fresh exchange for a connection that was opened."""
+        """Return a fresh exchange for a connection that was opened."""
         ...
 
 
@@ -223,13 +223,13 @@ class ClientAuthentication:
         self.authenticated = provider is None
 
     async def first(self) -> AuthMessage | None:
-        """The first message to send; None when there is nothing to say."""
+        """Return the first message to send; None when there is nothing to say."""
         if self._exchange is None or self.authenticated:
             return None
         return self._take(await self._exchange.start())
 
     async def answer(self, message: AuthMessage) -> AuthMessage | None:
-        """The next message to send, if any. Raises Unauthorized when either side's plug-in does not fit."""
+        """Return the next message to send, if any. Raises Unauthorized when either side's plug-in does not fit."""
         if message.plugin_name == AUTH_DISABLED:
             if self._is_mutual and not self.authenticated:
                 raise Unauthorized(

@@ -113,7 +113,7 @@ assert BATCH_READ_RESPONSE_FRAME.size == BATCH_READ_RESPONSE_SIZE + 4
 
 @lru_cache(maxsize=1024)
 def header_word(version: int, opcode: int, flags: int = 0) -> int:
-    """The header word; version 0 has the legacy form, which cannot carry flags."""
+    """Return the header word; version 0 has the legacy form, which cannot carry flags."""
     return opcode if version == 0 else version << 24 | opcode << 16 | flags
 
 
@@ -331,7 +331,7 @@ def encode_read_request(
     master_key: bytes = b"",
     version: int = CURRENT_VERSION,
 ) -> bytes:
-    """The frame of a read; `master_key` (20 bytes) with DO_FENCING, else empty."""
+    """Return the frame of a read; `master_key` (20 bytes) with DO_FENCING, else empty."""
     word = header_word(version, OpCode.READENTRY, flags)
     length = READ_REQUEST_SIZE + len(master_key)
     return _READ_REQUEST_FRAME.pack(length, word, ledger_id, entry_id) + master_key
@@ -348,7 +348,7 @@ def encode_batch_read_request(
     version: int = CURRENT_VERSION,
     step: int = 1,
 ) -> bytes:
-    """The frame of a batch read; see `BatchReadRequest`."""
+    """Return the frame of a batch read; see `BatchReadRequest`."""
     behind = master_key
     if step != 1 or flags & Flag.STEPPED:
         flags, behind = flags | Flag.STEPPED, master_key + STEP.pack(step)
@@ -358,7 +358,7 @@ def encode_batch_read_request(
 
 
 def encode_auth(message: AuthMessage, version: int = CURRENT_VERSION) -> bytes:
-    """The frame of an AUTH request or response."""
+    """Return the frame of an AUTH request or response."""
     body = encode_auth_message(message)
     word = header_word(version, OpCode.AUTH)
     return _TWO_WORDS.pack(HEADER_WORD.size + len(body), word) + body
@@ -368,12 +368,12 @@ def encode_auth(message: AuthMessage, version: int = CURRENT_VERSION) -> bytes:
 
 
 def encode_response(version: int, opcode: int, code: int, ledger_id: int, entry_id: int) -> bytes:
-    """The frame of an add's response, or of a read that failed."""
+    """Return the frame of an add's response, or of a read that failed."""
     return RESPONSE_FRAME.pack(RESPONSE_SIZE, header_word(version, opcode), code, ledger_id, entry_id)
 
 
 def encode_read_response(version: int, ledger_id: int, entry_id: int, entry: bytes) -> list[bytes]:
-    """The frame of a read that succeeded, in two pieces. `entry_id` is the id as requested, -1 included."""
+    """Return the frame of a read that succeeded, in two pieces. `entry_id` is the id as requested, -1 included."""
     word = header_word(version, OpCode.READENTRY)
     head = RESPONSE_FRAME.pack(RESPONSE_SIZE + len(entry), word, V2Code.EOK, ledger_id, entry_id)
     return [head, entry]
@@ -388,7 +388,7 @@ def encode_batch_read_response(
     entries: Sequence[bytes],
     flags: int = Flag.NONE,
 ) -> list[bytes]:
-    """The frame of a batch read's response in pieces; entries are not copied. No entries on errors."""
+    """Return the frame of a batch read's response in pieces; entries are not copied. No entries on errors."""
     size = BATCH_READ_RESPONSE_SIZE + sum(map(len, entries)) + ENTRY_LENGTH.size * len(entries)
     word = header_word(version, OpCode.BATCH_READ_ENTRY, flags & Flag.STEPPED)
     pieces = [BATCH_READ_RESPONSE_FRAME.pack(size, word, code, ledger_id, entry_id, request_id)]

@@ -39,7 +39,7 @@ _VARINT, _FIXED64, _BYTES, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 
 
 def parse_request(body: bytes | bytearray | memoryview) -> pb.Request | None:
-    """The request that a frame body holds; None when it is no v3 request."""
+    """Return the request that a frame body holds; None when it is no v3 request."""
     try:
         request = pb.Request.FromString(bytes(body))
     except DecodeError:
@@ -55,7 +55,7 @@ def parse_request(body: bytes | bytearray | memoryview) -> pb.Request | None:
 
 
 def parse_response(body: bytes | bytearray | memoryview) -> pb.Response:
-    """The response that a frame body holds; raises ProtocolViolation when it is none."""
+    """Return the response that a frame body holds; raises ProtocolViolation when it is none."""
     try:
         response = pb.Response.FromString(bytes(body))
     except DecodeError:
@@ -66,13 +66,13 @@ def parse_response(body: bytes | bytearray | memoryview) -> pb.Response:
 
 
 def encode_frame(message: pb.Request | pb.Response) -> bytes:
-    """The frame of a request or response, length word included."""
+    """Return the frame of a request or response, length word included."""
     body = message.SerializeToString()
     return LENGTH.pack(len(body)) + body
 
 
 def new_request(operation: pb.OperationType, txn_id: int, priority: int = 0) -> pb.Request:
-    """A request with its header; the caller fills in the sub-message. Priority 0 is left out."""
+    """Return a request with its header; the caller fills in the sub-message. Priority 0 is left out."""
     header = pb.BKPacketHeader(version=pb.VERSION_THREE, operation=operation, txnId=txn_id)
     if priority:
         header.priority = priority
@@ -80,24 +80,24 @@ def new_request(operation: pb.OperationType, txn_id: int, priority: int = 0) -> 
 
 
 def new_response(request: pb.Request, status: V3Status) -> pb.Response:
-    """The answer's envelope; the caller fills in the sub-message and its own, equal, status."""
+    """Return the answer's envelope; the caller fills in the sub-message and its own, equal, status."""
     header = pb.BKPacketHeader(version=pb.VERSION_THREE, operation=request.header.operation, txnId=request.header.txnId)
     return pb.Response(header=header, status=status_code(status))
 
 
 def header_copied(request: pb.Request, status: V3Status) -> pb.Response:
-    """The answer of AUTH and of errors that concern no sub-message (EUA before authentication, EBADREQ for an
+    """Return the answer of AUTH and of errors that concern no sub-message (EUA before authentication, EBADREQ for an
     operation that is not served): the request's header verbatim."""
     return pb.Response(header=request.header, status=status_code(status))
 
 
 def status_code(status: V3Status) -> pb.StatusCode:
-    """The code for the status fields of responses and their sub-messages."""
+    """Return the code for the status fields of responses and their sub-messages."""
     return cast("pb.StatusCode", int(status))
 
 
 def response_status(response: pb.Response, inner: int) -> int:
-    """The status that counts: the outer one unless it is EOK, else the inner one (section 9.3)."""
+    """Return the status that counts: the outer one unless it is EOK, else the inner one (section 9.3)."""
     return response.status or inner
 
 
@@ -170,7 +170,7 @@ def _count(body: bytes | memoryview, pos: int, end: int, count: int, parts: list
 
 
 def _varint(body: bytes | memoryview, pos: int) -> tuple[int, int]:
-    """A number and where it ends; what is longer than a number may be ends early."""
+    """Return a number and where it ends; what is longer than a number may be ends early."""
     value = shift = 0
     while shift < 7 * _LONGEST_VARINT:
         byte = body[pos]

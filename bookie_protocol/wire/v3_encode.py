@@ -50,7 +50,7 @@ def add_response_parts(txn_width: int, ledger_width: int, entry_width: int) -> t
 
 
 def read_response(txn: bytes, ledger: bytes, entry: bytes, body: bytes, max_lac: int | None = None) -> list[bytes]:
-    """The frame of a successful read of the stored entry `body`, in pieces."""
+    """Return the frame of a successful read of the stored entry `body`, in pieces."""
     before, middle, body_head, tail = _read_response_parts(len(txn), len(ledger) + len(entry), len(body), max_lac)
     return [before, txn, middle, ledger, b"\x18", entry, body_head, body, tail]
 
@@ -70,7 +70,7 @@ def _read_response_parts(
 
 
 def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> bytes:
-    """The frame of a read that failed."""
+    """Return the frame of a read that failed."""
     code = encode_varint(status)
     inner = b"".join((b"\x08", code, b"\x10", ledger, b"\x18", entry))
     header = b"\x08\x03\x10\x01\x18" + txn

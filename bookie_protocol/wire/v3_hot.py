@@ -75,7 +75,7 @@ def parse_header(frame: bytes, header: bytes, field: bytes) -> tuple[bytes, int,
 
 
 def free(width: int) -> bytes:
-    """A varint of this width with all number bits clear."""
+    """Return a varint of this width with all number bits clear."""
     return b"\x80" * (width - 1) + b"\0"
 
 
@@ -153,7 +153,7 @@ class AddShape:
 
 
 def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
-    """The add whose frame body is `buffer[start:end]`, or None.
+    """Return the add whose frame body is `buffer[start:end]`, or None.
 
     The first field of the answer is the whole frame to send on success. Master keys of other than 20 bytes and entries
     below 24 bytes give None.
@@ -260,7 +260,7 @@ class _AddFamily:
         self._response = add_response_parts(txn, ledger, entry)
 
     def shape(self, size: int) -> AddShape | None:
-        """The shape of this family's frames of `size` bytes; None when no frame of that size belongs to
+        """Return the shape of this family's frames of `size` bytes; None when no frame of that size belongs to
         it."""
         layout = self._layout
         body_size = size - self._head - len(layout.tail)
@@ -309,7 +309,7 @@ class _AddFamily:
 
 
 def _parse_add(frame: bytes) -> _Layout | None:
-    """The widths of an add's fields, read one after the other; the shape built from them is the proof."""
+    """Return the widths of an add's fields, read one after the other; the shape built from them is the proof."""
     priority, txn, at = parse_header(frame, _ADD_HEADER, _ADD_FIELD)
     field = varint_size(frame, at)
     ledger = varint_size(frame, at + field + 1)
@@ -331,7 +331,7 @@ def _parse_add(frame: bytes) -> _Layout | None:
 
 
 def decode_read_request(buffer: bytes, start: int, end: int) -> ReadFields | None:
-    """The plain read whose frame body is `buffer[start:end]`, or None.
+    """Return the plain read whose frame body is `buffer[start:end]`, or None.
 
     Fencing reads and long polls give None.
     """

@@ -25,7 +25,7 @@ _NOT_LAST: Final = [low + high for high in _CONTINUED for low in _CONTINUED]
 
 
 def encode_varint(value: int) -> bytes:
-    """The shortest form of an int64 or uint64. ValueError for what 64 bits cannot hold."""
+    """Return the shortest form of an int64 or uint64. ValueError for what 64 bits cannot hold."""
     if 0 <= value <= _LOW:
         return _LAST[value]
     if 0 < value < 1 << 28:
@@ -52,7 +52,7 @@ def consecutive_varints(first: int, count: int) -> list[bytes]:
 
 
 def decode_int64(raw: bytes) -> int:
-    """The value of one whole varint as int64. Bits above the 64th are dropped, as protobuf does.
+    """Return the value of one whole varint as int64. Bits above the 64th are dropped, as protobuf does.
 
     Raises ProtocolViolation when `raw` is not exactly one varint of at most 10 bytes.
     """

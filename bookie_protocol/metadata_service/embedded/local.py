@@ -59,7 +59,7 @@ async def connect_local(
     owned: bool = False,
     options: MetadataServiceOptions | None = None,
 ) -> MetadataService:
-    """A session with an owner in this process; `timeout` in seconds (that of `options` does not count)."""
+    """Return a session with an owner in this process; `timeout` in seconds (that of `options` does not count)."""
     tree = EmbeddedTree(LocalTransport(owner, owned=owned), timeout)
     await tree.connect()
     return await MetadataService(tree, root, layout, options).open()

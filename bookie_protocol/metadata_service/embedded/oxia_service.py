@@ -89,7 +89,7 @@ class OxiaService:
         self._ended = asyncio.Event()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The calls, for gRPC, under both names of the service."""
+        """Return the calls, for gRPC, under both names of the service."""
         calls = {name: self._handler(*call) for name, call in self._calls().items()}
         assert calls.keys() == set(CALLS)
         return tuple(grpc.method_handlers_generic_handler(name, calls) for name in (SERVICE, FORMER_SERVICE))

@@ -20,7 +20,7 @@ _DEAD_STATES: Final = "ZXx"
 
 
 def this_process() -> str:
-    """The name of the calling process; `UNKNOWN` if it has none."""
+    """Return the name of the calling process; `UNKNOWN` if it has none."""
     place = _place()
     started = _started(os.getpid())
     return UNKNOWN if place is None or started is None else f"{place} {os.getpid()} {started}"

@@ -124,7 +124,7 @@ class NodeRecord:
 
 
 def path_of(key: str) -> str:
-    """The path of the node of a key of Oxia."""
+    """Return the path of the node of a key of Oxia."""
     return key if key.strip("/") else key + "/"
 
 
@@ -133,7 +133,7 @@ def key_of(path: str) -> str:
 
 
 def parent_path(path: str) -> str | None:
-    """The path one level up; None: the node has no parent."""
+    """Return the path one level up; None: the node has no parent."""
     parent, slash, _ = key_of(path).rpartition("/")
     return path_of(parent) if slash else None
 

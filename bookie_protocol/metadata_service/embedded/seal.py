@@ -50,7 +50,7 @@ class StoreSeal:
         self._synced_at = 0.0
 
     def read(self) -> int | None:
-        """The number; None: there is no seal. `MetadataUnavailable`."""
+        """Return the number; None: there is no seal. `MetadataUnavailable`."""
         try:
             with open(self._path, "rb") as file:
                 data = file.read(2 * _BLOCK)
@@ -115,7 +115,7 @@ def _encode(number: int) -> bytes:
 
 
 def _decode(data: bytes) -> int:
-    """The number, or -1: these are not the bytes of a record."""
+    """Return the number, or -1: these are not the bytes of a record."""
     record, crc = data[: _RECORD.size], data[_RECORD.size :]
     if not record.startswith(_MAGIC) or crc != _CRC.pack(google_crc32c.value(record)):
         return -1

@@ -176,7 +176,7 @@ class NodeStore:
         return [SessionRecord.decode(NUMBER.unpack(key[1:])[0], value) for key, value in self.rows(b"s")]
 
     def load(self, path: str) -> NodeRecord | None:
-        """The record of a node, whatever its path."""
+        """Return the record of a node, whatever its path."""
         raw = self.row(node_row(path))
         return None if raw is None else NodeRecord.decode(raw)
 
@@ -345,7 +345,7 @@ class NodeStore:
             self._db.close()
 
     def _generations(self, sealed: int | None) -> tuple[int, Collection[int]]:
-        """The newest, and those that are missing. `MetadataUnavailable`: it has less than was sealed."""
+        """Return the newest, and those that are missing. `MetadataUnavailable`: it has less than was sealed."""
         found = self._guard(self._db.latest_sequence_number, breaks=False)
         if sealed is not None and found < sealed:
             raise self._seal.lost(f"it had {sealed} changes, and has {found}")

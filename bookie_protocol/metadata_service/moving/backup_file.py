@@ -128,7 +128,7 @@ class BackupFile:
         return header, trailer
 
     async def entries(self) -> Entries:
-        """The nodes of a file that was `checked`."""
+        """Return the nodes of a file that was `checked`."""
         async for item in self._items():
             if isinstance(item, list):
                 yield self._entry(item)
@@ -241,7 +241,7 @@ def _machine(path: str) -> Iterator[None]:
 
 
 def _lines(file: gzip.GzipFile) -> list[bytes]:
-    """The next lines, empty at the end."""
+    """Return the next lines, empty at the end."""
     lines, left = [], _BYTES_AT_ONCE
     while left > 0 and (line := file.readline(_LONGEST_LINE)):
         lines.append(line)

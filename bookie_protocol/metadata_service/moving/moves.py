@@ -163,7 +163,7 @@ def _history(copy: str, restored: str) -> bytes:
 
 
 async def _copy_at(target: MetadataService) -> tuple[str, str]:
-    """The word that keeps bookies from starting there, and the copy that is there, or being written."""
+    """Return the word that keeps bookies from starting there, and the copy that is there, or being written."""
     try:
         word, copy, _ = await target.cluster.mark()
     except MetadataNotFound:

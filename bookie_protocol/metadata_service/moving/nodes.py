@@ -46,7 +46,7 @@ _NAMED: Final = 5
 
 
 def order(path: str) -> tuple[str, ...]:
-    """The key by which entries ascend."""
+    """Return the key by which entries ascend."""
     return tuple(path.split("/"))
 
 

@@ -339,7 +339,7 @@ class OxiaTree(KeptSession):
         return record
 
     async def _meant(self, path: str, this: Identity | None, left: Callable[[], float]) -> Record:
-        """The record, if it is in the state that is named."""
+        """Return the record, if it is in the state that is named."""
         record = await self._present(path, left)
         if this is not None:
             check_identity(path, record.stat(), this)

@@ -37,5 +37,5 @@ CALLS: Final = (
 
 
 def methods(*calls: str) -> tuple[str, ...]:
-    """The full names of these calls, under both names of their service."""
+    """Return the full names of these calls, under both names of their service."""
     return tuple(f"/{service}/{call}" for service in (SERVICE, FORMER_SERVICE) for call in calls)

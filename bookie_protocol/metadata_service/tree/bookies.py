@@ -114,11 +114,11 @@ class BookieRegistry:
     # --- everybody's --------------------------------------------------------------------------------------
 
     async def list(self, group: BookieGroup, *, timeout: float | None = None) -> BookieSet:
-        """The members of a group. `MetadataNotFound` if the cluster was never initialised."""
+        """Return the members of a group. `MetadataNotFound` if the cluster was never initialised."""
         return self._dated(group, await self._list(group, None, timeout))
 
     def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
-        """The members now, then each newer set. Faults are ridden out; nothing older is ever delivered."""
+        """Return the members now, then each newer set. Faults are ridden out; nothing older is ever delivered."""
 
         async def feed(publish: Callable[[BookieSet], None]) -> None:
             last: BookieSet | None = None

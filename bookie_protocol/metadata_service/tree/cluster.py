@@ -101,7 +101,7 @@ class TreeCluster:
         return node.data.decode("utf-8", "replace") or None
 
     async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
-        """The stored layout; None if none is stored. `MetadataDamaged` if it cannot be understood."""
+        """Return the stored layout; None if none is stored. `MetadataDamaged` if it cannot be understood."""
         path = f"{self._root}/{paths.LAYOUT}"
         try:
             node = await self._tree.get(path, timeout=timeout)
@@ -189,7 +189,7 @@ class TreeCluster:
         return await self.exists(timeout=timeout)
 
     async def settled_layout(self, *, timeout: float | None = None) -> LedgerLayout:
-        """The layout to use. `InvalidConfiguration`: the URI names another one than is stored."""
+        """Return the layout to use. `InvalidConfiguration`: the URI names another one than is stored."""
         if self._settled is None:
             self._settled = await self._settle(timeout)
         return self._settled

@@ -161,7 +161,7 @@ class RecordStore(_Documents):
 
 
 def check_kind(kind: str) -> str:
-    """The kind, if it may be one; `BadRequest` otherwise."""
+    """Return the kind, if it may be one; `BadRequest` otherwise."""
     if not _KIND.fullmatch(kind):
         raise BadRequest(
             f"{kind[:100]!r} is not a kind of records: lower-case letters, digits and hyphens, a letter first"
@@ -170,7 +170,7 @@ def check_kind(kind: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """The name, if a node may have it; `BadRequest` otherwise."""
+    """Return the name, if a node may have it; `BadRequest` otherwise."""
     if not 0 < len(name) <= _MAX_NAME or "/" in name or name in (".", "..") or not name.isprintable():
         raise BadRequest(
             f"{name[:100]!r} is not a valid name of a record: 1 to {_MAX_NAME} printable characters without '/'"

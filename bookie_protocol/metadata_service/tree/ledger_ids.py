@@ -122,7 +122,7 @@ class LedgerIdGenerator:
         return newest
 
     async def _next(self, parent: str, timeout: float | None) -> int | None:
-        """A number that is new below `parent`; None if they have overflowed."""
+        """Return a number that is new below `parent`; None if they have overflowed."""
         prefix = f"{parent}/{paths.ID_PREFIX}"
         try:
             number, node = await self._tree.take_number(prefix, timeout=timeout)

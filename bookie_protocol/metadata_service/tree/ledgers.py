@@ -237,7 +237,7 @@ class LedgerStore:
             return None
 
     async def _missing(self, ledger_id: int, timeout: float | None) -> MetadataNotFound:
-        """The error for a ledger whose node is not there. Raises as `TreeCluster.require`."""
+        """Return the error for a ledger whose node is not there. Raises as `TreeCluster.require`."""
         await self._cluster.require(timeout=timeout)
         return _no_such(ledger_id)
 

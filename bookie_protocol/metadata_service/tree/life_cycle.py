@@ -251,7 +251,7 @@ class ClusterMetadata(TreeCluster):
         return copy
 
     async def known_instance_id(self, timeout: float | None = None) -> str | None:
-        """The instance id, also of a cluster in which no bookie can start at present."""
+        """Return the instance id, also of a cluster in which no bookie can start at present."""
         return (await self.mark(timeout=timeout))[2]
 
     async def check_no_bookies(self, step: str, timeout: float | None = None) -> None:
@@ -283,7 +283,7 @@ class ClusterMetadata(TreeCluster):
                 await self._tree.delete_own(self._holder, session_id, timeout=timeout)
 
     async def _hold(self, timeout: float | None) -> int:
-        """The session that alone formats, removes or copies here from now on; one that has died is waited for.
+        """Return the session that alone formats, removes or copies here from now on; one that has died is waited for.
         `MetadataExists`: another one does."""
         session_id = self._tree.session_id
         loop = asyncio.get_running_loop()

@@ -157,7 +157,7 @@ class NodeTree(Protocol):
     async def set(
         self, path: str, data: bytes, this: Identity | None, *, session_id: int | None = None, timeout: float
     ) -> NodeStat:
-        """The node as written. `this`: what is replaced; None: whatever is there. `MetadataNotFound`,
+        """Return the node as written. `this`: what is replaced; None: whatever is there. `MetadataNotFound`,
         `MetadataVersionConflict`, `MetadataReplaced`; `SessionEnded`: the session of now is not the one that is named,
         so that nothing is sent in it."""
         ...
@@ -197,5 +197,5 @@ def changes_of_children(version: int) -> int:
 
 
 def parent_of(path: str) -> str:
-    """The path one level up."""
+    """Return the path one level up."""
     return path.rpartition("/")[0] or "/"

@@ -68,7 +68,7 @@ def long_path(ledger_id: int) -> str:
 
 
 def ledger_path(layout: LedgerLayout, ledger_id: int) -> str:
-    """The path below the root. `ValueError`: this layout cannot hold the id."""
+    """Return the path below the root. `ValueError`: this layout cannot hold the id."""
     if not 0 <= ledger_id < 2**63:
         raise ValueError(f"ledger id {ledger_id} is outside 0 to 2^63-1")
     if layout is LedgerLayout.FLAT:
@@ -106,12 +106,12 @@ def ledger_id_of(path: str) -> int | None:
 
 
 def flat_ledger_id(name: str) -> int | None:
-    """The id behind a child of the root in the flat layout; None if it is no ledger."""
+    """Return the id behind a child of the root in the flat layout; None if it is no ledger."""
     match = _FLAT_LEAF.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def leaf_ledger_id(directory: str, name: str) -> int | None:
-    """The id behind a child of a leaf directory (given below the root); None if it is no ledger."""
+    """Return the id behind a child of a leaf directory (given below the root); None if it is no ledger."""
     match = _LEAF.fullmatch(name)
     return None if match is None else int(directory.replace("/", "") + match[1])

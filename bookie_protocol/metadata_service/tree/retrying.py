@@ -325,7 +325,7 @@ class RetryingTree:
         return node.stat if is_ours else None
 
     def _checked(self, path: str, nbytes: int) -> int:
-        """The size of a request as it is; `BadRequest` if it is too large."""
+        """Return the size of a request as it is; `BadRequest` if it is too large."""
         if nbytes > self._max_node_bytes:
             raise BadRequest(
                 f"{path}: {nbytes} bytes are more than the metadata service takes at once ({self._max_node_bytes}):"

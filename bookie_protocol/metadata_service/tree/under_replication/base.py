@@ -28,11 +28,11 @@ class UnderReplicationBase:
         self._prepared = False
 
     def mark(self, ledger_id: int) -> str:
-        """The path of a ledger's mark."""
+        """Return the path of a ledger's mark."""
         return self.ledgers + formats.mark_path(ledger_id)
 
     def lock(self, ledger_id: int) -> str:
-        """The path of a ledger's lock."""
+        """Return the path of a ledger's lock."""
         return f"{self.locks}/{formats.leaf_name(ledger_id)}"
 
     async def prepare(self, timeout: float | None = None, *, again: bool = False) -> None:
@@ -74,7 +74,7 @@ class UnderReplicationBase:
                 continue  # removed meanwhile
 
     async def read(self, name: str) -> bytes | None:
-        """The data of the child `name`; None if it is not there."""
+        """Return the data of the child `name`; None if it is not there."""
         try:
             return (await self.tree.get(f"{self.path}/{name}")).data
         except MetadataNotFound:

@@ -75,7 +75,7 @@ class AuditorElection:
         self._withdrawing = self._tree.settle(lambda: self._withdraw(session), times=2)
 
     async def current_auditor(self) -> str | None:
-        """The bookie id of the oldest vote; None: there is no auditor."""
+        """Return the bookie id of the oldest vote; None: there is no auditor."""
         term = await self.current_term()
         return term.bookie_id if term is not None else None
 
@@ -115,7 +115,7 @@ class AuditorElection:
         return ours[0] if ours else newest
 
     async def _ours(self, session: int) -> list[str]:
-        """The votes of this session, oldest first."""
+        """Return the votes of this session, oldest first."""
         ours = []
         for vote in await self._votes():
             stat = await self._tree.exists(f"{self._parent}/{vote}")

@@ -63,12 +63,12 @@ _VOTE: Final = re.compile(r"V_(-?[0-9]+)")
 
 
 def leaf_name(ledger_id: int) -> str:
-    """The name of a mark, and of a lock."""
+    """Return the name of a mark, and of a lock."""
     return f"{_PREFIX}{ledger_id:010d}"
 
 
 def mark_path(ledger_id: int) -> str:
-    """The path below `ledgers`, with a leading slash. `ValueError`: no ledger has this id."""
+    """Return the path below `ledgers`, with a leading slash. `ValueError`: no ledger has this id."""
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise ValueError(f"ledger id {ledger_id} is outside 0 to 2^63-1")
     digits = f"{ledger_id:016x}"
@@ -81,19 +81,19 @@ def is_group(name: str) -> bool:
 
 
 def directory_ledger_id(directory: str) -> int | None:
-    """The id that a leaf directory (its path below `ledgers`) stands for; None: no ledger can have it."""
+    """Return the id that a leaf directory (its path below `ledgers`) stands for; None: no ledger can have it."""
     ledger_id = int(directory.replace("/", ""), 16)
     return ledger_id if ledger_id <= MAX_LEDGER_ID else None
 
 
 def lock_ledger_id(name: str) -> int | None:
-    """The id behind a child of `locks`; None if it is no lock."""
+    """Return the id behind a child of `locks`; None if it is no lock."""
     match = _LEAF.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def vote_number(name: str) -> int | None:
-    """The sequence number of a child of `auditorelection`; None if it is no vote."""
+    """Return the sequence number of a child of `auditorelection`; None if it is no vote."""
     match = _VOTE.fullmatch(name)
     return None if match is None else int(match[1])
 

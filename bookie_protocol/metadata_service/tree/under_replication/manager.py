@@ -128,7 +128,7 @@ class UnderReplication(Marks):
         return await self._locks.all()
 
     async def locks(self) -> Mapping[int, str]:
-        """All locks: ledger id and the host of its holder."""
+        """Return all locks: ledger id and the host of its holder."""
         return {ledger_id: holder.host for ledger_id, holder in (await self._locks.all()).items()}
 
     async def _until_enabled(self) -> None:
@@ -199,7 +199,7 @@ class UnderReplication(Marks):
         return await self._base.write(formats.LOST_BOOKIE_RECOVERY_DELAY, data, open_to_all=True, replace=replace)
 
     def watch_lost_bookie_recovery_delay(self) -> Subscription[Versioned[int] | None]:
-        """The delay, now and after each write, also of the same value (then with a greater version)."""
+        """Return the delay, now and after each write, also of the same value (then with a greater version)."""
 
         def show(node: Node | None) -> Versioned[int] | None:
             if node is None:

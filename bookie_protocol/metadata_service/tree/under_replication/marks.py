@@ -140,7 +140,7 @@ class Marks:
         return sum([await self._tree.exists(self._base.mark(each)) is not None for each in first])
 
     async def read(self, ledger_id: int) -> UnderreplicatedLedger | None:
-        """The mark of a ledger; None: it is not marked."""
+        """Return the mark of a ledger; None: it is not marked."""
         node = await self._find(ledger_id)
         if node is None:
             await self._base.cluster.require()
