@@ -6,10 +6,10 @@
     I4   what is deleted or scaled is what was seen
     I5   no StatefulSet shrinks by more than one
     I7   what a StatefulSet stops is the bookie that was drained
-    I8   a pod that serves is evicted, never deleted
+    I8   a pod that serves is evicted, never deleted, but with its cluster
     I10  a StatefulSet is left alone until its controller has caught up
     I11  replicas that others took away are put back before anything else
-    I12  no pod that is all that keeps a deleted claim is stopped, unless its bookie is replaced
+    I12  no pod that is all that keeps a deleted claim is stopped, unless its bookie is replaced or its cluster deleted
     I13  etcd's list of members changes only for a pod whose volume is empty, and a majority of the others serves
     I14  bookies look for the metadata elsewhere only if none is registered where they look now, or some are there;
          where that is unknown, the annotation `podkeeper.dev/accept-metadata` has to name the place
@@ -210,7 +210,7 @@ def _one_down(world: World, desired: Desired, action: Action) -> Iterator[str]:
 
 def _serving(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I8."""
-    if isinstance(action, DeletePod):
+    if isinstance(action, DeletePod) and not world.cluster.deleting:
         found = view.pod(world, action.name)
         writable = world.facts is not None and desired.bookie_id(action.name) in world.facts.writable
         if found is not None and found.ready and writable:
@@ -221,6 +221,8 @@ def _kept(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I12."""
     operation = world.cluster.status.operation
     replaced = operation.bookie if operation is not None and operation.type is OperationType.REPLACE else ""
+    if world.cluster.deleting:
+        return
     if isinstance(action, EvictPod | DeletePod) and action.name != replaced and view.going_claim(world, action.name):
         yield f"I12: {action} would let a deleted claim go"
 

@@ -35,6 +35,7 @@ from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import (
     DeleteClaim,
     DeleteObject,
+    DeletePod,
     DestroyMetadata,
     ReleaseFinalizer,
     ScaleStatefulSet,
@@ -174,7 +175,8 @@ def _stop_autorecovery(world: World, operation: Operation) -> Decision:
 def _stop_bookies(world: World, operation: Operation) -> Decision:
     """Stop bookies by one replica a pass: each StatefulSet's controller stops the pods with their grace.
 
-    A controller that has not seen the last change may still make a pod, and its claims with it.
+    A controller that has not seen the last change may still make a pod, and its claims with it. Pods that lost their
+    StatefulSet have no controller: they are deleted.
     """
     for one in world.stateful_sets:
         if one.deleting:
@@ -187,7 +189,15 @@ def _stop_bookies(world: World, operation: Operation) -> Decision:
                 f"the cluster is deleted: {view.pod_name(one.name, one.replicas - 1)} stops",
                 operation=operations.progressed(world, operation),
             )
-    left = sorted(one.name for one in world.pods if not _belongs_to_another(world, one.stateful_set))
+    own_pods = [one for one in world.pods if not _belongs_to_another(world, one.stateful_set)]
+    for pod in reversed(own_pods):
+        if not pod.owner_uid and not pod.deleting:
+            return Act(
+                DeletePod(pod.name, pod.uid),
+                f"the cluster is deleted: {pod.name} stops, which has no StatefulSet any more",
+                operation=operations.progressed(world, operation),
+            )
+    left = sorted(one.name for one in own_pods)
     if left:
         names = ", ".join(left[:5])
         late = operations.overdue(world, operation, _BOOKIES_SECONDS)

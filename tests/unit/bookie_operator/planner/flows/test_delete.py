@@ -364,6 +364,23 @@ def test_a_pod_that_does_not_stop_is_told_with_the_remedy() -> None:
     assert not sim.finalizer
 
 
+@pytest.mark.parametrize("how", [delete, delete_with_data])
+@pytest.mark.parametrize("claim_goes", [False, True])
+def test_pods_whose_stateful_set_is_away_stop_too(how: Callable[[Simulation], None], claim_goes: bool) -> None:
+    sim = resting()
+    sim.change(storage={"ledger": {"size": "20Gi"}})
+    at_step(sim, "Recreate")
+    assert (len(sim.kubernetes.sets), len(sim.kubernetes.pods)) == (0, 4)
+    for claim in sim.kubernetes.claims_of("c-bookie-1"):
+        claim.deleting = claim_goes
+    how(sim)
+    began = sim.now
+    sim.run_until_rest()
+    assert not sim.finalizer
+    assert not sim.kubernetes.pods
+    assert sim.now - began < 300
+
+
 def test_without_its_finalizer_there_is_nothing_to_do() -> None:
     sim = resting()
     delete(sim)
