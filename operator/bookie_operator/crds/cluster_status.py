@@ -94,6 +94,8 @@ class FinishedOperation(StatusModel):
     """Result in words."""
     task: Words = ""
     """Name of the BookieTask that asked for it."""
+    task_uid: Words = ""
+    """UID of that BookieTask: another task may have its name later."""
 
 
 class BookieState(StrEnum):

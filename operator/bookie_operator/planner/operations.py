@@ -23,11 +23,12 @@ from bookie_operator.crds.cluster_status import (
 )
 from bookie_operator.planner.actions import CreateStatefulSet, RecordState, ScaleStatefulSet
 from bookie_operator.planner.decision import Act, Decision, Finish, Record, Wait
-from bookie_operator.world.model import World
+from bookie_operator.world.model import TaskView, World
 
 HISTORY_LENGTH: Final = 10
 TASK: Final = "task"
 """Key of `saved`: name of the BookieTask that asked for the operation."""
+TASK_UID: Final = "taskUid"
 BEGUN_AGAIN: Final = "begunAgain"
 AGAIN: Final = {BEGUN_AGAIN: "yes"}
 """Saved once a step was given its time again: the operator was away while it passed, or what it asks."""
@@ -163,6 +164,25 @@ def number(operation: Operation) -> int:
     return int(operation.id.rpartition("-")[2])
 
 
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def for_task(operation: Operation, task: TaskView) -> Operation:
+    """Note who asked for it."""
+    return operation.model_copy(update={"saved": {**operation.saved, TASK: task.name, TASK_UID: task.uid}})
+
+
+def done_for(world: World, task: TaskView) -> list[FinishedOperation]:
+    """The operations of a task that are over, the oldest first. Those of an earlier release have no UID."""
+    return [
+        one
+        for one in reversed(world.cluster.status.history)
+        if (one.task_uid or task.uid) == task.uid
+        and one.task == task.name
+        and (one.task_uid or read_time(one.started_at) >= task.created_at)
+    ]
+
+
 # --- replicas ---------------------------------------------------------------------------------------------------------
 
 
@@ -230,4 +250,5 @@ def _over(decision: Finish, now: float) -> FinishedOperation:
         outcome=decision.outcome,
         message=decision.message,
         task=operation.saved.get(TASK, ""),
+        task_uid=operation.saved.get(TASK_UID, ""),
     )

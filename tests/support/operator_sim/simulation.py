@@ -295,7 +295,7 @@ class Simulation:
 
     def ask(self, kind: TaskType, *bookies: str, ledgers: tuple[int, ...] = ()) -> str:
         name = f"task-{len(self.tasks) + 1}"
-        self.tasks.append(TaskView(name, f"uid-{name}", kind, bookies, "", self.now, ledgers))
+        self.tasks.append(TaskView(name, self.kubernetes.uid(), kind, bookies, "", self.now, ledgers))
         return name
 
     def update_task(self, action: UpdateTask) -> None:

@@ -3,8 +3,8 @@
 Each flow that takes more than one side effect is a module with three functions, the shape of `Flow` below; those that
 are done with one idempotent action have `begin` alone.
 
-What a `BookieTask` asks for is begun by functions of the flows' own, for `tasks`; each saves the task's name in the
-operation under `operations.TASK`, and answers as `begin` does:
+What a `BookieTask` asks for is begun by functions of the flows' own, for `tasks`, which notes the task in the
+operation (`operations.for_task`); each answers as `begin` does:
 
     rollout.restart(world, desired, pods, task, ...)    pods one after the other, with the flow's gates
     repair.replace(world, desired, pod, task)           empty disks and a new cookie, after the proof

@@ -36,7 +36,7 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bookie_operator.crds import names
@@ -99,30 +99,27 @@ def _by_itself(world: World, desired: Desired, name: str) -> Decision:
     if pod is None or world.now - lost_since(pod) < patience_s:
         return Wait("BookieLost", f"{name} is lost: {why}; it is replaced after {patience_s} s", seconds=10.0)
     doubt = gates.first(nodes_known(world, name), template_works(world, desired, pod))
-    return refused(doubt) if doubt is not None else _begin(world, desired, name, f"it is lost: {why}", {})
+    return refused(doubt) if doubt is not None else _begin(world, desired, name, f"it is lost: {why}")
 
 
 def _asked_for(world: World, name: str) -> bool:
     """A task that was through with it before it was lost does nothing for it any more."""
-    over = {(one.task, one.bookie) for one in world.cluster.status.history}
-    tasks = (task for task in world.tasks if task.type is TaskType.REPLACE and (task.name, name) not in over)
-    return any(name in task.bookies for task in tasks)
+    return any(name in left for left in _left_of_tasks(world))
 
 
 def replace(world: World, desired: Desired, bookie: str, task: str) -> Decision:
     """Begin a replacement for a task."""
-    saved = {operations.TASK: task}
     if relocate.serves(world, desired, bookie):
         obstacle = relocate.why_not(world, desired, bookie)
         if obstacle is not None:
             return refused(obstacle)
-        saved |= relocate.saved(world, desired, bookie)
+        saved = relocate.saved(world, desired, bookie)
         return _record(world, bookie, relocate.READ_ONLY, f"task {task} asks for it, and it is drained first", saved)
     if _is_restarted(world, desired, bookie):
         return refused(
             gates.Obstacle("BookieUnavailable", f"{bookie} is restarted: waits until it serves, or does not")
         )
-    return _begin(world, desired, bookie, f"task {task} asks for it", saved)
+    return _begin(world, desired, bookie, f"task {task} asks for it")
 
 
 def _is_restarted(world: World, desired: Desired, name: str) -> bool:
@@ -136,9 +133,9 @@ def _is_restarted(world: World, desired: Desired, name: str) -> bool:
     return not pod.ready and not pod.fault and world.now - pod.created_at < gates.ROOM_SECONDS
 
 
-def _begin(world: World, desired: Desired, name: str, why: str, saved: dict[str, str]) -> Decision:
+def _begin(world: World, desired: Desired, name: str, why: str) -> Decision:
     obstacle = why_not_anew(world, desired, name)
-    return refused(obstacle) if obstacle is not None else _record(world, name, "Check", why, saved)
+    return refused(obstacle) if obstacle is not None else _record(world, name, "Check", why, {})
 
 
 def _record(world: World, name: str, step: str, why: str, saved: dict[str, str]) -> Record:
@@ -184,14 +181,16 @@ def needs_to_begin(world: World, desired: Desired) -> Needs:
 
 def _next_of_tasks(world: World) -> list[str]:
     """The bookie that each task would replace next."""
-    over = {(one.task, one.bookie) for one in world.cluster.status.history}
-    left = [
-        [name for name in task.bookies if (task.name, name) not in over]
-        for task in world.tasks
-        if task.type is TaskType.REPLACE
-    ]
     known = set(view.expected_pods(world))
-    return [names[0] for names in left if names and names[0] in known]
+    return [names[0] for names in _left_of_tasks(world) if names and names[0] in known]
+
+
+def _left_of_tasks(world: World) -> Iterator[list[str]]:
+    """The bookies that each task has yet to replace, in its order."""
+    for task in world.tasks:
+        if task.type is TaskType.REPLACE:
+            over = {one.bookie for one in operations.done_for(world, task)}
+            yield [name for name in task.bookies if name not in over]
 
 
 def _some(names: list[str], now: float) -> list[str]:
@@ -229,15 +228,19 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
 
 def given_back(world: World, desired: Desired, operation: Operation, why: str) -> Record:
     """Give the bookie back for other work; a task that asked for it is not judged by that, and asks again."""
-    return Run(world, desired, operation).forget(operations.TASK).go("Undo", why, saved={WHY_NOT: why})
+    return (
+        Run(world, desired, operation)
+        .forget(operations.TASK, operations.TASK_UID)
+        .go("Undo", why, saved={WHY_NOT: why})
+    )
 
 
 def _over(run: Run) -> str:
     """Return why it is not to be replaced any more; empty: it is wanted."""
     if not run.saved(relocate.SERVES) and relocate.serves(run.world, run.desired, run.bookie):
         return f"{run.bookie} is back"
-    task = run.saved(operations.TASK)
-    if task and all(one.name != task for one in run.world.tasks):
+    task, uid = run.saved(operations.TASK), run.saved(operations.TASK_UID)
+    if task and all(one.name != task or (uid and one.uid != uid) for one in run.world.tasks):
         return f"task {task} is gone"
     if all(name != run.bookie for name in view.expected_pods(run.world)):
         return f"{run.bookie} is not wanted any more"

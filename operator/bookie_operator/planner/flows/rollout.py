@@ -119,7 +119,7 @@ def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str, *,
         return Wait(
             "ManualUpdate", "update.strategy is Manual, and a new template waits: delete the pods instead", 30.0
         )
-    saved = {state.RESTART: state.written(found), operations.TASK: task}
+    saved = {state.RESTART: state.written(found)}
     if everyone:
         saved[state.NEWEST] = state.TRUE
     return _admitted(world, desired) or _record(world, f"task {task} asks for a restart", "RaiseDelay", saved)

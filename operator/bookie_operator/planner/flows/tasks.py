@@ -3,7 +3,8 @@
 Invariants
 - A task is done for the cluster that there was when it was created: it has that as its owner, and goes with it.
 - A task goes from nothing to `Running` to `Done` or `Failed`, each written by a decision of its own.
-- The operations that bear its name in the history show what was done for it; tasks are short for that reason.
+- The operations that bear its UID in the history show what was done for it; tasks are short for that reason. A name
+  may be used again, and the clocks of the operator and of the API server differ.
 - One task that has to wait does not hold up the others, and one that waits in vain fails: no cluster is judged by it.
 
 Threads: pure functions, any thread.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from bookie_operator.crds.cluster_status import FinishedOperation, Operation, OperationType
+from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import TriggerAudit, UpdateTask
@@ -137,17 +138,17 @@ def _gone(task: TaskView, name: str) -> Act:
     return _ended(task, "Failed", f"there is no bookie {name} any more: it was taken out")
 
 
-def _done_for(world: World, task: TaskView) -> list[FinishedOperation]:
-    """Its operations that are over, the oldest first."""
-    over = [one for one in reversed(world.cluster.status.history) if one.task == task.name]
-    return [one for one in over if operations.read_time(one.started_at) >= task.created_at]
+def _signed(decision: Decision, task: TaskView) -> Decision:
+    if isinstance(decision, Record):
+        return replace(decision, operation=operations.for_task(decision.operation, task))
+    return decision
 
 
 def _restart(world: World, desired: Desired, task: TaskView) -> Decision:
     asked = task.bookies or tuple(view.expected_pods(world))
     there = _there(world)
     pods = tuple(name for name in asked if name in there)
-    failed = [one for one in _done_for(world, task) if one.outcome == "Failed"]
+    failed = [one for one in operations.done_for(world, task) if one.outcome == "Failed"]
     if failed:
         return _ended(task, "Failed", failed[-1].message)
     if asked and not pods:
@@ -156,7 +157,7 @@ def _restart(world: World, desired: Desired, task: TaskView) -> Decision:
     if not left:
         return _ended(task, "Done", f"{len(pods)} bookies were restarted")
     everyone = set(view.expected_pods(world)) <= set(pods)
-    return rollout.restart(world, desired, left, task.name, everyone=everyone)
+    return _signed(rollout.restart(world, desired, left, task.name, everyone=everyone), task)
 
 
 def _restarted(world: World, name: str, since: float) -> bool:
@@ -165,7 +166,7 @@ def _restarted(world: World, name: str, since: float) -> bool:
 
 
 def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
-    over = _done_for(world, task)
+    over = operations.done_for(world, task)
     failed = [one for one in over if one.outcome != "Done"]
     if failed:
         return _ended(task, "Failed", f"{failed[-1].bookie}: {failed[-1].message}")
@@ -177,7 +178,7 @@ def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
     if not left:
         return _gone(task, gone[0]) if gone else _ended(task, "Done", f"{', '.join(task.bookies)}: done")
     if task.type is TaskType.REPLACE:
-        return repair.replace(world, desired, left[0], task.name)
+        return _signed(repair.replace(world, desired, left[0], task.name), task)
     return decommission.awaited(desired, left[0])
 
 
@@ -195,13 +196,11 @@ def _accepted(world: World, task: TaskView) -> Decision | None:
 
 
 def _audit(world: World, task: TaskView) -> Decision:
-    over = _done_for(world, task)
+    over = operations.done_for(world, task)
     if over:
         return _ended(task, "Done" if over[-1].outcome == "Done" else "Failed", over[-1].message)
-    saved = {operations.TASK: task.name}
-    return Record(
-        operations.new(world, OperationType.AUDIT, TRIGGER, saved=saved), f"task {task.name} asks for an audit"
-    )
+    operation = operations.for_task(operations.new(world, OperationType.AUDIT, TRIGGER), task)
+    return Record(operation, f"task {task.name} asks for an audit")
 
 
 def proceed(world: World, desired: Desired, operation: Operation) -> Decision:

@@ -177,6 +177,29 @@ def test_a_name_that_is_used_again_is_another_task() -> None:
     assert [one.id for one in sim.status.history] == ["Audit-2", "Audit-1"]
 
 
+def test_a_bookie_is_moved_again_by_a_task_of_the_same_name() -> None:
+    sim = resting()
+    for _ in range(2):
+        before = {one.uid for one in sim.kubernetes.claims_of("c-bookie-1")}
+        task = sim.ask(TaskType.REPLACE, "c-bookie-1")
+        sim.run_until_rest()
+        assert sim.phase(task) == "Done"
+        assert before.isdisjoint(one.uid for one in sim.kubernetes.claims_of("c-bookie-1"))
+        sim.tasks.clear()
+        sim.run_until_rest()
+
+
+@pytest.mark.parametrize(("kind", "bookies"), [(TaskType.REPLACE, ("c-bookie-1",)), (TaskType.AUDIT, ())])
+def test_the_clock_of_the_operator_may_be_behind(kind: TaskType, bookies: tuple[str, ...]) -> None:
+    sim = resting()
+    task = sim.ask(kind, *bookies)
+    sim.tasks = [replace(one, created_at=sim.now + 3600) for one in sim.tasks]
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
+    assert len(sim.status.history) == 1
+    assert sim.status.history[0].task_uid == sim.tasks[0].uid
+
+
 def test_a_loss_is_accepted_for_a_day() -> None:
     sim = resting()
     task = sim.ask(TaskType.ACCEPT_LOSS, ledgers=(7,))
