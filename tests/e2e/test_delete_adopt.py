@@ -26,8 +26,6 @@ def test_delete_and_adopt(make_cluster, make_workload, make_recorder, kube, sett
         found = cluster.wait_condition("Stalled", "True", 120)
         assert found["reason"] == "AdoptRequired", found
         assert not cluster.pods()
-        cluster.delete()
-        cluster.wait_gone(120)
 
         cluster.apply(spec(settings.image, uri, root, bootstrap={"mode": "Adopt"}))
         status = cluster.wait_ready(300)

@@ -43,8 +43,8 @@ def foreign_claims(world: World) -> Wait | None:
     return Wait(
         "AdoptRequired",
         f"{len(foreign)} claims such as {foreign[0].name} hold data of another cluster (instance id "
-        f"{', '.join(ids[:3])}): delete this resource and apply it with bootstrap.mode Adopt to take them over, or "
-        "delete the claims if their data are not needed",
+        f"{', '.join(ids[:3])}): set spec.bootstrap.mode to Adopt to take them over, with Helm also "
+        "after `helm uninstall --wait`, or delete the claims if their data are not needed",
         seconds=30.0,
         stalled=True,
     )

@@ -53,7 +53,7 @@ ELSEWHERE = {
         "tests.unit.bookie_operator.reconcile.test_claims_by_name"
         ":test_one_that_no_bookie_mounts_is_not_adopted_and_holds_up_nothing"
     ),
-    "delete this resource and apply it with bootstrap.mode Adopt": (
+    "set spec.bootstrap.mode to Adopt": (
         "tests.unit.bookie_operator.reconcile.test_endings:test_volumes_of_a_deleted_cluster_are_not_taken_over_unasked"
     ),
     "or delete the claims if their data are not needed": f"{FLOWS}.test_create:test_claims_that_nobody_needs_make_way",

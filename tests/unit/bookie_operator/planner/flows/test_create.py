@@ -55,7 +55,7 @@ def test_volumes_of_another_cluster_stop_everything(instance_id: str) -> None:
     assert isinstance(decision, Wait)
     assert (decision.reason, decision.stalled) == ("AdoptRequired", True)
     assert "ledger-0-c-bookie-0" in decision.message
-    assert "bootstrap.mode Adopt" in decision.message
+    assert "spec.bootstrap.mode" in decision.message
 
 
 def test_a_metadata_job_that_fails_is_told_and_tried_again_after_a_while() -> None:
