@@ -86,6 +86,7 @@ class ServiceChannel:
 
     def unanswered(self, error: grpc.aio.AioRpcError) -> ConnectionLost:
         """Note that this came in the place of an answer, and return what it means if the service did not say it."""
+        error.__traceback__ = None  # its frames would keep the call, with which a closed channel goes on connecting
         code, details = error.code(), one_line(error.details() or "", _LONGEST_DETAILS)
         self.unheard(code)
         meaning = next((f"{meaning}: " for text, meaning in _TROUBLES_OF_TLS if text in details), "")

@@ -315,6 +315,7 @@ class OxiaConnection:
             raise self._told(error, channel) from error
         finally:
             answers.cancel()
+            del answers  # the frame may live on in an error, and with the call a closed channel goes on connecting
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         """Return what every call shows. Raises `ConnectionLost` if the token cannot be read now."""
@@ -325,6 +326,7 @@ class OxiaConnection:
 
     def _told(self, error: BaseException, channel: ServiceChannel) -> BaseException:
         if isinstance(error, asyncio.CancelledError):
+            error.__traceback__ = None
             return channel.given_up()
         assert isinstance(error, grpc.aio.AioRpcError)
         unanswered = channel.unanswered(error)

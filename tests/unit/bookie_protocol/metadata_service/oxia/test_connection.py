@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +20,9 @@ from bookie_protocol.metadata_service.oxia import oxia_pb2 as messages
 from bookie_protocol.metadata_service.oxia import wire
 from bookie_protocol.metadata_service.oxia.connection import OxiaConnection, SessionGone
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from tests.support.bookie_process import free_port
 from tests.support.certificates import Certificates
+from tests.support.until import until
 
 LAST = 2**32 - 1
 
@@ -130,6 +133,21 @@ async def test_a_slow_answer_where_the_shards_are_is_waited_for_while_renewals_f
         await asyncio.wait([asking], timeout=0.1)
     assert (await asking).leaders == {0: server.address}
     await connection.close()
+
+
+async def test_no_call_outlives_a_connection_that_was_closed_without_an_answer() -> None:
+    """With it the channel would go on connecting."""
+    connection = OxiaConnection([f"127.0.0.1:{free_port()}"], "ns")
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ConnectionLost) as caught:
+            await connection.shards(1)
+        await connection.close()
+        assert "UNAVAILABLE" in str(caught.value)
+        await until(lambda: not any(type(each).__name__ == "UnaryStreamCall" for each in gc.get_objects()), seconds=5)
+    finally:
+        gc.enable()
 
 
 async def test_keys_that_are_spread_in_an_unknown_way_are_refused(server: Server) -> None:
