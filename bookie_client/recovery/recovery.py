@@ -43,8 +43,8 @@ from bookie_client.context import ClientContext
 from bookie_client.metadata_update import read_same, update_metadata
 from bookie_client.reading.lac import Ballot, LacVote, LastEntry, VoteOutcome, least_lac, vote_failure
 from bookie_client.recovery.forward_read import FoundEntry, RecoveryParts, read_forward
-from bookie_client.writing.add_state import AddState, Outcome
-from bookie_client.writing.ensemble_change import Refusal, Refusals, find_spares, replace_bookies, with_new_ensemble
+from bookie_client.writing.add_state import AddState
+from bookie_client.writing.ensemble_change import Refusals, find_spares, replace_bookies, with_new_ensemble
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
@@ -252,16 +252,12 @@ class _Rewrites(AddState):
             max_ensemble_changes=options.max_ensemble_changes,
         )
         self._start = start
-        self._shunned = parts.shunned
         if parts.shunned:
             self.leave_out(parts.shunned)
 
     def piggy_back(self) -> int:
         self.piggy_backed = self._start
         return self._start
-
-    def restored(self, position: int, bookie: str) -> Outcome:
-        return Outcome() if bookie in self._shunned else super().restored(position, bookie)
 
 
 class Rewriter:
@@ -321,7 +317,6 @@ class Rewriter:
     async def _change(self, failed: Mapping[int, str], refusals: Refusals) -> Ensemble:
         context, quorums = self._parts.context, self._parts.quorums
         may_acknowledge = self._state.may_acknowledge
-        refusals = {**refusals, **dict.fromkeys(self._parts.shunned, Refusal.LASTING)}
         spares = await find_spares(context, quorums, self._ensemble, failed, refusals, may_acknowledge)
         ensemble = replace_bookies(
             self._ensemble, failed, quorums, spares, context.placement, context.random, may_acknowledge

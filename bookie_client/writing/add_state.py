@@ -26,7 +26,7 @@ Source: docs/internals/client-protocol.md, sections 6, 7, 8 and 9.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -125,9 +125,14 @@ class AddState:
         """Positions that get no new adds, and their bookies: these failed, and there was no spare."""
         return self._ensemble.degraded
 
-    def take_refusals(self) -> Mapping[str, bool]:
-        """See `WriteEnsemble`."""
-        return self._ensemble.take_refusals()
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Bookies that are never sent anything."""
+        return self._ensemble.left_out
+
+    def tell_refusals(self, told: Callable[[str, PodkeeperError], None]) -> None:
+        """Call this with each failure of an add, and the bookie that failed."""
+        self._ensemble.on_refused = told
 
     def can_do_without(self, positions: Collection[int], ensemble: tuple[str, ...]) -> bool:
         """Return True if every entry can be acknowledged without the bookies at these positions of the ensemble."""
@@ -298,7 +303,7 @@ class AddState:
             return Outcome()
         if isinstance(error, (LedgerFenced, Unauthorized)):
             return self._fail(error)
-        if add.acked & bit:
+        if add.acked & bit or self._ensemble.was_chosen_since(add.entry_id, bookie):
             return Outcome()
         add.failed |= bit
         self._ensemble.note(bookie, error)
@@ -381,7 +386,7 @@ class AddState:
         return Outcome(change=dict(failed))
 
     def _end_change(self, bookies: tuple[str, ...], given_up: Positions) -> Outcome:
-        self._ensemble.end_change(bookies, given_up)
+        self._ensemble.end_change(bookies, given_up, self._next)
         resend = self._move_pending(bookies)
         lost = next((a for a in self._pending if a.acks < self._ack and a.failed.bit_count() > self._tolerated), None)
         if lost is not None:

@@ -12,7 +12,7 @@ Invariants
 - A bookie that failed an add is, for a while, a spare only if none in a fault domain as good is left: one failure costs
   no rack. If it fails again once it was chosen again, it is a spare only if the others do not suffice: a rack whose
   bookies all fail does not keep entries waiting. One that holds, or may hold, another ledger of the id is no spare for
-  a long time.
+  `LONGEST_CHANGE_PAUSE`, as it may collect that ledger.
 - An ensemble with which no entry could ever be acknowledged, because its bookies lie in too few fault domains, is never
   stored: the failed bookie may come back.
 - Bookies that could not be reached lately are chosen only when the others do not suffice. The search for spares is
@@ -50,7 +50,9 @@ from bookie_protocol.errors import (
     CouldNotTell,
     LedgerClosed,
     LedgerFenced,
+    LedgerStateUnknown,
     MetadataVersionConflict,
+    NoSuchLedger,
     PodkeeperError,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
@@ -172,7 +174,8 @@ class Refusal(Enum):
     AGAIN = auto()
     """It failed, was chosen again, and failed again: others go first, even if a placement rule is relaxed for it."""
     LASTING = auto()
-    """It holds, or may hold, another ledger of the id: it is never chosen."""
+    """It said so lately that it holds, or may hold, another ledger of the id, or is to be sent nothing: it is not
+    chosen."""
 
 
 Refusals = Mapping[str, Refusal]
@@ -295,7 +298,7 @@ class ChangePace:
 class ChangeRunner:
     """Makes the ensemble changes of one pipeline.
 
-    Of the options it takes `degraded_retry_interval` (the pauses) and `quarantine_time` (`refusals`).
+    Of the options it takes `degraded_retry_interval`: the pauses.
     """
 
     def __init__(self, state: AddState, change: EnsembleChange, options: ClientOptions) -> None:
@@ -304,11 +307,13 @@ class ChangeRunner:
         self._options = options
         self._pace = ChangePace()
         self._stored = state.ensemble
-        self._unknowing: dict[str, float] = {}
         self._failed: dict[str, float] = {}
-        """Bookie id -> the time until which its last failure counts, the oldest first."""
+        """Bookie id -> the time of its last failure, the oldest first. The others are subsets."""
         self._chosen_again: set[str] = set()
         self._failed_again: set[str] = set()
+        self._unknowing: set[str] = set()
+        """They said that they know of no such ledger, or cannot tell which one of this id they hold."""
+        state.tell_refusals(self._note)
 
     async def run(self, failed: Mapping[int, str]) -> tuple[str, ...]:
         """Replace `failed`; returns the ensemble that is stored then.
@@ -340,33 +345,37 @@ class ChangeRunner:
     def refusals(self) -> Refusals:
         """Return the bookies that have failed adds of this ledger lately: they may fail the next one too.
 
-        A failure counts for `LONGEST_CHANGE_PAUSE`. The failures between two choices of a bookie are one, as many adds
-        may meet it; but once a ledger has used up the changes that are made at once, no bookie gets a second chance
-        before the others got their first. Bookies that hold, or may hold, another ledger of this id are no spares for
-        `quarantine_time`, because by then they may have collected that ledger."""
+        Failures are remembered until there was none for `LONGEST_CHANGE_PAUSE`, so that each spare has its turn before
+        one has a second. Within that time of a bookie's own failure it has failed again if it was chosen meanwhile: the
+        failures between two choices are one, as many adds may meet it. Once a ledger has used up the changes that are
+        made at once, no bookie gets a second chance before the others got their first."""
         now = asyncio.get_running_loop().time()
-        for refused in (self._failed, self._unknowing):
-            for bookie in [each for each, until in refused.items() if now >= until]:
-                del refused[bookie]
-        self._chosen_again &= self._failed.keys()
-        self._failed_again &= self._failed.keys()
-        for bookie, is_unknowing in self._state.take_refusals().items():
-            self._failed.pop(bookie, None)
-            self._failed[bookie] = now + LONGEST_CHANGE_PAUSE
-            if bookie in self._chosen_again:
-                self._failed_again.add(bookie)
-            if is_unknowing:
-                self._unknowing[bookie] = now + self._options.quarantine_time
-        again = self._failed if self._pace.is_spent(now) else self._failed_again
+        self._forget(now)
+        lately = {bookie for bookie, at in self._failed.items() if now < at + LONGEST_CHANGE_PAUSE}
+        again = self._failed if self._pace.is_spent(now) else (self._failed_again & lately) | self._unknowing
         return {
             **dict.fromkeys(self._failed, Refusal.ONCE),
-            **dict.fromkeys(again, Refusal.AGAIN),
-            **dict.fromkeys(self._unknowing, Refusal.LASTING),
+            **{bookie: Refusal.AGAIN for bookie in self._failed if bookie in again},
+            **dict.fromkeys((self._unknowing & lately) | self._state.left_out, Refusal.LASTING),
         }
 
-    def may_return(self, bookie: str) -> bool:
-        """Return False if the bookie said lately that it holds, or may hold, another ledger of the id."""
-        return not (bookie in self._unknowing and bookie in self._failed)
+    def _note(self, bookie: str, error: PodkeeperError) -> None:
+        now = asyncio.get_running_loop().time()
+        self._forget(now)
+        before = self._failed.pop(bookie, -math.inf)
+        self._failed[bookie] = now
+        if now >= before + LONGEST_CHANGE_PAUSE:
+            self._chosen_again.discard(bookie)
+            self._failed_again.discard(bookie)
+        elif bookie in self._chosen_again:
+            self._failed_again.add(bookie)
+        if isinstance(error, (LedgerStateUnknown, NoSuchLedger)):
+            self._unknowing.add(bookie)
+
+    def _forget(self, now: float) -> None:
+        if self._failed and now >= next(reversed(self._failed.values())) + LONGEST_CHANGE_PAUSE:
+            for each in (self._failed, self._chosen_again, self._failed_again, self._unknowing):
+                each.clear()
 
     def _is_needed(self, failed: Mapping[int, str]) -> bool:
         """Return True if adds wait for a replacement of bookies that are stored."""
@@ -431,7 +440,8 @@ async def mend(
         if spares:
             retry()
         else:
-            await _use_returned(context, state, frozenset(filter(changes.may_return, writable)), restored)
+            barred = {bookie for bookie, refusal in refusals.items() if refusal is Refusal.LASTING}
+            await _use_returned(context, state, writable - barred, restored)
 
 
 async def _use_returned(

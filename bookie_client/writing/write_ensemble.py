@@ -17,11 +17,11 @@ Source: docs/internals/client-protocol.md, section 7.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_protocol.errors import LedgerIdInUse, LedgerStateUnknown, NoSuchLedger, PodkeeperError, QuorumLost
+from bookie_protocol.errors import LedgerIdInUse, LedgerStateUnknown, PodkeeperError, QuorumLost
 
 Positions = dict[int, str]
 """Position in the ensemble -> id of the bookie that failed there."""
@@ -45,7 +45,12 @@ class WriteEnsemble:
         self._quorums = quorums
         self._joined: Positions = {}
         self._errors: dict[str, PodkeeperError] = {}
-        self._refusals: dict[str, bool] = {}
+        self._since: dict[str, int] = {}
+        """Bookie id -> the first entry that was sent to it once it was chosen last."""
+        self.left_out: frozenset[str] = frozenset()
+        """Bookies that are never sent anything."""
+        self.on_refused: Callable[[str, PodkeeperError], None] | None = None
+        """Called with each failure of an add."""
 
     # --- an add's positions -----------------------------------------------------------------------------------
 
@@ -77,6 +82,7 @@ class WriteEnsemble:
 
     def leave_out(self, bookies: Collection[str]) -> None:
         """Treat these bookies as if they had failed: the first add replaces them, and is not sent to them."""
+        self.left_out = frozenset(bookies)
         self.degraded = {position: each for position, each in enumerate(self.bookies) if each in bookies}
         self.late = dict(self.degraded)
 
@@ -85,8 +91,13 @@ class WriteEnsemble:
     def note(self, bookie: str, error: PodkeeperError) -> None:
         """Remember why a bookie failed, for messages and for the choice of spares."""
         self._errors[bookie] = error
-        is_unknowing = isinstance(error, (LedgerStateUnknown, NoSuchLedger))
-        self._refusals[bookie] = self._refusals.get(bookie, False) or is_unknowing
+        if self.on_refused is not None:
+            self.on_refused(bookie, error)
+
+    def was_chosen_since(self, entry_id: int, bookie: str) -> bool:
+        """Return True if the entry was delivered before the bookie was chosen, which was a member before perhaps: what
+        becomes of that add tells nothing of the bookie now."""
+        return entry_id < self._since.get(bookie, 0)
 
     def failed_late(self, position: int, bookie: str) -> None:
         """A bookie failed for an add that has its ack quorum."""
@@ -103,18 +114,10 @@ class WriteEnsemble:
 
     def restored(self, position: int, bookie: str) -> bool:
         """Restore a degraded position whose bookie can be reached again. Return True if it is in use again now."""
-        if self.degraded.get(position) != bookie or self.changing is not None:
+        if self.degraded.get(position) != bookie or self.changing is not None or bookie in self.left_out:
             return False
         del self.degraded[position]
         return True
-
-    def take_refusals(self) -> Mapping[str, bool]:
-        """Return the bookies that have failed since the last call.
-
-        True: the bookie has answered that it knows of no such ledger, or that it cannot tell which one of this id it
-        holds."""
-        taken, self._refusals = self._refusals, {}
-        return taken
 
     def quorum_lost(self, bookies: Collection[str], reason: str) -> QuorumLost:
         """Return the error of a writer that these bookies have failed."""
@@ -157,8 +160,10 @@ class WriteEnsemble:
         self._joined = {}
         return {p: b for p, b in (changing | joined).items() if bookies[p] == b} if joined else {}
 
-    def end_change(self, bookies: tuple[str, ...], given_up: Positions) -> None:
-        """The stored ensemble is `bookies`: what could not be replaced, and `given_up`, is degraded."""
+    def end_change(self, bookies: tuple[str, ...], given_up: Positions, first: int) -> None:
+        """The stored ensemble is `bookies` from entry `first` on: what could not be replaced, and `given_up`, is
+        degraded."""
+        self._since |= dict.fromkeys(set(bookies).difference(self.bookies), first)
         unreplaced = self.degraded | (self.changing or {}) | given_up
         self.bookies = bookies
         self.changing = None

@@ -43,6 +43,7 @@ from bookie_protocol.errors import (
     LedgerStateUnknown,
     MetadataUnavailable,
     MetadataVersionConflict,
+    NoSuchLedger,
     PodkeeperError,
     TooManyRequests,
 )
@@ -435,23 +436,78 @@ def test_changes_that_writing_can_do_without_are_not_made_too_early(clock):
     clock.run_until_complete(work())
 
 
-def test_failures_are_told_for_a_while_and_those_of_a_bookie_that_holds_another_ledger_for_longer(clock):
+def test_failures_are_told_for_a_while_and_who_holds_another_ledger_is_barred_as_long(clock):
     async def work() -> None:
         changes = Changes(clock, ack=3)
         for _ in range(2):
             changes.fails("D", TooManyRequests("it cannot ask"))
             changes.fails("E", LedgerStateUnknown("it holds another"))
-            assert changes.runner.refusals() == {"D": ONCE, "E": LASTING}
-        changes.fails("E", TooManyRequests("it cannot ask"))
-        assert changes.runner.refusals() == {"D": ONCE, "E": LASTING}
-        assert not changes.runner.may_return("E")
+            changes.fails("F", NoSuchLedger("it is gone"))
+            changes.fails("E", TooManyRequests("it cannot ask"))
+            assert changes.runner.refusals() == {"D": ONCE, "E": LASTING, "F": LASTING}
+        await asyncio.sleep(LONGEST_CHANGE_PAUSE - 1)
+        changes.fails("D")
+        await asyncio.sleep(1)
+        assert changes.runner.refusals() == {"D": ONCE, "E": AGAIN, "F": AGAIN}
         await asyncio.sleep(LONGEST_CHANGE_PAUSE)
-        assert changes.runner.refusals() == {"E": LASTING}
-        assert changes.runner.may_return("E")
-        await asyncio.sleep(changes.options.quarantine_time)
         assert changes.runner.refusals() == {}
 
     clock.run_until_complete(work())
+
+
+def test_failures_are_remembered_until_there_was_none_for_a_while(clock):
+    """Each spare of many that are slow has its turn before one has a second."""
+
+    async def work() -> None:
+        changes = Changes(clock, ack=3)
+        spares = [f"s{number}" for number in range(40)]
+        for spare in spares:
+            changes.fails(spare)
+            await changes.run(1)
+            await asyncio.sleep(6.0)
+        assert list(changes.runner.refusals().items()) == [(spare, AGAIN) for spare in spares]
+        await asyncio.sleep(LONGEST_CHANGE_PAUSE)
+        changes.fails("A")
+        assert changes.runner.refusals().keys() == {"A"}
+
+    clock.run_until_complete(work())
+
+
+def test_a_failure_counts_from_its_own_time_and_not_from_when_it_is_asked_for(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=3)
+        changes.fails("B")
+        await asyncio.sleep(3600)
+        changes.fails("A")
+        assert changes.runner.refusals() == {"A": ONCE}
+
+    clock.run_until_complete(work())
+
+
+def test_a_bookie_that_is_to_be_left_out_is_barred(clock):
+    async def work() -> None:
+        changes = Changes(clock, ack=2)
+        changes.state.leave_out(["B"])
+        assert changes.runner.refusals() == {"B": LASTING}
+
+    clock.run_until_complete(work())
+
+
+def test_an_add_that_was_sent_before_its_bookie_was_chosen_tells_nothing_of_it(state):
+    told: list[str] = []
+    state.tell_refusals(lambda bookie, error: told.append(bookie))
+    old, next_one = state.begin(1), state.begin(1)
+    for add in (old, next_one):
+        for bookie in "AB":
+            state.acknowledged(add, bookie)
+    assert len(state.deliver()) == 2  # C has not answered
+    for stored in (("A", "B", "D"), ABC):
+        state._start_change({2: state.ensemble[2]})
+        state.ensemble_changed(stored)
+    late = [state.refused(add, "C", BookieUnavailable("too late")) for add in (old, next_one)]
+    assert (told, state.late_failures, [each.change for each in late]) == ([], False, [None, None])
+    state.refused(state.begin(1), "C", BookieUnavailable("too late"))
+    assert told == ["C"]
 
 
 def test_a_bookie_that_fails_once_it_was_chosen_again_has_failed_again(clock):
@@ -542,6 +598,7 @@ class DegradedLedger:
         self.happens = {}
         self.options = SimpleNamespace(degraded_retry_interval=0.0)
         self.searches = 0
+        self.barred: set[str] = set()
         self.placement = RandomPlacement()
         self.random = Random(1)
         self.bookies = SimpleNamespace(changed=self._changed, writable=self._writable)
@@ -593,7 +650,9 @@ def degraded():
 async def mended(context: DegradedLedger) -> list[int]:
     """The rounds in which a replacement was tried."""
     tried: list[int] = []
-    changes = SimpleNamespace(refusals=dict, may_try=lambda failed: context.is_due, may_return=lambda bookie: True)
+    changes = SimpleNamespace(
+        refusals=lambda: dict.fromkeys(context.barred, LASTING), may_try=lambda failed: context.is_due
+    )
     async with asyncio.timeout(10):
         await mend(context, context.state, changes, lambda: tried.append(context.rounds), context.state.restored)  # type: ignore[arg-type]
     return tried
@@ -612,6 +671,16 @@ async def test_a_bookie_that_takes_connections_gets_entries_once_it_answers(degr
     context.reachable.add("C")
     context.silent.add("C")
     context.happens = {3: context.silent.clear}
+    assert await mended(context) == []
+    assert (context.rounds, degraded.degraded, degraded.failure) == (3, {}, None)
+
+
+async def test_a_bookie_that_is_barred_gets_none_until_it_is_not(degraded):
+    context = DegradedLedger(degraded)
+    context.registered.add("C")
+    context.reachable.add("C")
+    context.barred.add("C")
+    context.happens = {3: context.barred.clear}
     assert await mended(context) == []
     assert (context.rounds, degraded.degraded, degraded.failure) == (3, {}, None)
 

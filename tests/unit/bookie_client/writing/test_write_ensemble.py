@@ -3,7 +3,7 @@
 from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.write_ensemble import WriteEnsemble
-from bookie_protocol.errors import BookieTimeout, LedgerIdInUse, LedgerStateUnknown, NoSuchLedger, QuorumLost
+from bookie_protocol.errors import BookieTimeout, LedgerIdInUse, LedgerStateUnknown, QuorumLost
 
 ABC = ("A", "B", "C")
 
@@ -34,12 +34,12 @@ def test_what_fails_while_a_change_runs_makes_another_round():
 def test_what_could_not_be_replaced_is_degraded_until_its_bookie_is_back():
     made = ensemble()
     made.begin_round({0: "A", 1: "B"})
-    made.end_change(("A", "X", "C"), {})
+    made.end_change(("A", "X", "C"), {}, 0)
     assert (made.bookies, made.degraded, made.changing) == (("A", "X", "C"), {0: "A"}, None)
     made.begin_round({2: "C"})
     made.restored(0, "A")
     assert made.degraded == {0: "A"}, "not while a change is under way"
-    made.end_change(("A", "X", "C"), {})
+    made.end_change(("A", "X", "C"), {}, 0)
     made.restored(0, "another")
     assert made.degraded == {0: "A", 2: "C"}
     made.restored(0, "A")
@@ -51,19 +51,19 @@ def test_of_late_failures_only_those_are_left_that_no_change_has_dealt_with():
     for position, bookie in enumerate(ABC):
         made.failed_late(position, bookie)
     made.begin_round({0: "A"})
-    made.end_change(("X", "B", "C"), {1: "B"})
+    made.end_change(("X", "B", "C"), {1: "B"}, 0)
     assert (made.degraded, made.late) == ({1: "B"}, {2: "C"})
 
 
 def test_a_new_add_skips_degraded_positions_and_asks_for_a_change_when_too_few_are_left():
     made = ensemble()
     made.begin_round({0: "A"})
-    made.end_change(ABC, {})
+    made.end_change(ABC, {}, 0)
     add = PendingAdd(0, 10, ABC)
     made.skip_degraded(add)
     assert (made.failed_positions(add), made.late) == ({0: "A"}, {})
     made.begin_round({1: "B"})
-    made.end_change(ABC, {})
+    made.end_change(ABC, {}, 0)
     add = PendingAdd(3, 20, ABC)
     made.skip_degraded(add)
     assert made.late == {0: "A", 1: "B"}
@@ -74,7 +74,7 @@ def test_a_bookie_that_was_taken_again_elsewhere_does_not_answer_for_its_old_pos
     add = PendingAdd(0, 10, ("C", "B", "A"))
     assert made.position_of(add, "A") == 2, "no change yet: no bookie answers for what it was not sent"
     made.begin_round({0: "A"})
-    made.end_change(("C", "B", "A"), {})
+    made.end_change(("C", "B", "A"), {}, 0)
     assert made.position_of(add, "A") == -1
     assert made.position_of(add, "B") == 1
     assert made.position_of(add, "X") == -1
@@ -99,12 +99,18 @@ def test_the_error_of_a_lost_quorum_tells_why_each_bookie_failed():
     assert (type(lost), str(lost)) == (QuorumLost, "why (A: no answer; B: failed before)")
 
 
-def test_bookies_that_failed_are_told_once_with_those_that_may_hold_another_ledger_of_the_id():
+def test_each_failure_is_told_and_the_error_at_the_end_names_another_ledger_of_the_id():
     made = ensemble()
+    told = []
+    made.on_refused = lambda bookie, error: told.append((bookie, type(error)))
     made.note("A", LedgerStateUnknown("another is stored"))
     made.note("B", BookieTimeout("no answer"))
-    made.note("C", NoSuchLedger("gone"))
-    made.note("C", BookieTimeout("no answer"))
-    assert made.take_refusals() == {"A": True, "B": False, "C": True}
-    assert made.take_refusals() == {}
+    assert told == [("A", LedgerStateUnknown), ("B", BookieTimeout)]
     assert type(made.quorum_lost(["A", "B"], "why")) is LedgerIdInUse
+
+
+def test_a_bookie_that_is_left_out_is_never_restored():
+    made = ensemble()
+    made.leave_out(["B"])
+    assert not made.restored(1, "B")
+    assert made.degraded == {1: "B"}
