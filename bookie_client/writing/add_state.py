@@ -312,11 +312,14 @@ class AddState:
             if not known and not self._delay_change:
                 self._ensemble.failed_late(position, bookie)
             return Outcome()
+        failed = self._ensemble.failed_positions(add)
         if add.failed.bit_count() > self._tolerated:
-            return self._start_change(self._ensemble.failed_positions(add))
-        if known or (self._delay_change and not isinstance(error, BookieReadOnly)):
+            return self._start_change(failed)
+        if known:
             return Outcome()
-        return self._start_change({position: bookie})
+        if not self._delay_change or isinstance(error, BookieReadOnly):
+            return self._start_change({position: bookie})
+        return Outcome() if self.can_do_without(failed, add.ensemble) else self._start_change(failed)
 
     # --- deferred sync --------------------------------------------------------------------------------------
 

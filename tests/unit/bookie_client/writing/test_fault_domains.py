@@ -13,7 +13,7 @@ from bookie_client.distribution import Quorums
 from bookie_client.placement.options import make_policy
 from bookie_client.placement.topology import Topology, parse_location
 from bookie_client.writing.fault_domains import DomainCheck, SpreadAddState
-from bookie_protocol.errors import BadRequest, BookieUnavailable, NotEnoughBookies, QuorumLost
+from bookie_protocol.errors import BadRequest, BookieUnavailable, NotEnoughBookies, QuorumLost, TooManyRequests
 from tests.support.until import until
 
 RACKS = {"A": 1, "B": 1, "C": 2, "D": 2}
@@ -23,8 +23,14 @@ def two_racks(bookies):
     return len({RACKS[bookie] for bookie in bookies}) >= 2
 
 
-def state(ensemble=("A", "B", "C"), quorums=(3, 3, 2)):
-    return SpreadAddState(7, Quorums(*quorums), ensemble, suffices=two_racks)
+def state(ensemble=("A", "B", "C"), quorums=(3, 3, 2), **options):
+    return SpreadAddState(7, Quorums(*quorums), ensemble, suffices=two_racks, **options)
+
+
+@pytest.mark.parametrize(("bookie", "replaced"), [("A", None), ("C", {2: "C"})])
+def test_a_change_is_not_delayed_for_the_one_bookie_of_a_rack(bookie, replaced):
+    machine = state(delay_ensemble_change=True)
+    assert machine.refused(machine.begin(1), bookie, TooManyRequests("full")).change == replaced
 
 
 def test_an_add_waits_for_the_other_rack():
