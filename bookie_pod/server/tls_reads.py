@@ -73,20 +73,23 @@ async def shake_hands(
         loop.start_tls(plain, protocol, context, server_side=True, ssl_handshake_timeout=timeout_s)
     )
     try:
-        await asyncio.sleep(0)  # TLS is the socket's protocol then
-    except BaseException:
-        starting.cancel()
-        raise
-    below = cast("asyncio.BufferedProtocol | None", plain.get_protocol())
-    if below is None or below is before:  # the socket was closed meanwhile
-        return await starting
-    reads = TlsReads(below, plain, told, steps)
-    plain.set_protocol(reads)
-    plain.set_write_buffer_limits(high=0, low=0)
-    if plain.get_write_buffer_size():
-        reads.pause_writing()  # a protocol before TLS may have been asked to wait, and TLS was not
-    loop.call_soon(reads.begin, begin())
-    secured = await starting
+        try:
+            await asyncio.sleep(0)  # TLS is the socket's protocol then
+        except BaseException:
+            starting.cancel()
+            raise
+        below = cast("asyncio.BufferedProtocol | None", plain.get_protocol())
+        if below is None or below is before:  # the socket was closed meanwhile
+            return await starting
+        reads = TlsReads(below, plain, told, steps)
+        plain.set_protocol(reads)
+        plain.set_write_buffer_limits(high=0, low=0)
+        if plain.get_write_buffer_size():
+            reads.pause_writing()  # a protocol before TLS may have been asked to wait, and TLS was not
+        loop.call_soon(reads.begin, begin())
+        secured = await starting
+    finally:
+        del starting  # the traceback of its error holds this frame
     if secured is None:
         return None
     reads.handshake_over(cast("_Secured", secured))

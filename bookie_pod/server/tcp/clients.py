@@ -53,24 +53,35 @@ class Clients:
         self.strangers = Strangers(self.encrypted.limit // IDLE_BYTES // 2)
         self.handshakes = HandshakeTurns(self.strangers.most_encrypted)
         self._looked_at = time.perf_counter()
+        self._to_look: Iterator[Callable[[float, float], None]] | None = None
+        """The rest of the look that is under way."""
 
     def look(self) -> None:
-        """Look at each connection; called every now and then: see `Connection.look`."""
+        """Look at each connection; called every now and then: see `Connection.look`. Does nothing while the last look
+        goes on."""
+        if self._to_look is not None:
+            return
         context, now = self.context, time.perf_counter()
         passed, self._looked_at = now - self._looked_at, now
         # A process that was stopped, or a machine that was: what clients sent meanwhile has still to be received.
         asleep = passed if passed > ASLEEP_S else 0.0
-        self._look_at_some(iter(tuple(self.connections.values())), now, asleep)
+        self._to_look = iter(tuple(self.connections.values()))
+        self._look_at_some(asleep)
         self.strangers.look(now, asleep)
         context.frame_rooms.look(now, asleep)
         context.memory.relieve(now)
         context.complaints.look()
         context.request_log.look()
 
-    def _look_at_some(self, looks: Iterator[Callable[[float, float], None]], now: float, asleep: float) -> None:
-        """Look at a few of the connections, and at the others in the next turns of the loop: there may be thousands."""
-        some = list(islice(looks, LOOKS_PER_TURN))
+    def _look_at_some(self, asleep: float = 0.0) -> None:
+        """Look at a few of the connections, and at the others in the next turns of the loop: there may be thousands.
+
+        After a time asleep, look at all at once: none may be judged before it knows of that."""
+        looks, self._to_look, now = self._to_look, None, time.perf_counter()
+        assert looks is not None
+        some = list(islice(looks, None if asleep else LOOKS_PER_TURN))
         for look in some:
             look(now, asleep)
-        if len(some) == LOOKS_PER_TURN:
-            self.context.loop.call_soon(self._look_at_some, looks, now, asleep)
+        if len(some) == LOOKS_PER_TURN and not asleep:
+            self._to_look = looks
+            self.context.loop.call_soon(self._look_at_some)

@@ -171,6 +171,7 @@ class Wire:
                 self.broke(defect)
         if self.parked is not None:
             self.parked.drop_all()
+            self.parked = None  # its callbacks hold this
         self.share.end()
         self._go_on()
         if self._linger_timer is not None:

@@ -221,3 +221,19 @@ async def test_thousands_of_connections_are_looked_at_in_many_turns(rig: ServerR
     assert 0 < len(looked_at) < 500
     await rig.settle(lambda: len(looked_at) >= 1000)
     assert looked_at == [*range(1000)]
+
+
+async def test_a_look_begins_when_the_last_one_is_over_and_is_whole_when_the_process_slept(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[float] = []
+    for wire in [object() for _ in range(1000)]:
+        rig.clients.connections[wire] = lambda now, asleep: looked_at.append(asleep)  # type: ignore[index]
+    for _ in range(3):
+        rig.clients.look()
+    await rig.settle(lambda: len(looked_at) >= 1000)
+    assert len(looked_at) == 1000
+    rig.clients._looked_at -= 60.0
+    rig.clients.look()
+    assert len(looked_at) == 2000
+    assert min(looked_at[1000:]) >= 60.0

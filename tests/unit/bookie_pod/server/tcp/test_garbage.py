@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
+from bookie_pod.server.tls_reads import shake_hands
 from bookie_protocol.errors import NoSuchEntry
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
@@ -87,17 +89,21 @@ async def test_no_request_leaves_anything() -> None:
     assert not any(left.values()), left
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("received", [b"", v3_add(entry(1, 0)), v3_add(entry(1, 0))[:20], v2_read(1, 0)])
-async def test_no_connection_leaves_anything(received: bytes) -> None:
+async def test_no_connection_leaves_anything(received: bytes, is_full: bool) -> None:
     """Thousands that come and go would be one long turn of the event loop for the collector."""
     rig = ServerRig()
 
     async def come_and_go() -> None:
         conn, _ = rig.connect()
+        rig.journal.full = is_full  # adds are parked
+        rig.admission.refresh()
         if received:
             conn.data_received(received)
         await _served(rig)
         conn.connection_lost(None)
+        rig.journal.batches.clear()
 
     await come_and_go()  # what is made once
     gc.collect()
@@ -110,6 +116,30 @@ async def test_no_connection_leaves_anything(received: bytes) -> None:
     finally:
         gc.enable()
         rig.close()
+
+
+async def test_a_handshake_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start_tls(*arguments: Any, **options: Any) -> None:
+        await asyncio.sleep(0)
+        raise ConnectionResetError
+
+    transport: Any = SimpleNamespace(is_closing=lambda: False, get_protocol=lambda: None)
+    none: Any = None
+
+    async def fails() -> None:
+        with pytest.raises(ConnectionResetError):
+            await shake_hands(transport, none, none, none, none)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "get_running_loop", lambda: SimpleNamespace(start_tls=start_tls))
+        await fails()  # what is made once
+        gc.collect()
+        gc.disable()
+        try:
+            await fails()
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
 
 
 async def _served(rig: ServerRig) -> None:
