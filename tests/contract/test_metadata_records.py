@@ -19,20 +19,11 @@ from bookie_protocol.metadata_service.interface import Versioned
 from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 from tests.support.metadata_examples import ledger, listed
-from tests.support.metadata_fixtures import driver
+from tests.support.metadata_fixtures import Pair, driver, pair
 
-__all__ = ["driver"]
+__all__ = ["driver", "pair"]
 
-Pair = tuple[MetadataService, MetadataService]
 KIND = "decommission"
-
-
-@pytest.fixture
-async def pair(driver: MetadataDriverUnderTest) -> Pair:
-    """Two sessions with one new cluster."""
-    one, two = await driver.open(), await driver.open()
-    await one.cluster.initialize()
-    return one, two
 
 
 async def test_versions(pair: Pair) -> None:

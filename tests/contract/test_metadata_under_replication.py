@@ -30,20 +30,9 @@ from bookie_protocol.metadata_service.tree.under_replication.locks import Rest, 
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 from tests.support.golden_nodes import golden, load
 from tests.support.metadata_drivers import MetadataDriverUnderTest
-from tests.support.metadata_fixtures import driver
+from tests.support.metadata_fixtures import Pair, driver, pair
 
-__all__ = ["driver"]
-
-
-@pytest.fixture
-async def pair(driver: MetadataDriverUnderTest) -> tuple[MetadataService, MetadataService]:
-    """Two sessions with one new cluster."""
-    one, two = await driver.open(), await driver.open()
-    await one.cluster.initialize()
-    return one, two
-
-
-Pair = tuple[MetadataService, MetadataService]
+__all__ = ["driver", "pair"]
 
 
 def ledger(ledger_id: int) -> LedgerMetadata:

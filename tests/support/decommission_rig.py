@@ -43,6 +43,15 @@ QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.02, retry_interval=0.01, gi
 Hook = Callable[[int], Awaitable[None]]
 
 
+class Gate:
+    """The server's gate of a bookie, which only notes its mode."""
+
+    read_only = False
+
+    def set_mode(self, *, read_only: bool, high_priority_writes: bool) -> None:
+        self.read_only = read_only
+
+
 async def _at_once(ledger_id: int) -> None:
     return None
 

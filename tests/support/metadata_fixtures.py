@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bookie_protocol.metadata_service.tree.service import MetadataService
 from tests.support.metadata_drivers import (
     EmbeddedOxiaUnderTest,
     EmbeddedUnderTest,
@@ -18,6 +19,7 @@ from tests.support.metadata_drivers import (
     ZooKeeperUnderTest,
 )
 
+Pair = tuple[MetadataService, MetadataService]
 ETCD = pytest.param("etcd", marks=pytest.mark.etcd)
 OVER_OXIA = [pytest.param("oxia", marks=pytest.mark.oxia), "embedded-oxia"]
 WIRED = [pytest.param("zookeeper", marks=pytest.mark.zookeeper), ETCD, *OVER_OXIA, "served"]
@@ -32,6 +34,14 @@ async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     made = driver_of(request.param, request, tmp_path)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def pair(driver: MetadataDriverUnderTest) -> Pair:
+    """Two sessions with one new cluster."""
+    one, two = await driver.open(), await driver.open()
+    await one.cluster.initialize()
+    return one, two
 
 
 def driver_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetadataDriverUnderTest:

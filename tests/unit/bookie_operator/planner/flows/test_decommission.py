@@ -25,12 +25,6 @@ from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
 from tests.support.operator_sim.going import GOING, SERVING, STOPPED, fewer, settled, what_is_left
 
-
-@pytest.fixture
-def five() -> Simulation:
-    return settled(replicas=5)
-
-
 # --- the order --------------------------------------------------------------------------------------------------------
 
 

@@ -12,12 +12,6 @@ from tests.support.operator_sim.bookkeeper import Refused, SimDrain
 from tests.support.operator_sim.flows import acted, at_step
 from tests.support.operator_sim.going import GOING, fewer, settled, what_is_left
 
-
-@pytest.fixture
-def five() -> Simulation:
-    return settled(replicas=5)
-
-
 # --- taken back -------------------------------------------------------------------------------------------------------
 
 

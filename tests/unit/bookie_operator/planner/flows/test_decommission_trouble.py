@@ -20,12 +20,6 @@ from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
 from tests.support.operator_sim.going import GOING, LOST, fewer, settled
 
-
-@pytest.fixture
-def five() -> Simulation:
-    return settled(replicas=5)
-
-
 # --- while it runs ----------------------------------------------------------------------------------------------------
 
 

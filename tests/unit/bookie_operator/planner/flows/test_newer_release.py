@@ -14,22 +14,12 @@ from bookie_operator.planner.actions import ApplyTemplate, EvictPod, RecordInput
 from bookie_operator.planner.decision import Act, Rest
 from bookie_operator.planner.plan import plan
 from bookie_operator.status import conditions, reporting
-from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim import Simulation, killed_everywhere
 from tests.support.operator_sim.flows import acted, at_step
+from tests.support.operator_sim.going import settled
 
 Change = Callable[[Simulation], object]
 ZONES: dict[str, object] = {"replicas": 5, "placement": {"zones": [{"name": "a"}, {"name": "b"}]}}
-
-
-@pytest.fixture
-def four() -> Simulation:
-    return rested()
-
-
-def rested(**changes: object) -> Simulation:
-    sim = resting(**changes)
-    sim.advance(60)
-    return sim
 
 
 def newer(sim: Simulation) -> None:
@@ -71,7 +61,7 @@ def told(sim: Simulation) -> dict[str, Condition]:
 
 @pytest.mark.parametrize("changes", [{}, ZONES, {"update": {"strategy": "Manual"}}], ids=["one", "zones", "manual"])
 def test_a_newer_release_alone_changes_nothing(changes: dict[str, object]) -> None:
-    sim = rested(**changes)
+    sim = settled(**changes)
     before, had = uids(sim), templates(sim)
     newer(sim)
     for _ in range(20):
@@ -235,7 +225,7 @@ def written_down(sim: Simulation) -> list[str]:
 @pytest.mark.parametrize("release", ["", "newer"])
 @pytest.mark.parametrize("changes", [{}, ZONES], ids=["one", "zones"])
 def test_they_are_taken_over_as_they_are(release: str, changes: dict[str, object]) -> None:
-    sim = rested(**changes)
+    sim = settled(**changes)
     before, had = uids(sim), templates(sim)
     unrecorded(sim)
     sim.release = release

@@ -27,13 +27,6 @@ from tests.support.operator_sim.flows import acted, at_step, steps_taken
 from tests.support.operator_sim.kubernetes import BAD_IMAGE
 
 
-@pytest.fixture
-def four() -> Simulation:
-    sim = resting()
-    sim.advance(60)
-    return sim
-
-
 def upgrade(sim: Simulation) -> None:
     sim.change(version="1.1")
 

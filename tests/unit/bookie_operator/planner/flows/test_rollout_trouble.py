@@ -13,20 +13,9 @@ from bookie_operator.planner.flows import rollout, rollout_state
 from bookie_operator.planner.giving_way import unstick
 from bookie_operator.planner.run import Run
 from bookie_operator.world.model import NodeView, PodFault, World
-from tests.support.operator_sim import Simulation, killed_everywhere, resting, spec
+from tests.support.operator_sim import Simulation, killed_everywhere, spec
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
 from tests.support.operator_sim.kubernetes import BAD_IMAGE
-
-
-@pytest.fixture
-def four() -> Simulation:
-    return four_again()
-
-
-def four_again() -> Simulation:
-    sim = resting()
-    sim.advance(60)
-    return sim
 
 
 def upgrade(sim: Simulation) -> None:

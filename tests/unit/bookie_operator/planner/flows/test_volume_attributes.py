@@ -14,16 +14,9 @@ from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import expand, volume_attributes
 from bookie_operator.planner.flows.expand import ATTEMPTS
 from bookie_operator.world.model import AttributesView, ModifyState, World
-from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim import Simulation, killed_everywhere
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
 from tests.support.operator_sim.kubernetes import BAD_CLASS
-
-
-@pytest.fixture
-def four() -> Simulation:
-    sim = resting()
-    sim.advance(30)
-    return sim
 
 
 def name_class(sim: Simulation, name: str | None = "gold", volume: str = "ledger") -> None:

@@ -21,17 +21,10 @@ from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable, PodkeeperError
 from bookie_protocol.metadata_service.records import DECOMMISSION
 from bookie_protocol.metadata_service.tree.service import MetadataService
-from tests.support.decommission_rig import GOING, Rig
+from tests.support.decommission_rig import GOING, Gate, Rig
 from tests.support.until import until
 
 HEALTHY = DiskVerdict(1, 0, True, {}, ())
-
-
-class Gate:
-    read_only = False
-
-    def set_mode(self, *, read_only: bool, high_priority_writes: bool) -> None:
-        self.read_only = read_only
 
 
 class Starting:

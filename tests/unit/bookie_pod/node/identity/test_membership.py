@@ -18,19 +18,12 @@ from bookie_pod.node.identity.membership import Membership, NotAMember
 from bookie_pod.node.mode import BookieMode
 from bookie_protocol.errors import InvalidCookie, MetadataUnavailable
 from bookie_protocol.metadata_service.tree.life_cycle import erase
-from tests.support.decommission_rig import GOING, Rig
+from tests.support.decommission_rig import GOING, Gate, Rig
 from tests.support.migration_world import MigrationWorld, seen
 from tests.support.until import until
 
 DIRECTORIES = BookieDirectories(("/j",), ("/l",))
 Change = Callable[[Rig, Cookie], Awaitable[object]]
-
-
-class Gate:
-    read_only = False
-
-    def set_mode(self, *, read_only: bool, high_priority_writes: bool) -> None:
-        self.read_only = read_only
 
 
 class Running:

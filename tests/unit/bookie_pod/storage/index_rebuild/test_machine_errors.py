@@ -14,20 +14,12 @@ from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_protocol.errors import ResourcesShort, StorageFault
 from tests.support.gc_rig import GcRig
+from tests.support.index_rebuilds import store_entries
 from tests.support.rebuild_rig import RebuildRig
 from tests.support.scrub_rig import signed
-from tests.support.storage_engine import put
 
 LEDGER = 3
 ONLINE = {"ledgers": False, "accept_damage": True}
-
-
-def _store(rig: GcRig, *entries: bytes) -> None:
-    put(rig.storage, *entries)
-    rig.storage.flush()
-    rig.logs.rotate()
-    rig.logs.sync()
-    rig.storage.flush()
 
 
 @pytest.mark.parametrize("engine", ["sorted", "interleaved"])
@@ -39,10 +31,10 @@ def test_an_index_file_that_cannot_be_read_once_forgets_no_record(
     engine: str, nth: int, number: int, kind: type[StorageFault]
 ) -> None:
     rig = GcRig(engine=engine)
-    _store(rig, *(signed(LEDGER, entry_id) for entry_id in range(8)))
+    store_entries(rig, *(signed(LEDGER, entry_id) for entry_id in range(8)))
     rig.storage.delete_ledger(LEDGER)
     rig.storage.flush()
-    _store(rig, *(signed(LEDGER, entry_id, 140) for entry_id in range(3)))
+    store_entries(rig, *(signed(LEDGER, entry_id, 140) for entry_id in range(3)))
     files, folder = rig.bookie.files, rig.bookie.directories[0]
     rig.storage.close()
     logs, old = StoredLogs(files, [folder]), FileIndex(files, [folder])
@@ -74,7 +66,7 @@ def test_a_kept_row_that_cannot_be_read_for_want_of_descriptors_is_not_dangling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = RebuildRig()
-    _store(rig, *(signed(LEDGER, entry_id) for entry_id in range(5)))
+    store_entries(rig, *(signed(LEDGER, entry_id) for entry_id in range(5)))
     rows = rig.rows()
     log_id, position = split_location(rows[LEDGER, 1])
     path = rig.path(log_id)
@@ -91,7 +83,7 @@ def test_a_kept_row_that_cannot_be_read_for_want_of_descriptors_is_not_dangling(
 
 def test_a_confirmed_row_that_cannot_be_looked_up_yields_to_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = RebuildRig()
-    _store(rig, signed(LEDGER, 0))
+    store_entries(rig, signed(LEDGER, 0))
     rows, index = rig.rows(), rig.locations
     twin = index.attach(rig.tool_stores.open(f"{rig.folder}/twin/locations", StoreKind.LOCATIONS))
     index.offer(twin, LEDGER, [(0, rows[LEDGER, 0])], lambda ledger_id: True)

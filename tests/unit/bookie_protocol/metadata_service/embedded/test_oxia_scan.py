@@ -25,13 +25,6 @@ ANY_KEY = st.text("/a0-é", max_size=9)
 KEYS = st.lists(ANY_KEY.filter(lambda key: keys.refusal(key) is None), max_size=25, unique=True)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[NodeStore]:
-    opened = NodeStore(str(tmp_path / "store"))
-    yield opened
-    opened.close()
-
-
 def write(store: NodeStore, request: oxia.WriteRequest) -> oxia.WriteResponse:
     """All steps of a request."""
     steps = records.write(store, request)

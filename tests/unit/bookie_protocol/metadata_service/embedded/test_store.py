@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,13 +23,6 @@ from bookie_protocol.metadata_service.embedded.store import NodeStore
 from tests.support.until import until
 
 FIRST = b"podkeeper embedded metadata 1"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[NodeStore]:
-    opened = NodeStore(str(tmp_path / "store"))
-    yield opened
-    opened.close()
 
 
 def test_nodes(store: NodeStore) -> None:
