@@ -43,6 +43,8 @@ class SimBookKeeper:
     now: float = 0.0
     up: bool = True
     """Whether the metadata service answers."""
+    silent: bool = False
+    """Whether no pod answers the operator, while bookies serve and copies are made."""
     instance_id: str = ""
     cookies: dict[str, str] = field(default_factory=dict)
     """Bookie id to data id."""
@@ -250,7 +252,7 @@ class SimBookKeeper:
 
     def facts(self) -> ClusterFacts | None:
         """None: nobody is there who could be asked."""
-        if not self.up or not (self.running or self.auditor_up):
+        if self.silent or not self.up or not (self.running or self.auditor_up):
             return None
         return ClusterFacts(
             instance_id=self.instance_id,

@@ -82,6 +82,11 @@ def metadata_away(sim: Simulation, number: int) -> None:
     sim.bookkeeper.up = False
 
 
+def admins_away(sim: Simulation, number: int) -> None:
+    """As with a token that somebody changed by hand: all goes on, and the operator can ask no pod."""
+    sim.bookkeeper.silent = True
+
+
 def interrupt_drains(sim: Simulation, number: int) -> None:
     sim.bookkeeper.interrupt_drains()
 
@@ -217,7 +222,7 @@ def heal(sim: Simulation) -> None:
     adopt_claims(sim, 0)
     for claim in sim.kubernetes.claims.values():
         claim.kept_by = ""
-    sim.bookkeeper.up = True
+    sim.bookkeeper.up, sim.bookkeeper.silent = True, False
     if sim.rivals:
         sim.rivals, sim.release = (), sim.rivals[0]
     sim.annotations.pop(names.PAUSED, None)
@@ -243,6 +248,7 @@ FAULTS: Final[tuple[Mishap, ...]] = (
     delete_pod,
     power_cut,
     metadata_away,
+    admins_away,
     interrupt_drains,
     scale_by_hand,
     remove_set,

@@ -159,7 +159,7 @@ def _claim(one: SimClaim) -> ClaimView:
 
 def _facts(sim: Simulation, bookie_id: str, pod: SimPod, named: Counter[str]) -> BookieFacts | None:
     """`named`: by how many ledgers each bookie is."""
-    if bookie_id not in sim.bookkeeper.running or pod.name in sim.kubernetes.silent:
+    if sim.bookkeeper.silent or bookie_id not in sim.bookkeeper.running or pod.name in sim.kubernetes.silent:
         return None
     used = 1000 * named[bookie_id]
     sizes = [one.actual for one in sim.kubernetes.claims_of(pod.name) if one.volume == "ledger"]

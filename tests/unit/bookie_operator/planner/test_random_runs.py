@@ -12,10 +12,12 @@ from tests.support.operator_sim.mishaps import (
     RELEASES,
     WISHES,
     Mishap,
+    admins_away,
     configure,
     heal,
     lose_volume,
     move,
+    scale,
     scale_by_hand,
     strip_claim,
 )
@@ -37,6 +39,9 @@ RESTARTED_BY_A_ROLLOUT: list[Event] = [(configure, 2, 8, ""), (move, 9, 36, "bet
 """A bookie that is to be moved comes back from its restart: it was not lost."""
 LOST_WHILE_ANOTHER_IS_MOVED: list[Event] = [(move, 0, 5, "before"), (lose_volume, 1, 11, "between")]
 """What the lost one stored has to go to the one that is moved, which takes no new data."""
+UNKNOWN_WHILE_IT_CHOOSES: list[Event] = [(configure, 2, 6, ""), (admins_away, 0, 9, "between"), (scale, 3, 8, "")]
+"""No pod answers while a rollout runs, and bookies serve."""
+UNKNOWN_WHILE_IT_IS_DRAINED: list[Event] = [(move, 1, 9, ""), (admins_away, 0, 25, "after"), (scale, 0, 3, "")]
 
 events = st.lists(
     st.tuples(
@@ -66,6 +71,8 @@ def run(sim: Simulation, happens: list[Event]) -> None:
 @example(LOST_AFTER_IT_WAS_MOVED)
 @example(RESTARTED_BY_A_ROLLOUT)
 @example(LOST_WHILE_ANOTHER_IS_MOVED)
+@example(UNKNOWN_WHILE_IT_CHOOSES)
+@example(UNKNOWN_WHILE_IT_IS_DRAINED)
 @given(events)
 def test_whatever_happens_it_ends_as_spec_says_and_nothing_is_lost(happens: list[Event]) -> None:
     sim = resting(repair={"autoReplaceAfterSeconds": 30})
