@@ -268,7 +268,7 @@ class _Trail:
 def line(
     via: str, caller: Caller, what: str, request: str, outcome: str, of: dict[str, Any], reason: str | None
 ) -> dict[str, Any]:
-    """The fields of one line."""
+    """Return the fields of one line."""
     found: dict[str, Any] = {
         "time": now(),
         "via": via,

@@ -279,7 +279,7 @@ def shut(peers: Collection[str]) -> None:
 
 
 def current_call() -> Call:
-    """The call that this task serves."""
+    """Return the call that this task serves."""
     return _CURRENT.get()
 
 

@@ -46,7 +46,7 @@ def with_contained(roles: Iterable[Role]) -> frozenset[Role]:
 
 
 def roles_named(text: str) -> frozenset[Role]:
-    """The roles of a list with commas, with those that they contain. `ValueError` names one that is none."""
+    """Return the roles of a list with commas, with those that they contain. `ValueError` names one that is none."""
     try:
         return with_contained(Role(name) for name in text.split(","))
     except ValueError:

@@ -188,7 +188,7 @@ def process_memory_mb(budget_mb: int) -> int:
 
 
 def gateway_memory_mb(budget_mb: int) -> int:
-    """The budget of the process that serves gRPC beside a bookie with this budget, both in MiB."""
+    """Return the budget of the process that serves gRPC beside a bookie with this budget, both in MiB."""
     return max(SMALLEST_GATEWAY_MB, min(LARGEST_GATEWAY_MB, budget_mb))
 
 

@@ -64,7 +64,7 @@ class Key:
     """Accepted, so that a file of Apache BookKeeper works as it is; named at start-up if it asks for another value."""
 
     def shown(self, value: Any) -> str:
-        """The text of a value as a properties file would hold it."""
+        """Return the text of a value as a properties file would hold it."""
         return render(value // self.unit if self.unit != 1 else value)
 
 
@@ -84,7 +84,7 @@ def keys_of(section: type) -> Iterator[tuple[dataclasses.Field[Any], Key]]:
 
 
 def parse(declared: Key, annotation: str, text: str) -> Any:
-    """The value of `text` for a field annotated `annotation`; raises `BadValueError`.
+    """Return the value of `text` for a field annotated `annotation`; raises `BadValueError`.
 
     A class name without its package means the one choice that ends in it.
     """
@@ -99,7 +99,7 @@ def parse(declared: Key, annotation: str, text: str) -> Any:
 
 
 def render(value: Any) -> str:
-    """The text of a value in the unit of the text."""
+    """Return the text of a value in the unit of the text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):

@@ -110,7 +110,7 @@ def creation(request: messages.CreateRequest) -> NewLedger:
 
 
 def given_bytes(new: NewLedger) -> int:
-    """The bytes of password and custom metadata."""
+    """Return the bytes of password and custom metadata."""
     return len(new.password) + sum(len(name) + len(value) for name, value in new.custom_metadata.items())
 
 
@@ -155,7 +155,7 @@ def metadata_message(metadata: LedgerMetadata) -> messages.LedgerMetadata:
 
 
 def code_of(error: PodkeeperError) -> grpc.StatusCode:
-    """The status code that fits best."""
+    """Return the status code that fits best."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code

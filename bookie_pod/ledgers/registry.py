@@ -121,7 +121,7 @@ class Ledgers:
             self._create(ledger_id, key, fenced=True)
 
     def for_read(self, ledger_id: int) -> LedgerState:
-        """The state of a ledger that exists here; raises NoSuchLedger otherwise."""
+        """Return the state of a ledger that exists here; raises NoSuchLedger otherwise."""
         state = self.states.get(ledger_id)
         if state is not None:
             return state
@@ -133,7 +133,7 @@ class Ledgers:
     def for_write(
         self, ledger_id: int, key: bytes, *, deleted: type[Exception] = NoSuchLedger, recovery: bool = False
     ) -> LedgerState:
-        """The state of a ledger, made if missing, after checking the master key.
+        """Return the state of a ledger, made if missing, after checking the master key.
 
         Raises Unauthorized for another key, BadRequest for a negative id or a key that is too long, and `deleted` if
         the ledger was fenced and then deleted lately; with `recovery` it is made in that case too, fenced.

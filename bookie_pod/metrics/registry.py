@@ -127,7 +127,7 @@ class Registry:
             self._collectors.append(collect)
 
     def counter(self, name: str, labels: Mapping[str, str]) -> Counter:
-        """The counter of this name and these labels."""
+        """Return the counter of this name and these labels."""
         return self._existing_or(name, labels, "counter", Counter, Counter)
 
     def op_stats(self, name: str, labels: Mapping[str, str], *, summed: bool = False) -> OpStats:
@@ -164,7 +164,7 @@ class Registry:
         ]
 
     def summaries(self, name: str) -> list[OpStats]:
-        """The summaries of this name, one for each set of labels."""
+        """Return the summaries of this name, one for each set of labels."""
         with self._lock:
             family = self._families.get(name)
             return [] if family is None else [each for each in family.series.values() if isinstance(each, OpStats)]

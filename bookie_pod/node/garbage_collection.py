@@ -170,7 +170,7 @@ def make_collection(
     fenced: FencedAndDeleted,
     interrupt: Callable[[], None] = lambda: None,
 ) -> GarbageCollection:
-    """The collectors of this configuration, not started. `interrupt` ends calls of `metadata` that wait."""
+    """Return the collectors of this configuration, not started. `interrupt` ends calls of `metadata` that wait."""
     folders = current_folders(config.directories.ledger)
     parts = collected(storage)
     made: list[GarbageCollector] = []

@@ -221,7 +221,7 @@ class BookieStatus(NamedTuple):
 
 
 def parse_status(data: bytes) -> BookieStatus | None:
-    """The status in a file's bytes; None if they are none."""
+    """Return the status in a file's bytes; None if they are none."""
     try:
         fields = data.decode("ascii").splitlines()[0].split(",")
         if fields[0].strip() != _VERSION or len(fields) not in (3, 4):

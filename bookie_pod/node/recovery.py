@@ -201,7 +201,7 @@ class ReplayIntoStorage:
             self._storage.deleted_before(ledger_id, next_log)
 
     def _record_of(self, ledger_id: int) -> LedgerRecord | None:
-        """The record of a ledger that the journal's records at hand belong to."""
+        """Return the record of a ledger that the journal's records at hand belong to."""
         return None if ledger_id in self._contradicted else self._storage.ledger(ledger_id)
 
     def on_fence(self, ledger_id: int) -> None:

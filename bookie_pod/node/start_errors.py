@@ -65,7 +65,7 @@ def as_no_cluster(config: BookieConfig) -> Iterator[None]:
 
 
 def required_metadata_uri(config: BookieConfig) -> str:
-    """The metadata service to use. Raises InvalidConfiguration when none is named."""
+    """Return the metadata service to use. Raises InvalidConfiguration when none is named."""
     if config.metadata.service_uri is None:
         raise InvalidConfiguration("metadataServiceUri is not set: name the cluster's metadata service")
     return config.metadata.service_uri

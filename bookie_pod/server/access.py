@@ -155,7 +155,7 @@ def of_browser(shown: Shown) -> Shown:
 
 
 def _password(basic: str) -> str | None:
-    """The password of HTTP Basic credentials; None if they cannot be read."""
+    """Return the password of HTTP Basic credentials; None if they cannot be read."""
     try:
         text = base64.b64decode(basic.strip(), validate=True).decode("utf-8")
     except (binascii.Error, ValueError):

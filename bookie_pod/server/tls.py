@@ -72,7 +72,7 @@ class RenewedTls:
         self._context = load()
 
     def context(self) -> ssl.SSLContext:
-        """The context for the next handshake, with the files as they were at the last look at them."""
+        """Return the context for the next handshake, with the files as they were at the last look at them."""
         now = self._clock()
         if self._refresh_s and now - self._looked_at >= self._refresh_s:
             self._looked_at = now

@@ -108,7 +108,7 @@ class SyncThread:
         self._thread.start()
 
     def marks(self) -> list[LogMark]:
-        """The mark of every journal now. Any thread."""
+        """Return the mark of every journal now. Any thread."""
         return [journal.last_mark() for journal in self._journals]
 
     def step(self) -> object | None:

@@ -180,7 +180,7 @@ class DiskMonitor:
         return verdict
 
     def _usages(self) -> dict[str, DiskUsage]:
-        """The usage of every directory that has not failed."""
+        """Return the usage of every directory that has not failed."""
         usages: dict[str, DiskUsage] = {}
         for directory in self._states:
             if directory in self.failed:
@@ -228,7 +228,7 @@ class DiskMonitor:
                 self._reserves.hold(directory, usage, self._options.usage_warn_threshold)
 
     def _remembered(self, directory: str) -> DiskState:
-        """The state in which an earlier process left the directory."""
+        """Return the state in which an earlier process left the directory."""
         return DiskState.FULL if self._files.exists(f"{directory}/{FULL_FILE}") else DiskState.WRITABLE
 
     def _remember(self, directory: str, state: DiskState) -> None:

@@ -41,5 +41,5 @@ def began_before(first: int, next_log: int) -> bool:
 
 
 def later_of(one: int, other: int) -> int:
-    """The later of two logs, of which 0 is none."""
+    """Return the later of two logs, of which 0 is none."""
     return other if is_before(one, other) else one

@@ -66,7 +66,7 @@ class WriteCacheHalf:
         self._highest: dict[int, tuple[dict[int, bytes], int, int]] = {}
 
     def entries_of(self, ledger_id: int) -> dict[int, bytes]:
-        """The dict to put this ledger's entries into, made if missing. Event loop, active half only."""
+        """Return the dict to put this ledger's entries into, made if missing. Event loop, active half only."""
         entries = self.ledgers.get(ledger_id)
         if entries is None:
             entries = self.ledgers[ledger_id] = {}

@@ -58,7 +58,7 @@ def cluster_list(clusters: Sequence[KubernetesObject], base: str) -> Html:
 
 
 def operation_page(cluster: ClusterView) -> Html:
-    """The running operation in a cluster, and what it waits for."""
+    """Return the running operation in a cluster, and what it waits for."""
     status = cluster.status
     ready = _condition(status, "Ready")
     version = status.version

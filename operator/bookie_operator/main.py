@@ -240,7 +240,7 @@ async def remaining(kubernetes: Kubernetes, namespaces: tuple[str, ...]) -> list
 
 
 def own_namespace() -> str:
-    """The namespace of the pod; empty outside of Kubernetes."""
+    """Return the namespace of the pod; empty outside of Kubernetes."""
     if found := os.environ.get("POD_NAMESPACE", ""):
         return found
     try:

@@ -99,7 +99,7 @@ class Files:
         self._shown = self._root if self._local else shown_uri(uri).partition("?")[0].rstrip("/")
 
     def path(self, relative: str) -> str:
-        """The path for the file system."""
+        """Return the path for the file system."""
         return f"{self._root.rstrip('/')}/{relative}" if relative else self._root
 
     def shown(self, relative: str) -> str:

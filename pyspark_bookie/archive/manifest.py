@@ -58,7 +58,7 @@ _MANIFEST: Final = re.compile(rf"ledger-{NUMBER}(?:-([0-9a-f]{{32}}))?\.json")
 
 
 def matched(pattern: re.Pattern[str], name: str) -> re.Match[str] | None:
-    """The match of a file's name that begins with `ledger-` and `NUMBER`, if a ledger can have the number."""
+    """Return the match of a file's name that begins with `ledger-` and `NUMBER`, if a ledger can have the number."""
     found = pattern.fullmatch(name)
     return found if found is not None and int(found[1]) <= LONG_MAX else None
 
@@ -89,7 +89,7 @@ def parse_manifest_file(name: str) -> tuple[int, str | None] | None:
 
 
 def data_folder(partition: str, created_ms: int | None, stream: str | None) -> str:
-    """The folder of a ledger's files, in the way in which Hive names partitions."""
+    """Return the folder of a ledger's files, in the way in which Hive names partitions."""
     if partition == "none":
         return DATA
     if partition == "stream":

@@ -49,7 +49,7 @@ _PLAIN: Final = re.compile(r"(int|float|bool|str)( \| None)?|" + re.escape(_NAME
 
 
 def policy_name(text: str) -> str:
-    """The name of a placement policy."""
+    """Return the name of a placement policy."""
     from bookie_client.placement.options import POLICIES
 
     names = [name for name in POLICIES if name != _OF_A_BOOKIES_HOST]
@@ -156,7 +156,7 @@ class AccessOptions:
             raise PodkeeperSparkError(OPTION, str(error)) from None
 
     def placement_options(self) -> PlacementOptions:
-        """The placement options of a client in this process. Raises `PodkeeperSparkError` (OPTION)."""
+        """Return the placement options of a client in this process. Raises `PodkeeperSparkError` (OPTION)."""
         return placement_options(self.placement, self.placement_settings, self.network_location)
 
     def client(self, **defaults: Any) -> BlockingClient:

@@ -164,7 +164,7 @@ async def search_ledgers(client: Client, search: Search, unit: Unit) -> Searched
 
 
 def kind_of(ownership: Ownership) -> str:
-    """The kind of orphan that a ledger would be."""
+    """Return the kind of orphan that a ledger would be."""
     if ownership.kind is OwnerKind.MANAGED_LEDGER:
         return MANAGED_LEDGERS
     if ownership.is_gone:

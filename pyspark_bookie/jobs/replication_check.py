@@ -150,7 +150,7 @@ def naming(metadata: LedgerMetadata, bookies: Collection[str], registered: Colle
 
 
 def copies_left(part: Fragment, without: Collection[str], registered: Collection[str]) -> int:
-    """The copies left of the entry that would have the fewest."""
+    """Return the copies left of the entry that would have the fewest."""
     size = part.quorums.ensemble
     count = min(size, part.count) if part.is_closed else size
     stays = [bookie in registered and bookie not in without for bookie in part.ensemble]

@@ -105,7 +105,7 @@ def _check_once(ledger_ids: Sequence[int], attempts: Mapping[int, Sequence[_Atte
 
 
 def _uuid_within(attempt: _Attempt, ledger_id: int) -> str | None:
-    """The uuid that a manifest has where its name has none, as older versions named it."""
+    """Return the uuid that a manifest has where its name has none, as older versions named it."""
     manifest = manifest_at(attempt.files, ledger_id, None)
     return None if manifest is None else manifest.uuid
 

@@ -237,7 +237,7 @@ class _Pass:
         return groups(sized(self.context, array("q", ids)), size, MAX_LEDGERS)
 
     def behind(self, wave: tuple[Slice, ...]) -> int:
-        """The least ledger that is not done after this wave."""
+        """Return the least ledger that is not done after this wave."""
         self.next_ledger = wave[-1].next_ledger
         return self.next_ledger
 

@@ -271,11 +271,11 @@ class AdminAccess:
     key_file: str | None = None
 
     def token(self) -> str | None:
-        """The token to show. Raises `PodkeeperSparkError` for a file that cannot be used."""
+        """Return the token to show. Raises `PodkeeperSparkError` for a file that cannot be used."""
         return read_token("adminTokenFile", self.token_file) if self.token_file is not None else None
 
     def context(self) -> ssl.SSLContext:
-        """The context for bookies that serve HTTPS. Raises `OSError` for files that cannot be used."""
+        """Return the context for bookies that serve HTTPS. Raises `OSError` for files that cannot be used."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if self.certificate_file is not None:
             context.load_cert_chain(self.certificate_file, self.key_file)

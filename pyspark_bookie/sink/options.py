@@ -111,7 +111,7 @@ class SinkOptions(AccessOptions):
             )
 
     def client_options(self) -> ClientOptions:
-        """The options of a client whose window is as large as a task's may be. Raises `PodkeeperSparkError`
+        """Return the options of a client whose window is as large as a task's may be. Raises `PodkeeperSparkError`
         (OPTION)."""
         return replace(super().client_options(), write_window_bytes=self.max_inflight_bytes)
 

@@ -402,7 +402,7 @@ class Batch:
 
 
 def collected(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """The messages of tasks that ended well, by partition; the slots of others are None."""
+    """Return the messages of tasks that ended well, by partition; the slots of others are None."""
     return sorted((each for each in messages if isinstance(each, Written)), key=lambda each: each.partition_id)
 
 

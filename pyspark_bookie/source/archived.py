@@ -57,7 +57,7 @@ def holds_listed(archive: ArchivedLedger, listed: StreamLedger | None) -> bool:
 
 
 async def recorded(client: Client, ids: LedgerIds | None = None) -> frozenset[int]:
-    """The ledgers that `offload` has a record of; of these, if given. Raises `MetadataUnavailable`."""
+    """Return the ledgers that `offload` has a record of; of these, if given. Raises `MetadataUnavailable`."""
     names = await client.metadata_service.records(KIND).names()
     found = (int(name) for name in names if name.isascii() and name.isdigit())
     return frozenset(each for each in found if ids is None or each in ids)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of entries, or of a metadata table. Raises `PodkeeperSparkError`."""
+    """Return the reader of entries, or of a metadata table. Raises `PodkeeperSparkError`."""
     _check_names(raw)
     options = parse(raw, SourceOptions)
     if options.table is not None:
@@ -72,7 +72,7 @@ class BatchReader(DataSourceReader):
 
 
 def plan_batch(options: SourceOptions) -> list[ReadPartition]:
-    """The partitions of a batch read, as things are now. Raises `PodkeeperSparkError`."""
+    """Return the partitions of a batch read, as things are now. Raises `PodkeeperSparkError`."""
     from pyspark_bookie.source.selection import choose
     from pyspark_bookie.source.snapshots import Readable, readable_ranges
 

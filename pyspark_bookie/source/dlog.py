@@ -79,7 +79,7 @@ class LogRecord(NamedTuple):
 
 
 def log_records(entry: bytes) -> list[LogRecord]:
-    """The records of an entry; none if it has only DistributedLog's own. Raises `UndecodableEntry`."""
+    """Return the records of an entry; none if it has only DistributedLog's own. Raises `UndecodableEntry`."""
     found: list[LogRecord] = []
     left = MAX_ENTRY
     try:

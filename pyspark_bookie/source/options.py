@@ -238,7 +238,7 @@ class SourceOptions(AccessOptions):
         )
 
     def admin_token(self) -> str | None:
-        """The token for the bookies' HTTP API. Raises `PodkeeperSparkError` (OPTION)."""
+        """Return the token for the bookies' HTTP API. Raises `PodkeeperSparkError` (OPTION)."""
         if self.admin_token_file is None:
             return None
         return read_token("admin.tokenFile", self.admin_token_file)
@@ -277,7 +277,7 @@ class SourceOptions(AccessOptions):
         return self.managed_ledger is not None or self.decode is Decode.PULSAR
 
     def selections(self) -> list[str]:
-        """The names of the options that select ledgers and are given."""
+        """Return the names of the options that select ledgers and are given."""
         chosen = {
             "ledgers": self.ledgers,
             "stream": self.stream,

@@ -209,13 +209,13 @@ class PlanLimits:
     """Tasks that can run at the same time; None: all of them."""
 
     def weight(self, piece: Range, target: int) -> int:
-        """The share that a piece has of a partition that may cost `target`."""
+        """Return the share that a piece has of a partition that may cost `target`."""
         if self.max_entries is None:
             return piece.cost
         return max(piece.cost, -(-piece.entries * target // self.max_entries))
 
     def rate_of_one(self, partitions: int) -> float | None:
-        """The share of the rate that each of so many partitions has."""
+        """Return the share of the rate that each of so many partitions has."""
         tasks = partitions if self.concurrent_tasks is None else min(partitions, self.concurrent_tasks)
         return share(self.bytes_per_second, tasks)
 
@@ -282,7 +282,7 @@ def _packed(pieces: Sequence[Range], target: int, limits: PlanLimits) -> list[li
 
 
 def _spread(partitions: Sequence[ReadPartition]) -> list[ReadPartition]:
-    """The partitions in turn, one of each bookie."""
+    """Return the partitions in turn, one of each bookie."""
     queues: dict[str, deque[ReadPartition]] = {}
     for partition in partitions:
         queues.setdefault(partition.bookie, deque()).append(partition)

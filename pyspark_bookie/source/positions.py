@@ -33,7 +33,7 @@ class Positions:
     """True if no option gave it."""
 
     def of(self, ledger_id: int, end: int, default: int) -> int:
-        """The position in a ledger whose entries end in front of `end`; `default` is EARLIEST or LATEST."""
+        """Return the position in a ledger whose entries end in front of `end`; `default` is EARLIEST or LATEST."""
         chosen = self.ledgers.get(ledger_id, default if self.everywhere is None else self.everywhere)
         if chosen == EARLIEST:
             return 0

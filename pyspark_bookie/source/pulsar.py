@@ -145,7 +145,7 @@ class Message(NamedTuple):
 
 
 def messages(entry: bytes) -> list[Message]:
-    """The messages of an entry; none for a marker. Raises `UndecodableEntry`."""
+    """Return the messages of an entry; none for a marker. Raises `UndecodableEntry`."""
     try:
         metadata, payload = _split(entry)
         if 20 in metadata:

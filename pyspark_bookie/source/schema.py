@@ -86,7 +86,7 @@ METADATA_TYPE: Final = StructType(
 
 
 def schema_for(raw: Mapping[str, str]) -> StructType:
-    """The schema that these options of a user give. Raises `PodkeeperSparkError`."""
+    """Return the schema that these options of a user give. Raises `PodkeeperSparkError`."""
     options = parse(raw, EitherOptions)
     if options.table is not None:
         from pyspark_bookie.source.tables.schemas import SCHEMAS

@@ -105,7 +105,7 @@ def _dated(chosen: Chosen) -> DatedLedger:
 
 
 async def ids_of(client: Client, ids: LedgerIds | None) -> list[int]:
-    """The ledgers that exist, ascending; of these, if given."""
+    """Return the ledgers that exist, ascending; of these, if given."""
     return [each async for each in client.list() if ids is None or each in ids]
 
 
@@ -190,7 +190,7 @@ async def _by_what_they_say(client: Client, options: SourceOptions) -> list[Chos
 
 
 async def _stored(client: Client, ledger_ids: Iterable[int]) -> tuple[list[Versioned[LedgerMetadata]], dict[int, str]]:
-    """The metadata of those that exist, and why those of others cannot be read."""
+    """Return the metadata of those that exist, and why those of others cannot be read."""
     found = await bounded(ledger_ids, lambda ledger_id: stored_or_damaged(client, ledger_id))
     return (
         [each for each in found if isinstance(each, Versioned)],

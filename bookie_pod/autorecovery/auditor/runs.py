@@ -209,7 +209,7 @@ class AuditRecords:
         await self._put(check.value + _REQUESTED, str(now_ms).encode())
 
     def watch_request(self, check: Check) -> Subscription[Versioned[bytes] | None]:
-        """The record of requests, now and after each change."""
+        """Return the record of requests, now and after each change."""
         return self._store.watch(check.value + _REQUESTED)
 
     async def returned(self) -> Returned:

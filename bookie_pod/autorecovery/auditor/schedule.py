@@ -24,7 +24,7 @@ SKEW_MS: Final = 300_000
 
 
 def wall_clock_ms() -> int:
-    """The time of day, in ms since the epoch."""
+    """Return the time of day, in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 

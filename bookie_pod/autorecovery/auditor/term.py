@@ -124,7 +124,7 @@ class Sources:
 
 
 def sources_of(client: Client, config: AutoRecoveryConfig) -> Sources:
-    """The sources that an open client is."""
+    """Return the sources that an open client is."""
     reads = config.auditor_reads_per_second or None
     nbytes = config.auditor_read_bytes_per_second or None
     in_flight = config.checker_reads_in_flight
@@ -228,7 +228,7 @@ class Term:
         )
 
     def check_statuses(self) -> tuple[CheckStatus, ...]:
-        """The audit of bookies first, then the checks."""
+        """Return the audit of bookies first, then the checks."""
         audit, running = self.lost_bookies, self.lost_bookies.running
         counts = running.counts() if running is not None else {}
         interval = self._config.auditor_bookie_check_interval_s

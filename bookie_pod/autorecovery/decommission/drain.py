@@ -155,7 +155,7 @@ class LedgerDrain:
         return reason or (None if found.is_closed else Passing("another client is recovering it"))
 
     async def _see_to_the_writer(self, stored: Versioned[LedgerMetadata]) -> tuple[LedgerMetadata, Passing]:
-        """The metadata to go on with, and why the last segment has to wait."""
+        """Return the metadata to go on with, and why the last segment has to wait."""
         metadata = stored.value
         ledger_id, state = metadata.ledger_id, metadata.state.value
         life, now = LedgerLife.of(stored), asyncio.get_running_loop().time()

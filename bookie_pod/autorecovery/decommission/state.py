@@ -260,14 +260,14 @@ def _unproven(record: DecommissionRecord, phase: Phase) -> DecommissionRecord:
 
 
 def encode_record(record: DecommissionRecord) -> bytes:
-    """The bytes of a record."""
+    """Return the bytes of a record."""
     value = {"format": FORMAT, **asdict(record), "phase": record.phase.value}
     value["form"] = record.form.value if record.form is not None else None
     return json.dumps(value, indent=1).encode()
 
 
 def decode_record(data: bytes, name: str) -> DecommissionRecord:
-    """The record in these bytes. `MetadataDamaged` if they are none, or of a later version."""
+    """Return the record in these bytes. `MetadataDamaged` if they are none, or of a later version."""
     try:
         value = json.loads(data)
         found = value.pop("format")

@@ -103,7 +103,7 @@ class DecommissionStore:
         return Versioned(decode_record(found.value, bookie_id), found.identity)
 
     async def finished(self, bookie_id: str) -> DecommissionRecord | None:
-        """The last decommission of this id that was finished."""
+        """Return the last decommission of this id that was finished."""
         try:
             return decode_record((await self._finished.read(bookie_id)).value, bookie_id)
         except MetadataNotFound:

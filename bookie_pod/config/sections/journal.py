@@ -16,7 +16,7 @@ CURRENT_FOLDER: Final = "current"
 
 
 def current_folders(directories: Iterable[str]) -> list[str]:
-    """The folder in each configured directory that holds its files."""
+    """Return the folder in each configured directory that holds its files."""
     return [os.path.join(directory, CURRENT_FOLDER) for directory in directories]
 
 

@@ -62,7 +62,7 @@ def derive_bookie_id(options: NetworkConfig, network: HostNetwork | None = None)
 
 
 def derive_host(options: NetworkConfig, network: HostNetwork | None = None) -> str:
-    """The host under which clients reach this bookie. Raises `InvalidConfiguration`."""
+    """Return the host under which clients reach this bookie. Raises `InvalidConfiguration`."""
     if options.advertised_address:
         return options.advertised_address
     network = network or HostNetwork()

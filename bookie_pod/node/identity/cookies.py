@@ -48,7 +48,7 @@ class BookieDirectories:
 
     @classmethod
     def of(cls, config: DirectoriesConfig) -> Self:
-        """The directories of a configuration."""
+        """Return the directories of a configuration."""
         return cls(config.journal, config.ledger, config.index or None)
 
     def current_folders(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Cookie:
 
     @staticmethod
     def expected(bookie_id: str, directories: BookieDirectories, instance_id: str | None) -> Cookie:
-        """The cookie that configuration and cluster ask for."""
+        """Return the cookie that configuration and cluster ask for."""
         index = None if directories.index is None else encode_directories(directories.index)
         return Cookie(
             bookie_id=bookie_id,
@@ -96,7 +96,7 @@ def encode_directories(directories: Sequence[str]) -> str:
 
 
 def decode_directories(text: str, source: str) -> tuple[str, ...]:
-    """The directories of such a string; `InvalidCookie` if the count is wrong."""
+    """Return the directories of such a string; `InvalidCookie` if the count is wrong."""
     count, *directories = text.split("\t")
     if count != str(len(directories)):
         raise InvalidCookie(f"cookie in {source} is damaged: directory list {text[:200]!r} does not fit its count")
@@ -104,7 +104,7 @@ def decode_directories(text: str, source: str) -> tuple[str, ...]:
 
 
 def format_cookie(cookie: Cookie) -> bytes:
-    """The bytes of a `VERSION` file, always in the current layout version."""
+    """Return the bytes of a `VERSION` file, always in the current layout version."""
     message = CookieFormat(
         bookieHost=cookie.bookie_id,
         journalDir=cookie.journal_dirs,

@@ -131,7 +131,7 @@ def may_expand_storage(config: BookieConfig) -> bool:
 
 
 def directory_places(config: BookieConfig, files: Files) -> DirectoryPlaces:
-    """The places that the configuration gives to its directories."""
+    """Return the places that the configuration gives to its directories."""
     return DirectoryPlaces(files, BookieDirectories.of(config.directories), ordered=not may_expand_storage(config))
 
 

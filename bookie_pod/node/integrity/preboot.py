@@ -95,7 +95,7 @@ async def newest_ledger(store: LedgerStore) -> int:
 
 
 def key_of(metadata: LedgerMetadata) -> bytes:
-    """The master key that follows from the recorded password; empty if none is recorded."""
+    """Return the master key that follows from the recorded password; empty if none is recorded."""
     return master_key(metadata.password) if metadata.password is not None else b""
 
 

@@ -217,7 +217,7 @@ class Integrity:
 async def check_cookies_and_find_losses(
     config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: NetworkConfig
 ) -> tuple[LostCookies | None, StoredCookie]:
-    """The check of cookies at the start; with `dataIntegrityChecking` it may leave some to be stamped by
+    """Return the check of cookies at the start; with `dataIntegrityChecking` it may leave some to be stamped by
     `check_losses`. Return those, and the stored cookie. Raises InvalidCookie, MetadataUnavailable."""
     if config.integrity.data_integrity_checking:
         lost = await find_lost_cookies(config, metadata, files, bookie_id, address)

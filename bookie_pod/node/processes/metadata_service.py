@@ -192,7 +192,7 @@ def _oxia(options: MetadataProcessOptions) -> OxiaServing:
 
 
 def serving_bounds(callers: Callers, max_sessions: int) -> ServingBounds:
-    """The bounds of a server whose clients have so many sessions at most; `callers` have renewals `apart`."""
+    """Return the bounds of a server whose clients have so many sessions at most; `callers` have renewals `apart`."""
     renewals = (f"/{_SERVICE.full_name}/Heartbeat", *oxia_methods("KeepAlive"))
     streams = (f"/{_SERVICE.full_name}/Events", *oxia_methods(*_OXIA_STREAMS))
     calls = (STREAMS + 1) * max_sessions + CALLS

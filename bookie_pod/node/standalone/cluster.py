@@ -163,7 +163,7 @@ class StandaloneCluster:
     # --- inside ---------------------------------------------------------------------------------------------
 
     async def _names(self) -> list[str]:
-        """The bookies to be started; sets `left_out`."""
+        """Return the bookies to be started; sets `left_out`."""
         names = [f"bookie-{number}" for number in range(1, self._count + 1)]
         self.left_out = tuple([name for name in names if await self.was_decommissioned(name)])
         if len(self.left_out) == self._count:

@@ -34,7 +34,7 @@ from bookie_protocol.admin_api.bookie import BookieState
 
 
 def guarded_groups(config: HttpConfig) -> frozenset[Group]:
-    """The groups of which nothing is served to who shows no token."""
+    """Return the groups of which nothing is served to who shows no token."""
     if config.auth_token_file is None:
         return frozenset()
     return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN, Group.CONSOLE})

@@ -38,7 +38,7 @@ def server_context(config: HttpConfig) -> ssl.SSLContext | None:
 
 
 def client_context(config: HttpConfig) -> ssl.SSLContext | None:
-    """The context of those who ask a server that is configured alike, None without TLS.
+    """Return the context of those who ask a server that is configured alike, None without TLS.
 
     `InvalidConfiguration` for a file that cannot be used.
     """

@@ -158,7 +158,7 @@ def ingest_v2(session: Session, data: bytes, pos: int) -> int:  # noqa: C901 - o
 
 
 def _ingest_tail(session: Session, data: bytes, pos: int, end: int) -> int:
-    """The frames that are shorter than a hot add at the end of the buffer, and the check of the next length."""
+    """Return the frames that are shorter than a hot add at the end of the buffer, and the check of the next length."""
     wire = session.wire
     while end - pos >= 4 and not wire.stalled and not wire.closed:
         length = LENGTH.unpack_from(data, pos)[0]

@@ -232,7 +232,7 @@ class Reads:
         return self._storage.read_apart(ledger_id, first, len(ids), max_bytes)
 
     def _on_lane_batch(self, request: BatchReadRequest, read_run: ReadRun) -> list[bytes]:
-        """The selection rule of the reference, so that batches have the same sizes."""
+        """Return the selection rule of the reference, so that batches have the same sizes."""
         ledger_id, first, step = request.ledger_id, request.first_entry_id, request.step
         limit = min(request.max_size, self._max_batch_bytes)
         count = request.max_count if request.max_count > 0 else _COUNT_UNLIMITED

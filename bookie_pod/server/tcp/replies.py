@@ -37,7 +37,7 @@ def code_of(error: BaseException, wire: Wire | None = None) -> V2Code:
 
 
 def status_of(error: BaseException, wire: Wire | None = None) -> V3Status:
-    """The v3 status of any error, likewise."""
+    """Return the v3 status of any error, likewise."""
     return _known(error, wire).v3
 
 

@@ -67,7 +67,7 @@ class Reply:
         raise self._foreign()
 
     def added(self) -> bytes:
-        """The encoded answer of an add, which waits in a lane instead of being sent at once."""
+        """Return the encoded answer of an add, which waits in a lane instead of being sent at once."""
         raise self._foreign()
 
     def entry(

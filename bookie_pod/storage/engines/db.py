@@ -68,7 +68,7 @@ class DbLedgerStorage:
         self.write_caches = self._count
 
     def directory_of(self, ledger_id: int) -> SingleDirectoryStorage:
-        """The directory that a ledger belongs to (Python's % is the reference's signSafeMod)."""
+        """Return the directory that a ledger belongs to (Python's % is the reference's signSafeMod)."""
         return self.directories[ledger_id % self._count]
 
     @property

@@ -115,7 +115,7 @@ class LedgerStorage(Protocol):
         ...
 
     def active_entries(self, ledger_id: int) -> dict[int, bytes]:
-        """The dict to put the ledger's entries into, made if missing. Void after the next `on_swap` call."""
+        """Return the dict to put the ledger's entries into, made if missing. Void after the next `on_swap` call."""
         ...
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
@@ -176,7 +176,7 @@ class LedgerStorage(Protocol):
         ...
 
     def cached_run(self, ledger_id: int, entry_ids: range) -> list[bytes]:
-        """The first of these entries, as far as memory holds them without a gap. Any thread."""
+        """Return the first of these entries, as far as memory holds them without a gap. Any thread."""
         ...
 
     # --- reader threads -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class ActiveLogs(Protocol):
     """True if a checkpoint syncs the active logs too, not only the rotated ones."""
 
     def get(self, ledger_id: int) -> LogWriter | None:
-        """The active log of this ledger."""
+        """Return the active log of this ledger."""
         ...
 
     def put(self, ledger_id: int, log: LogWriter) -> None:

@@ -401,7 +401,7 @@ class LogAppender:
             raise type(self._fault)(str(self._fault)) from self._fault
 
     def current_log_id(self, ledger_id: int = 0) -> int | None:
-        """The log that the next entry (of this ledger) goes to, if one is open."""
+        """Return the log that the next entry (of this ledger) goes to, if one is open."""
         with self._append_lock:
             log = self._active.get(ledger_id)
             return None if log is None else log.log_id

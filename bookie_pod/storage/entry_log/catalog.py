@@ -210,7 +210,7 @@ class LogCatalog:
         self._inherited.discard(log_id)
 
     def least_unflushed_id(self) -> int:
-        """The unflushed log that was created first; without any, the id that comes next."""
+        """Return the unflushed log that was created first; without any, the id that comes next."""
         with self._lock:
             return next(iter(self._unflushed), following_id(self._last_id))
 

@@ -107,7 +107,7 @@ class LogHeader:
 
 
 def encode_header() -> bytes:
-    """The header of a log that is being written, `HEADER_SIZE` bytes."""
+    """Return the header of a log that is being written, `HEADER_SIZE` bytes."""
     return (HEADER.pack(MAGIC, VERSION, 0, 0).ljust(MAKER_OFFSET, b"\0") + MAKER).ljust(HEADER_SIZE, b"\0")
 
 
@@ -118,7 +118,7 @@ def encode_direct_header() -> bytes:
 
 
 def decode_header(data: bytes) -> LogHeader:
-    """The header in the first bytes of a log. `ValueError` if there are fewer than 20; nothing else is
+    """Return the header in the first bytes of a log. `ValueError` if there are fewer than 20; nothing else is
     checked.
     """
     if len(data) < HEADER.size:
@@ -127,7 +127,7 @@ def decode_header(data: bytes) -> LogHeader:
 
 
 def make_location(log_id: int, position: int) -> int:
-    """The location of the entry whose first byte (after the size) is at `position` of log `log_id`."""
+    """Return the location of the entry whose first byte (after the size) is at `position` of log `log_id`."""
     return (log_id << 32) | position
 
 
@@ -137,12 +137,12 @@ def split_location(location: int) -> tuple[int, int]:
 
 
 def next_block(position: int) -> int:
-    """The smallest multiple of `BLOCK` that is greater than `position`."""
+    """Return the smallest multiple of `BLOCK` that is greater than `position`."""
     return (position // BLOCK + 1) * BLOCK
 
 
 def encode_ledgers_map(ledgers: Mapping[int, int]) -> list[bytes]:
-    """The records to append for `ledgers` (ledger id to bytes), at most `MAP_BATCH_LEDGERS` each."""
+    """Return the records to append for `ledgers` (ledger id to bytes), at most `MAP_BATCH_LEDGERS` each."""
     return list(_map_batches(ledgers))
 
 

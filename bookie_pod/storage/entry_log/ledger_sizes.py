@@ -246,7 +246,7 @@ def is_pointer_torn(file: File) -> bool:
 
 
 def _pointer(file: File, offset: int) -> bytes:
-    """The pointer to the map at this offset. `ValueError` if there is none."""
+    """Return the pointer to the map at this offset. `ValueError` if there is none."""
     position, limit, found, batches = offset, file.size(), 0, []
     while (batch := _read_batch(file, position, limit, limit)) is not None:
         position, data, pairs = batch

@@ -247,7 +247,7 @@ class EntryLogger(LogAppender):
         self._catalog.make_durable(log_id)
 
     def least_unflushed_log_id(self) -> int:
-        """The oldest log of this process that is not rotated and synced; without any, the id that comes
+        """Return the oldest log of this process that is not rotated and synced; without any, the id that comes
         next.
         """
         return self._catalog.least_unflushed_id()

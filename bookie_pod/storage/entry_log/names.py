@@ -22,22 +22,22 @@ def log_file_name(log_id: int) -> str:
 
 
 def parse_log_name(name: str) -> int | None:
-    """The id of `<hex>.log`; None for every other name, other spellings of a number included."""
+    """Return the id of `<hex>.log`; None for every other name, other spellings of a number included."""
     return _canonical_id(_LOG.fullmatch(name))
 
 
 def parse_compacted_name(name: str) -> int | None:
-    """The id of the new log in `<hex>.log.<hex>.compacted`; None for every other name."""
+    """Return the id of the new log in `<hex>.log.<hex>.compacted`; None for every other name."""
     return _canonical_id(_COMPACTED.fullmatch(name))
 
 
 def compacting_name(log_id: int) -> str:
-    """The file that transactional compaction writes before it is complete."""
+    """Return the file that transactional compaction writes before it is complete."""
     return f"{log_id:x}.log.compacting"
 
 
 def compacted_name(log_id: int, source_id: int) -> str:
-    """The complete file of a transactional compaction whose index update may be missing."""
+    """Return the complete file of a transactional compaction whose index update may be missing."""
     return f"{log_id:x}.log.{source_id:x}.compacted"
 
 
@@ -56,7 +56,7 @@ def _canonical_id(match: re.Match[str] | None) -> int | None:
 
 
 def last_id_in_directory(names: Iterable[str], last_id_text: str | None) -> int:
-    """The last id that one directory knows of, -1 if none.
+    """Return the last id that one directory knows of, -1 if none.
 
     The greater of: the `lastId` file's value if it is a number, else the largest log id; and the
     id before the largest gap among the ids in use. The gap makes the ids wrap safely where `lastId` is lost.

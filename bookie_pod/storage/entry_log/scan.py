@@ -205,7 +205,7 @@ class LogScan(Generic[T]):
         return False
 
     def _skip_padding(self, window: _Window, position: int) -> int | None:
-        """The offset of the next record at or after `position`; None if the scan ended here."""
+        """Return the offset of the next record at or after `position`; None if the scan ended here."""
         while position < window.limit:
             data, offset = window.at(position, SIZE_BYTES)
             word = data[offset : offset + SIZE_BYTES]

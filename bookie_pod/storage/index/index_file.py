@@ -83,7 +83,7 @@ _UNSIGNED: Final = (1 << 64) - 1
 
 
 def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes:
-    """The 1024 bytes of a ledger's header. `StorageFault` if the key does not fit."""
+    """Return the 1024 bytes of a ledger's header. `StorageFault` if the key does not fit."""
     if len(record.key) > HEADER_BYTES - _HEAD.size - 2 * _INT.size:
         raise StorageFault(f"a master key of {len(record.key)} bytes does not fit into the header of an index file")
     bits = _FENCED if record.fenced else 0
@@ -172,7 +172,7 @@ def relative_path(ledger_id: int) -> str:
 
 
 def relative_folder(ledger_id: int) -> str:
-    """The two levels of folders that a ledger's file is in."""
+    """Return the two levels of folders that a ledger's file is in."""
     return f"{ledger_id >> 8 & 0xFF:x}/{ledger_id & 0xFF:x}"
 
 

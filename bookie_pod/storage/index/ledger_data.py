@@ -136,7 +136,7 @@ def encode(record: LedgerRecord) -> bytes:
 
 
 def decode(value: bytes) -> LedgerRecord:
-    """The record in a `LedgerData`; `StorageFault` if it does not parse or lacks a required field."""
+    """Return the record in a `LedgerData`; `StorageFault` if it does not parse or lacks a required field."""
     if len(value) > 5 and value[5] < 0x80 and (fenced := _HEADS.get(value[:5])) is not None:
         end = at = 6 + value[5]
         first_log = 0

@@ -203,7 +203,7 @@ class LedgerIndex(LedgerRecords):
 
 
 def checked_flags(value: bytes, source: str) -> int:
-    """The flags in 8 bytes; raises `StorageFault` if there are others, or a flag of a newer release."""
+    """Return the flags in 8 bytes; raises `StorageFault` if there are others, or a flag of a newer release."""
     if len(value) != _ID.size:
         raise StorageFault(f"{source}: the storage flags have {len(value)} bytes, expected {_ID.size}")
     flags: int = _ID.unpack(value)[0] & 0xFFFFFFFF

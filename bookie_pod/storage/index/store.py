@@ -60,11 +60,11 @@ class OrderedStore(Protocol):
 
     def get(self, key: bytes) -> bytes | None: ...
     def get_each(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """The value of each key."""
+        """Return the value of each key."""
         ...
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The row with the greatest key that is not above `key`."""
+        """Return the row with the greatest key that is not above `key`."""
         ...
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:

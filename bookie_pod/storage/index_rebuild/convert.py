@@ -375,7 +375,7 @@ class ToIndexFiles(Conversion):
 def conversion(
     files: Files, stores: DiskStores, layout: DiskLayout, source: StoredIndex, logs: ReadableLogs, target: IndexKind
 ) -> Conversion:
-    """The conversion of a bookie's index. `InvalidConfiguration` for several ledger or index directories."""
+    """Return the conversion of a bookie's index. `InvalidConfiguration` for several ledger or index directories."""
     if len(layout.ledgers) > 1 or len(layout.index_folders) > 1:
         raise InvalidConfiguration(
             f"{len(layout.ledgers)} ledger and {len(layout.index_folders)} index directories: a conversion needs one "

@@ -230,7 +230,7 @@ class IndexFilesRebuild:
                 yield True
 
     def _location_of(self, ledger_id: int, entry_id: int) -> int:
-        """The place that the file that is built has for the entry, 0 if it has none."""
+        """Return the place that the file that is built has for the entry, 0 if it has none."""
         if ledger_id not in self._built:
             return 0
         return int.from_bytes(self._file(ledger_id).pread(SLOT_BYTES, slot_offset(entry_id)), "big", signed=True)
@@ -269,7 +269,7 @@ class IndexFilesRebuild:
         self.report.entries += len(taken)
 
     def _used(self, ledger_id: int, entry_id: int) -> int:
-        """The place that the old file names for the entry, 0 if it names none, or cannot be read there."""
+        """Return the place that the old file names for the entry, 0 if it names none, or cannot be read there."""
         try:
             return self._old.location_of(ledger_id, entry_id)
         except ResourcesShort:

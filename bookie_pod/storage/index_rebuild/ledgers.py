@@ -184,7 +184,7 @@ class LedgerRebuild:
         return replace(known, key=key, fenced=fenced, explicit_lac=lac, life=life)
 
     def _made(self, found: Journaled) -> LedgerRecord:
-        """The record of a ledger of which nothing is known but that it is here."""
+        """Return the record of a ledger of which nothing is known but that it is here."""
         self.report.without_key += 1
         return LedgerRecord(b"", fenced=True, limbo=True, first_log=found.next_log)
 

@@ -345,7 +345,7 @@ class LocationsRebuild:
                 first = rows[-1][0] + 1
 
     def _rows(self, ledger_id: int, first: int) -> list[tuple[int, int]]:
-        """The next rows of the index in use. None stays open while the rebuild waits."""
+        """Return the next rows of the index in use. None stays open while the rebuild waits."""
         try:
             return list(islice(self._index.rows(ledger_id, first), OFFER_ROWS))
         except ResourcesShort:
@@ -471,7 +471,7 @@ class CollectionHold:
         collector.excluded = self.held
 
     def held(self) -> Mapping[int, str]:
-        """The logs that are neither compacted nor removed, and why."""
+        """Return the logs that are neither compacted nor removed, and why."""
         return self._all if self._on else self._others()
 
     def take(self, pace: ScrubPace) -> None:

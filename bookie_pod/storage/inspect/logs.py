@@ -167,7 +167,7 @@ def scan_log(
 
 
 def read_header(files: Files, path: str) -> LogHeader | None:
-    """The header of a log; None if the file is too short for one. `StorageFault`."""
+    """Return the header of a log; None if the file is too short for one. `StorageFault`."""
     try:
         file = files.open(path)
         try:

@@ -85,7 +85,7 @@ class StoredSpaces:
         self.spaces.append(space)
 
     def of(self, ledger_id: int) -> StoredSpace:
-        """The space that the ledger belongs to, whether it is known there or not."""
+        """Return the space that the ledger belongs to, whether it is known there or not."""
         return self.spaces[ledger_id % len(self.spaces)]
 
     def __enter__(self) -> StoredSpaces:

@@ -181,7 +181,7 @@ def _hold(logs: dict[int, str], damage: Damage) -> None:
 
 
 def to_json(damage: Damage) -> dict[str, Any]:
-    """The damage for the state file and the admin API."""
+    """Return the damage for the state file and the admin API."""
     return {
         "kind": damage.kind.value,
         "detail": damage.detail,

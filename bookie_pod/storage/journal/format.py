@@ -138,7 +138,7 @@ FIRST_VERSION_WITH = {
 
 
 def kind_of(entry_id: int) -> RecordKind:
-    """The kind of a record with this entry id."""
+    """Return the kind of a record with this entry id."""
     return RecordKind.ENTRY if entry_id >= 0 else _KINDS.get(entry_id, RecordKind.UNKNOWN)
 
 
@@ -151,7 +151,7 @@ def entry_record(entry: bytes) -> list[bytes]:
 
 
 def key_record(ledger_id: int, key: bytes, life: bytes = NO_LIFE) -> list[bytes]:
-    """The master key of a ledger and its life, to be queued before its first entry of this process."""
+    """Return the master key of a ledger and its life, to be queued before its first entry of this process."""
     return _record(_IDS_AND_LENGTH.pack(ledger_id, KEY_ENTRY_ID, len(key)) + key + life)
 
 

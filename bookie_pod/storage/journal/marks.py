@@ -58,7 +58,7 @@ def mark_bytes(name: str, mark: LogMark) -> bytes:
 
 
 def parse_mark(name: str, data: bytes) -> LogMark | None:
-    """The mark in a file of this name; None if it is damaged."""
+    """Return the mark in a file of this name; None if it is damaged."""
     mark, check = data[: _MARK.size], data[_MARK.size :]
     if len(mark) < _MARK.size or (check and check != _check(name, mark)):
         return None
@@ -85,7 +85,7 @@ class MarkFiles:
         self._written = LogMark()
 
     def copies(self) -> list[LogMark]:
-        """The sound marks that may be the right one, each once, the oldest first.
+        """Return the sound marks that may be the right one, each once, the oldest first.
 
         Raises `StorageFault` if a file is there and cannot be read: it may hold the only one.
         """

@@ -66,7 +66,7 @@ class JournalSurvey:
         return replace(self, torn=False, damage=damage)
 
     def as_ended(self) -> JournalSurvey:
-        """The survey with nothing of note behind its sound part, as a later file knows about that."""
+        """Return the survey with nothing of note behind its sound part, as a later file knows about that."""
         return replace(self, torn=False, damage=None)
 
     def error(self) -> JournalDamaged:
@@ -122,7 +122,7 @@ class SurveyedFile:
         blank: bool = False,
         continues: int | None = None,
     ) -> JournalSurvey:
-        """The survey of this file."""
+        """Return the survey of this file."""
         size = self.window.size
         deletions = {ledger_id: at for ledger_id, at in self._deletions if at < end}
         return JournalSurvey(

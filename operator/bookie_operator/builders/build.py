@@ -146,7 +146,7 @@ def _present(*manifests: Manifest | None) -> tuple[Manifest, ...]:
 
 
 def _pods(cluster: ClusterView, sets: tuple[BookieSet, ...]) -> list[str]:
-    """The pods that should be, and those that the operator has made."""
+    """Return the pods that should be, and those that the operator has made."""
     counts = {each.name: each.replicas for each in sets}
     for name, replicas in cluster.status.recorded_replicas.items():
         counts[name] = max(replicas, counts.get(name, 0))

@@ -129,7 +129,7 @@ def common_pod_spec(cluster: ClusterView, account: str) -> dict[str, Any]:
 
 
 def over_zones(cluster: ClusterView, component: str) -> dict[str, Any]:
-    """The constraint that spreads the pods of a component over the zones that there are, as far as that goes."""
+    """Return the constraint that spreads the pods of a component over the zones that there are, as far as that goes."""
     return {
         "maxSkew": 1,
         "topologyKey": cluster.spec.placement.zone_topology_key,
@@ -193,7 +193,7 @@ def stamped(manifest: Manifest) -> Manifest:
 
 
 def object_hash(manifest: Manifest) -> str:
-    """The hash of a stamped object."""
+    """Return the hash of a stamped object."""
     return str(manifest["metadata"]["annotations"][names.OBJECT_HASH])
 
 
@@ -248,7 +248,7 @@ def is_issued(secret: Mapping[str, Any]) -> bool:
 
 
 def owner_of(obj: Mapping[str, Any]) -> str:
-    """The owner in words."""
+    """Return the owner in words."""
     controller = controller_of(obj)
     if controller:
         return f"it belongs to {controller.get('kind', 'something')} {controller.get('name', '')}"

@@ -123,7 +123,7 @@ def tls_files(secret: str) -> dict[str, Any]:
 
 
 def metadata_volume(cluster: ClusterView, *files: str) -> dict[str, Any]:
-    """The token of the embedded metadata service, and of its certificate these files."""
+    """Return the token of the embedded metadata service, and of its certificate these files."""
     parts = {naming.metadata_token(cluster.name): (config.TOKEN_KEY,), naming.metadata_certificate(cluster.name): files}
     sources = [
         {"secret": {"name": name, "items": [{"key": key, "path": key} for key in keys]}} for name, keys in parts.items()
@@ -162,7 +162,7 @@ def shared_extras(cluster: ClusterView) -> tuple[list[dict[str, Any]], list[dict
 def shareable(
     volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes that several pods may have at the same time, and where they are mounted."""
+    """Return the volumes that several pods may have at the same time, and where they are mounted."""
     found = [dict(volume) for volume in volumes if volume.keys() <= _SHARED_KINDS]
     known = {volume.get("name") for volume in found}
     return found, [dict(mount) for mount in mounts if mount.get("name") in known]

@@ -105,7 +105,7 @@ class DesiredObjects:
         return next((each for each in made if digest in (None, object_hash(each))), None)
 
     def stateful_set(self, name: str, replicas: int, live: Manifest | None = None) -> Manifest:
-        """The StatefulSet with so many replicas; raises KeyError if none of that name is desired.
+        """Return the StatefulSet with so many replicas; raises KeyError if none of that name is desired.
 
         `live`: what there is of it. Its claim templates are kept as they are, because no update may change them: their
         content changes with a new StatefulSet.

@@ -53,7 +53,7 @@ _NOT_IN_ITS_TEMPLATE: Final = {"enabled", "replicas", "lost_bookie_recovery_dela
 
 
 def inputs_hash(cluster: ClusterView) -> str:
-    """The hash of `spec` and of the annotation that asks for a restart."""
+    """Return the hash of `spec` and of the annotation that asks for a restart."""
     config = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
     spec = cluster.spec.model_dump(mode="json", by_alias=True, exclude=_APART, exclude_defaults=True)
     if moves_to(cluster):  # not yet: the template is still that of the place where the metadata are known to be

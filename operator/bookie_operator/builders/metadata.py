@@ -185,7 +185,7 @@ def _job(
 
 
 def run_by(job: Manifest, image: str) -> Manifest:
-    """The Job with another image."""
+    """Return the Job with another image."""
     template = job["spec"]["template"]
     containers = [{**each, "image": image} for each in template["spec"]["containers"]]
     made = {**template, "spec": {**template["spec"], "containers": containers}}

@@ -175,7 +175,7 @@ def bookie_host_suffix(cluster: str, namespace: str, domain: str = "") -> str:
 
 
 def admin_server_name(cluster: str, namespace: str) -> str:
-    """The name that the certificate of every pod's admin API has, whichever pod it is."""
+    """Return the name that the certificate of every pod's admin API has, whichever pod it is."""
     return f"{bookies(cluster)}.{namespace}.svc"
 
 

@@ -33,7 +33,7 @@ DYNAMIC_DEFAULTS: Final = {key.name: render(key.default) for _, key in known_key
 
 
 def given_config(cluster: ClusterView) -> dict[str, str]:
-    """The keys of `spec.config` that a running bookie takes."""
+    """Return the keys of `spec.config` that a running bookie takes."""
     return {key: text.strip() for key, text in dynamic_part(cluster.spec.config).items() if text.strip()}
 
 

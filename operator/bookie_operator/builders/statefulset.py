@@ -131,7 +131,7 @@ def pod_labels(cluster: ClusterView, share: ZoneShare) -> dict[str, str]:
 
 
 def pod_template(cluster: ClusterView, context: BuildContext, share: ZoneShare, config_name: str) -> dict[str, Any]:
-    """The template with its hash, which is in the annotation `podkeeper.dev/template-hash`."""
+    """Return the template with its hash, which is in the annotation `podkeeper.dev/template-hash`."""
     annotations = {**cluster.spec.pod.annotations, "kubectl.kubernetes.io/default-container": NAME}
     if restart := cluster.annotations.get(names.RESTART):
         annotations[names.RESTART] = restart

@@ -93,7 +93,7 @@ async def cluster_facts(
 
 
 async def bookie_facts(admin: Admin, bookies: Mapping[str, Endpoint | None]) -> dict[str, BookieFacts | None]:
-    """The facts of every bookie; None for one without an address."""
+    """Return the facts of every bookie; None for one without an address."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(at: Endpoint | None) -> BookieFacts | None:

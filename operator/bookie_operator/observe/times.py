@@ -22,7 +22,7 @@ def created_at(obj: Mapping[str, Any]) -> float:
 
 
 def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition of this type in its status; empty if it has none."""
+    """Return the condition of this type in its status; empty if it has none."""
     for found in (obj.get("status") or {}).get("conditions") or ():
         if found.get("type") == kind:
             return dict(found)

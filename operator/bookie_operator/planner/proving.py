@@ -104,7 +104,7 @@ def told(run: Run, deadline_s: float) -> Proof | Decision:
 
 
 def standing(run: Run, deadline_s: float) -> Proof | Decision:
-    """The proof of this pass if its cookie and claims may go on the strength of it."""
+    """Return the proof of this pass if its cookie and claims may go on the strength of it."""
     proof = told(run, deadline_s)
     if not isinstance(proof, Proof):
         return proof

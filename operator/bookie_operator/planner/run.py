@@ -145,7 +145,7 @@ Step = Callable[[Run], Decision]
 
 
 def take(steps: Mapping[str, Step], run: Run) -> Decision:
-    """The decision of the step that the operation is at."""
+    """Return the decision of the step that the operation is at."""
     step = steps.get(run.operation.step)
     return unknown_step(run) if step is None else step(run)
 

@@ -156,7 +156,7 @@ def _tell(row: ResultRow, path: str | None) -> int:
 
 
 def _result_file(arguments: Sequence[str]) -> str | None:
-    """The value of `--result`, also where the rest of the command line is wrong."""
+    """Return the value of `--result`, also where the rest of the command line is wrong."""
     for place, text in enumerate(arguments):
         if text.startswith("--result="):
             return text.partition("=")[2]

@@ -142,7 +142,7 @@ def check_selection(args: SelectionArguments) -> None:
 
 
 def narrowed(context: JobContext[CommonArguments], rows: Sequence[LedgerRow]) -> list[LedgerRow]:
-    """The rows that `--older-than` and `--where` leave, in the order given. Raises `UsageError`."""
+    """Return the rows that `--older-than` and `--where` leave, in the order given. Raises `UsageError`."""
     args = context.args
     kept = list(rows)
     if args.older_than is not None:

@@ -164,7 +164,7 @@ class Owners:
         return self._listing
 
     async def _uuids_of(self, transfer: str) -> frozenset[str]:
-        """The ledgers that a transfer has made or is making."""
+        """Return the ledgers that a transfer has made or is making."""
         if transfer not in self._transfers:
             records = self._client.metadata_service.records(TRANSFER)
             names = [each for each in await records.names() if each.rpartition(".")[0] == transfer]

@@ -94,11 +94,11 @@ class JobRecords(Generic[R]):
             raise taken from error
 
     def keys(self) -> frozenset[str]:
-        """The names of all records of the kind."""
+        """Return the names of all records of the kind."""
         return self._client.run(lambda client: client.metadata_service.records(self._kind).names())
 
     def find_all(self, keys: Sequence[str]) -> dict[str, R]:
-        """The records that there are under these keys. Raises as `find`."""
+        """Return the records that there are under these keys. Raises as `find`."""
         return self._client.run(lambda client: self._read_all(client, keys))
 
     async def _read_all(self, client: Client, keys: Sequence[str]) -> dict[str, R]:

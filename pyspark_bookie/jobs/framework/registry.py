@@ -59,7 +59,7 @@ def job_names() -> list[str]:
 
 
 def find_job(name: str) -> type[Any]:
-    """The class of a job. Raises `UsageError`, with the nearest name."""
+    """Return the class of a job. Raises `UsageError`, with the nearest name."""
     name = name.replace("_", "-")
     modules = _modules()
     if name not in modules:
@@ -76,12 +76,12 @@ def description(marked: type[Any]) -> str:
 
 
 def summary(marked: type[Any]) -> str:
-    """The first line of its docstring."""
+    """Return the first line of its docstring."""
     return description(marked).partition("\n")[0]
 
 
 def _modules() -> dict[str, str]:
-    """The modules of all jobs by name."""
+    """Return the modules of all jobs by name."""
     found = importlib.import_module(_PARENT)
     modules = {}
     for module in pkgutil.iter_modules(found.__path__, f"{_PARENT}."):

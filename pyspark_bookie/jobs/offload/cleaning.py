@@ -53,11 +53,11 @@ class OffloadStore(JobRecords[OffloadRecord]):
         return None if stored is None else stored.value.uuid
 
     def ledger_ids(self) -> list[int]:
-        """The ledgers of all records, ascending."""
+        """Return the ledgers of all records, ascending."""
         return sorted(int(key) for key in self.keys() if key.isascii() and key.isdigit())
 
     def read_all(self, ledger_ids: Sequence[int]) -> dict[int, OffloadRecord]:
-        """The records of those of these ledgers that have one. Raises as `read`."""
+        """Return the records of those of these ledgers that have one. Raises as `read`."""
         return {int(key): record for key, record in self.find_all([str(each) for each in ledger_ids]).items()}
 
 

@@ -78,7 +78,7 @@ def open_catalog(name: str) -> Any:
 
 
 def check_identifier(text: str) -> str:
-    """The name of a table with that of its namespace. Raises `UsageError`."""
+    """Return the name of a table with that of its namespace. Raises `UsageError`."""
     parts = text.split(".")
     if len(parts) < 2 or not all(part.strip() == part and part for part in parts):
         raise UsageError(f"--iceberg-table {one_line(text)}: it looks like NAMESPACE.TABLE")

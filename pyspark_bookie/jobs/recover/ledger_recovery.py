@@ -108,7 +108,7 @@ class LedgerOutcome:
 
 
 def worst(states: Iterable[State]) -> State:
-    """The state of a ledger whose segments came to these."""
+    """Return the state of a ledger whose segments came to these."""
     found = set(states)
     return next((state for state in _WORST_FIRST if state in found), State.NOTHING_TO_DO)
 
@@ -332,7 +332,7 @@ class LedgerRecovery:
         return {first: positions for first, positions in bad.items() if positions}, reasons_left
 
     async def _restore(self, fragment: Fragment, lost: Mapping[int, ReplicaVerdict], turn: _Turn) -> frozenset[str]:
-        """The bookies that got new copies."""
+        """Return the bookies that got new copies."""
         tally = turn.tally
         repair = FragmentRepair(
             replicator=self._replicator,

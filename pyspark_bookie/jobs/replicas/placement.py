@@ -63,7 +63,7 @@ class PlacementCheck:
 
     @classmethod
     async def of(cls, client: Client) -> PlacementCheck:
-        """The check with the bookies of now. Raises `MetadataUnavailable`."""
+        """Return the check with the bookies of now. Raises `MetadataUnavailable`."""
         return cls(client, await client.cluster_view())
 
     def findings(self, metadata: LedgerMetadata) -> Iterator[Finding]:

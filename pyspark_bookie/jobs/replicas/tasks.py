@@ -182,7 +182,7 @@ class Totals:
         self.spool.add(of_ledger(ledger_id, Verdict.UNKNOWN, text) for ledger_id in ledgers)
 
     def counters(self) -> dict[str, Value]:
-        """The counters of the result row."""
+        """Return the counters of the result row."""
         names = {"open": "open_ledgers", "deleted": "deleted_meanwhile", "nbytes": "bytes"}
         counters: dict[str, Value] = {names.get(name, name): self.sums[name] for name in _SUMS}
         counters.update({verdict.value.lower(): self.spool.counts[verdict] for verdict in Verdict})

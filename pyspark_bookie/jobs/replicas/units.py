@@ -87,7 +87,7 @@ class Unit:
 
 
 def size_of(metadata: LedgerMetadata) -> LedgerSize:
-    """The estimate from length and striping."""
+    """Return the estimate from length and striping."""
     ledger_id = metadata.ledger_id
     if not metadata.is_closed:
         held = tuple((bookie, 0) for bookie in sorted(metadata.all_bookies()))

@@ -89,7 +89,7 @@ class Dumps:
         return self.only(found) if found else None
 
     def only(self, names: list[str]) -> str:
-        """The one dump of those of a ledger."""
+        """Return the one dump of those of a ledger."""
         if len(names) > 1:
             raise Refused(
                 f"{self._files.shown('')} has {len(names)} dumps of one ledger, {' and '.join(sorted(names))}: delete"

@@ -210,7 +210,7 @@ class Transferrer:
     # --- what is there ----------------------------------------------------------------------------------------
 
     def _made(self, record: TransferRecord) -> LedgerMetadata | None:
-        """The ledger that the transfer has made, if it is there."""
+        """Return the ledger that the transfer has made, if it is there."""
         if record.state is not TransferState.COMPLETE or record.counts is None:
             return None
         metadata = self._metadata(record.target_id)
@@ -292,7 +292,7 @@ def _counted(ledger: LedgerAtSource) -> Counts:
 
 
 def transfer_records(client: BlockingClient) -> JobRecords[TransferRecord]:
-    """The records of all transfers into a cluster."""
+    """Return the records of all transfers into a cluster."""
     return JobRecords(client, KIND, TransferRecord.decode)
 
 

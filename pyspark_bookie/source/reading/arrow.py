@@ -60,7 +60,7 @@ class EntryColumns(Protocol):
 
 
 def columns_of(entries: Sequence[LedgerEntry]) -> EntryColumns:
-    """The columns of a batch in its answer, of entries that have them, or of any entries."""
+    """Return the columns of a batch in its answer, of entries that have them, or of any entries."""
     if isinstance(entries, EntryBatch):
         return _Packed(entries)
     return entries if isinstance(entries, EntryColumns) else _Listed(entries)

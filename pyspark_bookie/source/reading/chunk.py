@@ -44,7 +44,7 @@ class ArchivedEntries(Sequence[LedgerEntry]):
 
     @classmethod
     def of(cls, ledger_id: int, batch: pa.RecordBatch) -> ArchivedEntries:
-        """The entries of a batch with at least one row, as `read_entries` gives it."""
+        """Return the entries of a batch with at least one row, as `read_entries` gives it."""
         values = batch.column("value")
         _, offsets, data = values.buffers()
         bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]

@@ -113,7 +113,7 @@ class LedgersView:
         return LedgersOffset(offset.watermark, left, finished=offset.finished & left.keys(), lives=lives)
 
     def others(self, offset: LedgersOffset) -> frozenset[int]:
-        """The ledgers that an offset names, and that are others of their number by now."""
+        """Return the ledgers that an offset names, and that are others of their number by now."""
         return frozenset(
             ledger_id
             for ledger_id, life in offset.lives.items()
@@ -142,7 +142,7 @@ class LedgersView:
         return self._moved(offset, {segment.ledger_id: segment.last + 1 for segment in segments})
 
     def latest(self, offset: LedgersOffset) -> LedgersOffset:
-        """The offset behind everything that can be read."""
+        """Return the offset behind everything that can be read."""
         return self.advanced(offset, [segment for lane in self.lanes(offset) for segment in lane])
 
     # --- inside ---------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class StreamView:
         return ledgers[-1].first_ordinal + self._entries(ledgers[-1]) if ledgers else self.manifest.base_ordinal
 
     def place(self, ordinal: int) -> Place:
-        """The place in front of the entry with this ordinal, which lies between the edges."""
+        """Return the place in front of the entry with this ordinal, which lies between the edges."""
         ledgers = self.manifest.ledgers
         before = bisect_left(ledgers, ordinal, key=lambda ledger: ledger.first_ordinal) - 1
         if before >= 0:
@@ -100,7 +100,7 @@ class StreamView:
         return replace(self, manifest=replace(self.manifest, ledgers=moved, base_ordinal=base))
 
     def ordinal_of(self, place: Place) -> int:
-        """The ordinal of a place of this list that has other ordinals, or of what is left behind it."""
+        """Return the ordinal of a place of this list that has other ordinals, or of what is left behind it."""
         if self.is_counted:
             return place.ordinal
         found = [each.first_ordinal for each in self.manifest.ledgers if each.ledger_id == place.ledger_id]

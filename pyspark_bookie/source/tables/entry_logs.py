@@ -44,7 +44,7 @@ async def entry_log_rows(client: Client, bookies: Sequence[str], options: Source
 
 
 async def _address(client: Client, bookie: str, options: SourceOptions) -> str:
-    """The address of the bookie's HTTP server. Raises `LookupError` with the reason."""
+    """Return the address of the bookie's HTTP server. Raises `LookupError` with the reason."""
     try:
         about = await client.metadata_service.bookies.service_info(bookie)
     except (MetadataNotFound, MetadataDamaged) as error:

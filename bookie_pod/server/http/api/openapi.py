@@ -50,7 +50,7 @@ class Schemas:
         self._kinds = {kind.__name__: kind for kind in _kinds(Body)}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type. `TypeError` for one that JSON does not know."""
+        """Return the schema of a type. `TypeError` for one that JSON does not know."""
         (schema,), found = msgspec.json.schema_components((kind,), ref_template=_PLACE)
         for name, each in found.items():
             if name not in self.components:

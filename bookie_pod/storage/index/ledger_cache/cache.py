@@ -245,7 +245,7 @@ class LedgerCache:
         return self._seal.has_held(ledger_id, entry_id)
 
     def _held(self, ledger_id: int, page: int) -> tuple[Life | None, bytes]:
-        """The life of a ledger, and the slots of a page that have held a location in it."""
+        """Return the life of a ledger, and the slots of a page that have held a location in it."""
         with self.pages.lock:
             return self.records.life(ledger_id), self._seal.held(ledger_id, page)
 
@@ -273,7 +273,7 @@ class LedgerCache:
         self.check_life(ledger_id, life)
 
     def _page(self, ledger_id: int, first_entry: int) -> bytes:
-        """The bytes of a page, wherever it is."""
+        """Return the bytes of a page, wherever it is."""
         return self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
 
     def _page_in_memory(self, ledger_id: int, first_entry: int) -> bytes:

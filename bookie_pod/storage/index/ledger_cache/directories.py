@@ -234,7 +234,7 @@ class IndexDirectories:
         _log.info("index file moved out of a full directory", ledger_id=ledger_id, source=old, target=new)
 
     def _copied(self, ledger_id: int, source: str, old: str) -> str:
-        """The directory that holds a durable copy now."""
+        """Return the directory that holds a durable copy now."""
         for directory in self.in_use():
             self._remove_copy(ledger_id, directory)  # a try that failed left it: a start could not tell which is whole
         new = self._pick(unlike=old)
@@ -299,7 +299,7 @@ class IndexDirectories:
                     del self._deleted[ledger_id]
 
     def of(self, error: OSError) -> str | None:
-        """The directory that an error is about."""
+        """Return the directory that an error is about."""
         path = str(error.filename)
         return next((each for each in self._dirs.all() if path == each or path.startswith(f"{each}/")), None)
 

@@ -223,7 +223,7 @@ class IndexFlusher:
 
 
 def _end(pages: list[DirtyPage]) -> int:
-    """The length that a file has at least once these are in it."""
+    """Return the length that a file has at least once these are in it."""
     return slot_offset(pages[-1].page.first_entry) + len(pages[-1].data) if pages else HEADER_BYTES
 
 

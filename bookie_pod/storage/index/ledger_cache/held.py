@@ -27,13 +27,13 @@ _NUMBER: Final = struct.Struct("=q")
 
 
 def slots_in(data: bytes | bytearray) -> bytes:
-    """The slots of a page that hold a location."""
+    """Return the slots of a page that hold a location."""
     slots = np.frombuffer(data, np.int64, len(data) // SLOT_BYTES)  # zero has no byte order
     return np.packbits(slots != 0, bitorder="little").tobytes().rstrip(b"\0")
 
 
 def joined(held: bytes, found: bytes) -> bytes:
-    """The slots of either."""
+    """Return the slots of either."""
     if held in (NOTHING, found):
         return found
     both = int.from_bytes(held, "little") | int.from_bytes(found, "little")

@@ -75,7 +75,7 @@ class IndexPage:
         self.error: BaseException | None = None
 
     def get(self, slot: int) -> int:
-        """The location in a slot, 0 if there is none."""
+        """Return the location in a slot, 0 if there is none."""
         location: int = _SLOT.unpack_from(self.data, slot * SLOT_BYTES)[0]
         return location
 

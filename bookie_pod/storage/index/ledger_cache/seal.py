@@ -252,7 +252,7 @@ class IndexFilesSeal:
         return slot // 8 < len(held) and bool(held[slot // 8] >> slot % 8 & 1)
 
     def pages(self, ledger_id: int) -> Sequence[int]:
-        """The pages of a ledger that have held locations durably, ascending."""
+        """Return the pages of a ledger that have held locations durably, ascending."""
         return self._held.get(ledger_id, _NO_PAGES).pages()
 
     def has_lost(self, ledger_id: int, page: int, file: File) -> bool:
@@ -384,7 +384,7 @@ class IndexFilesSeal:
         return (_ROW.pack(-1 - each, _COMPLETE, 0) for each in ledger_ids if each in self._complete)
 
     def _write_whole(self, folders: Sequence[str], rows: bytes) -> str:
-        """The folder that it is in. A try that failed may have left its file."""
+        """Return the folder that it is in. A try that failed may have left its file."""
         for left, folder in enumerate(folders, 1 - len(folders)):
             path = f"{folder}/{NAME}"
             self._number += 1

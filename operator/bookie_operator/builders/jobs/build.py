@@ -66,7 +66,7 @@ class JobObjects:
         )
 
     def manifest(self, key: str) -> Manifest:
-        """The manifest of `Kind/name`; raises KeyError."""
+        """Return the manifest of `Kind/name`; raises KeyError."""
         return {key_of(each): each for each in (*self.support, self.runner)}[key]
 
 

@@ -30,7 +30,7 @@ BLOCK_PORT: Final = 7079
 
 
 def object_name(job: str) -> str:
-    """The name of every object of a BookieJob."""
+    """Return the name of every object of a BookieJob."""
     return f"{job}-job"
 
 

@@ -80,7 +80,7 @@ _GRACE_SECONDS: Final = 30
 
 
 def driver_template(cluster: ClusterView, job: JobResource, image: str) -> dict[str, Any]:
-    """The template of the Job's pods."""
+    """Return the template of the Job's pods."""
     spec, many = job.spec, job.spec.executors.instances > 0
     volumes, mounts = _volumes(cluster, job)
     if _asks_admin(job):
@@ -162,7 +162,7 @@ def executor_template(cluster: ClusterView, job: JobResource) -> dict[str, Any]:
 
 
 def _spark_arguments(job: JobResource) -> list[str]:
-    """The arguments of `spark-submit`. Kubernetes puts the variables in."""
+    """Return the arguments of `spark-submit`. Kubernetes puts the variables in."""
     found = ["--master", spark.master(job), "--properties-file", f"{spark.DIRECTORY}/{spark.DEFAULTS_FILE}"]
     if job.spec.executors.instances:
         host = spark.driver_host(job, "$(JOB_NAME)")

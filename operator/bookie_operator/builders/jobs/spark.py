@@ -49,7 +49,7 @@ def driver_host(job: JobResource, job_name: str) -> str:
 
 
 def spark_defaults(cluster: ClusterView, job: JobResource, image: str) -> str:
-    """The content of the file."""
+    """Return the content of the file."""
     keys = {**_defaults(job), **job.spec.spark_conf}
     if job.spec.executors.instances:
         keys |= _on_kubernetes(cluster, job, image)

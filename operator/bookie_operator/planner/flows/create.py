@@ -158,7 +158,7 @@ def _failed_job(world: World, desired: Desired) -> Decision:
 
 
 def stateful_sets(world: World, desired: Desired) -> Decision | None:
-    """The first that is missing."""
+    """Return the first that is missing."""
     for wanted in desired.stateful_sets:
         if view.stateful_set(world, wanted.name) is None:
             if f"StatefulSet/{wanted.name}" in world.taken:

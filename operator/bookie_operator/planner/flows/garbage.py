@@ -31,7 +31,7 @@ def begin(world: World, desired: Desired) -> Act | None:
 
 
 def _object(world: World, desired: Desired) -> Act | None:
-    """The next object that is not desired; only what bears a hash was made by the operator."""
+    """Return the next object that is not desired; only what bears a hash was made by the operator."""
     wanted = {*desired.support, *desired.monitoring, *desired.deployments, desired.budget, desired.metadata_job}
     wanted |= {desired.check_job, desired.backup}
     name = world.cluster.name
@@ -65,7 +65,7 @@ def _config_maps_in_use(world: World) -> frozenset[str] | None:
 
 
 def _empty_set(world: World, desired: Desired) -> Act | None:
-    """The StatefulSet of a zone that was taken out of `spec`, once nothing is left of it."""
+    """Return the StatefulSet of a zone that was taken out of `spec`, once nothing is left of it."""
     wanted = {one.name for one in desired.stateful_sets}
     for one in world.stateful_sets:
         left = any(found.stateful_set == one.name for found in world.pods)
@@ -75,7 +75,7 @@ def _empty_set(world: World, desired: Desired) -> Act | None:
 
 
 def needs(world: World, desired: Desired) -> Needs:
-    """The proof for the next claim."""
+    """Return the proof for the next claim."""
     claim = _next_claim(world, desired)
     return Needs(proofs=frozenset({desired.bookie_id(claim.bookie)})) if claim is not None else Needs()
 

@@ -48,7 +48,7 @@ class Lost:
 
 
 def pods(world: World, members: DesiredMembers) -> dict[str, PodView]:
-    """The pods of members by name."""
+    """Return the pods of members by name."""
     return {pod.name: pod for pod in world.members if pod.name in members.peer_urls}
 
 

@@ -36,7 +36,7 @@ def recovery_delay(world: World) -> Act | None:
 
 
 def dynamic_config(world: World, desired: Desired) -> Act | None:
-    """The next bookie that runs with other values."""
+    """Return the next bookie that runs with other values."""
     for name in view.expected_pods(world):
         facts = world.bookies.get(name)
         if facts is None or facts.config is None:

@@ -141,7 +141,7 @@ def _unbound_for_long(world: World, claim: ClaimView) -> bool:
 
 
 def _of_template(world: World, claim: ClaimView) -> str:
-    """The class with which the claim would be made now."""
+    """Return the class with which the claim would be made now."""
     found = view.stateful_set(world, view.set_of(claim.bookie))
     return found.volume_attributes.get(claim.volume, "") if found is not None else claim.attributes.requested
 
