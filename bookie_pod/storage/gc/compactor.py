@@ -92,7 +92,7 @@ class TransactionalCompactor(Compactor):
             for run in live_runs(self._storage, source, self._pay, self._rows):
                 stay += run.stay
                 if len(stay) >= self._max_outstanding:
-                    _move(self._storage, stay)
+                    _move(self._storage, stay, source.log_id)
                     stay = []
                 if run.entries:
                     self._pay(len(run.entries), run.nbytes)
@@ -100,7 +100,7 @@ class TransactionalCompactor(Compactor):
                     copied += run.nbytes
             # Before the copy counts as whole: a pass that finishes this after a crash looks at the copy alone.
             if stay or not copied:
-                _move(self._storage, stay)
+                _move(self._storage, stay, source.log_id)
             if copied:
                 target.mark_compacted()
         except BaseException:
@@ -182,9 +182,9 @@ class TransactionalCompactor(Compactor):
                 new = old  # written again meanwhile
             moves.append(EntryMove(ledger_id, entry_id, old, new))
             if len(moves) >= self._max_outstanding:
-                _move(self._storage, moves)
+                _move(self._storage, moves, target.source_id)
                 moves = []
-        _move(self._storage, moves)
+        _move(self._storage, moves, target.source_id)
         target.finish()
 
     def _is_void(self, location: int, source_id: int, ledger_id: int, entry_id: int) -> bool:
@@ -273,14 +273,8 @@ class PlainCompactor(Compactor):
         if logs.generation != self._generation:
             self._pending = []
             raise StorageFault("a log that compaction had appended to was given up after a failed sync")
-        _move(self._storage, [move for move in self._pending if move.old or self._is_without_row(move.ledger_id)])
+        _move(self._storage, self._pending, self._source_id)
         self._pending = []
-
-    def _is_without_row(self, ledger_id: int) -> bool:
-        """Return whether an entry of the source without a row is still one of this ledger, which may have a
-        successor."""
-        storage = self._storage
-        return storage.has_ledger(ledger_id) and not storage.is_earlier_life(ledger_id, self._source_id)
 
 
 def _free(entries: int, nbytes: int) -> None:
@@ -294,9 +288,14 @@ def _moves(run: Run, places: Sequence[int]) -> list[EntryMove]:
     ]
 
 
-def _move(storage: CollectedStorage, moves: Sequence[EntryMove]) -> None:
+def _move(storage: CollectedStorage, moves: Sequence[EntryMove], source_id: int) -> None:
+    """Move rows, and give rows to entries of the source that have none, unless their ledger has a successor by now."""
+
+    def lives(ledger_id: int) -> bool:
+        return storage.has_ledger(ledger_id) and not storage.is_earlier_life(ledger_id, source_id)
+
     with _changing_the_index():
-        storage.move(moves)
+        storage.move([move for move in moves if move.old or lives(move.ledger_id)])
 
 
 @contextmanager

@@ -534,6 +534,24 @@ def test_plain_compaction_leaves_no_second_copy_whatever_ends_it(engine: str, er
     assert rig.readable(1) == _entries(10)
 
 
+def test_published_copy_of_an_entry_without_a_row_is_not_given_to_the_next_ledger_of_its_id() -> None:
+    rig, _ = _half_dead()
+    rig.drop_row(1, 3)
+    compactor = rig.gc._reclaimer._compactor
+    plain = compactor._is_void
+
+    def is_void(location: int, source_id: int, ledger_id: int, entry_id: int) -> bool:
+        void = plain(location, source_id, ledger_id, entry_id)
+        if entry_id == 3:
+            rig.storage.delete_ledger(1)
+            rig.write([1], 1, mark=b"n")
+        return void
+
+    compactor._is_void = is_void
+    rig.force()
+    assert rig.readable(1) == {0: entry(1, 0, 100, b"n")}
+
+
 def test_plain_compaction_of_a_damaged_log_gives_no_entry_a_row() -> None:
     rig = GcRig(PLAIN)
     rig.write([1, 2, 3], 10)
