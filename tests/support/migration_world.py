@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
+
+import pytest
 
 from bookie_protocol.errors import (
     MetadataError,
@@ -42,6 +45,10 @@ from bookie_protocol.metadata_service.tree.nodes import (
 from bookie_protocol.metadata_service.tree.service import MetadataService
 
 ROOT = "/ledgers"
+NEW = "/ledgers/new"
+"""The node that a move makes in Oxia and ZooKeeper lacks."""
+STEP_S = 25.0
+"""Seconds that a slow step of a participant takes."""
 LOOK_S = 0.01
 CLOSE_S = 0.002
 PATIENCE_S = 60.0
@@ -416,6 +423,27 @@ class MigrationWorld:
         self.copy()
         self.set_phase("COMPLETED")
 
+    def move(self) -> None:
+        """Migrate, by a coordinator that waits for nobody, and make a node that ZooKeeper lacks."""
+        self.copy()
+        self.set_phase("COMPLETED")
+        self.oxia.put(NEW, b"")
+
+    @contextmanager
+    def flag_rewritten(self, every: float, *phases: str) -> Iterator[None]:
+        """Write different flags of these phases in turn, one each `every` seconds."""
+
+        async def write() -> None:
+            for number, phase in enumerate(itertools.cycle(phases)):
+                self.zookeeper.put(flag.FLAG, b'{"phase": "%s", "n": %d}' % (phase.encode(), number))
+                await asyncio.sleep(every)
+
+        writing = asyncio.create_task(write())
+        try:
+            yield
+        finally:
+            writing.cancel()
+
     async def fail(self) -> None:
         """Run a migration that fails after its copy, and empty its namespace for the next one."""
         await self.prepare()
@@ -429,3 +457,19 @@ async def seen(condition: Callable[[], object], seconds: float = PATIENCE_S) -> 
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(LOOK_S)
+
+
+async def says_nothing_of_what_is_new(process: Process) -> None:
+    for _ in range(50):
+        with pytest.raises(ConnectionLost):
+            await process.gate.exists(NEW, timeout=2)
+        await asyncio.sleep(0.1)
+
+
+async def unreachable(_: MetadataServiceUri) -> MemoryTree:
+    raise MetadataUnavailable("Oxia is away")
+
+
+async def slow_to_be_unreachable(uri: MetadataServiceUri) -> MemoryTree:
+    await asyncio.sleep(STEP_S)
+    return await unreachable(uri)

@@ -10,9 +10,8 @@ import pytest
 from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.migrating import flag
-from bookie_protocol.metadata_service.options import MetadataServiceUri
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
-from tests.support.migration_world import MemoryTree, MigrationWorld, Process, seen
+from tests.support.migration_world import MigrationWorld, Process, seen, unreachable
 from tests.support.virtual_loop import virtually
 
 NEW = "b:9"
@@ -37,10 +36,6 @@ async def made_in_oxia(other: Process) -> None:
 
 async def read(process: Process) -> None:
     await process.service.cookies.read(NEW, timeout=1)
-
-
-async def unreachable(_: MetadataServiceUri) -> MemoryTree:
-    raise MetadataUnavailable("Oxia is away")
 
 
 @virtually

@@ -14,7 +14,7 @@ from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.options import MetadataServiceUri
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
-from tests.support.migration_world import MemoryTree, MigrationWorld, seen
+from tests.support.migration_world import MemoryTree, MigrationWorld, seen, unreachable
 from tests.support.virtual_loop import virtually
 
 INFO = BookieServiceInfo((Endpoint("bookie", "10.0.0.1", 3181, "bookie-rpc"),))
@@ -437,7 +437,3 @@ async def test_step_that_fails_for_long_is_logged_again_and_again(phase: str, ca
         world.set_phase(phase)
         await asyncio.sleep(630)
     assert sum("Oxia is away" in each.getMessage() for each in caplog.records) in (10, 11)
-
-
-async def unreachable(_: MetadataServiceUri) -> MemoryTree:
-    raise MetadataUnavailable("Oxia is away")

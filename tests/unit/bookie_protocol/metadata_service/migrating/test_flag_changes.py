@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.migrating import flag
-from bookie_protocol.metadata_service.options import MetadataServiceUri
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
-from tests.support.migration_world import MemoryTree, MigrationWorld, Process, seen
+from tests.support.migration_world import (
+    NEW,
+    MemoryTree,
+    MigrationWorld,
+    Process,
+    says_nothing_of_what_is_new,
+    seen,
+    slow_to_be_unreachable,
+)
 from tests.support.virtual_loop import virtually
 
-NEW = "/ledgers/new"
-STEP_S = 25.0
-"""Seconds that a step of a participant takes."""
 MOMENTS = range(24)
 """Half of them are before a request about the migration, half behind its answer."""
-
-
-def move(world: MigrationWorld) -> None:
-    """Migrate, by a coordinator that waits for nobody, and make a node that ZooKeeper lacks."""
-    world.copy()
-    world.set_phase("COMPLETED")
-    world.oxia.put(NEW, b"")
-
-
-async def says_nothing_of_what_is_new(process: Process) -> None:
-    for _ in range(20):
-        with pytest.raises(MetadataUnavailable):
-            await process.gate.exists(NEW, timeout=2)
-        await asyncio.sleep(0.1)
-
-
-async def slow_to_be_unreachable(_: MetadataServiceUri) -> MemoryTree:
-    await asyncio.sleep(STEP_S)
-    raise MetadataUnavailable("Oxia is away")
 
 
 class Moment:
@@ -60,20 +45,6 @@ class Moment:
             self._act()
 
 
-@contextmanager
-def written_again_and_again(world: MigrationWorld, every: float, *phases: str) -> Iterator[None]:
-    async def write() -> None:
-        for number, phase in enumerate(itertools.cycle(phases)):
-            world.zookeeper.put(flag.FLAG, b'{"phase": "%s", "n": %d}' % (phase.encode(), number))
-            await asyncio.sleep(every)
-
-    writing = asyncio.create_task(write())
-    try:
-        yield
-    finally:
-        writing.cancel()
-
-
 # --- each change is heard ---------------------------------------------------------------------------------------
 
 
@@ -89,7 +60,7 @@ async def test_pause_that_begins_at_any_moment_of_a_look_hears_of_the_move(numbe
     world.set_phase("PREPARATION")
     await asyncio.sleep(1)
     assert process.is_paused
-    move(world)
+    world.move()
     await asyncio.sleep(0.01)
     await says_nothing_of_what_is_new(process)
 
@@ -100,11 +71,11 @@ async def test_move_at_any_moment_of_a_look_is_heard(number: int) -> None:
     world = MigrationWorld()
     process = await world.begin()
     process.participant._connect = slow_to_be_unreachable
-    moment = Moment(process.source, number, lambda: move(world))
+    moment = Moment(process.source, number, world.move)
     world.set_phase("PREPARATION")
     await asyncio.sleep(1)
     if not moment.has_come:
-        move(world)
+        world.move()
         await asyncio.sleep(0.01)
     await says_nothing_of_what_is_new(process)
 
@@ -127,7 +98,7 @@ async def test_answer_behind_a_change_waits_for_what_the_flag_says(is_missing: b
             await asyncio.sleep(3)
 
     process.source.before = slow
-    move(world)
+    world.move()
     await asyncio.sleep(0.01)
     with pytest.raises(MetadataUnavailable):
         await (process.gate.get if is_missing else process.gate.exists)(NEW, timeout=20)
@@ -148,7 +119,7 @@ async def test_question_without_an_answer_is_asked_again() -> None:
             raise ZeroDivisionError if len(failed) == 2 else ConnectionLost("another leader")
 
     process.source.before = fail
-    move(world)
+    world.move()
     await asyncio.sleep(0.01)
     await says_nothing_of_what_is_new(process)
     assert len(failed) == 3
@@ -199,7 +170,7 @@ async def test_flag_of_the_owners_that_is_written_again_and_again_stops_nobody(
 
     world = MigrationWorld(pulsar=pulsar, believes=believes)
     process = await world.begin()
-    with written_again_and_again(world, every, "NOT_STARTED", "FAILED"):
+    with world.flag_rewritten(every, "NOT_STARTED", "FAILED"):
         await asyncio.sleep(0.1)
         if is_start:
             process = await world.open(before=slow)
@@ -283,7 +254,7 @@ async def test_process_that_no_migration_waits_for_goes_on_only_if_it_has_failed
         process.source.end_session()
     else:
         process.source.session.move(SessionState.SUSPENDED)
-    move(world)
+    world.move()
     clean(world)
     if is_new_session:
         process.source.begin_session()
@@ -310,7 +281,7 @@ async def test_process_that_has_slept_knows_that_a_flag_has_come_and_gone(
         await asyncio.sleep(1)
     process.source.end_session()
     world.set_phase("PREPARATION")
-    move(world)
+    world.move()
     clean(world)
     process.source.begin_session()
     await is_stopped(process)

@@ -6,9 +6,6 @@ Without a proof an answer of ZooKeeper says nothing. With one reads go on, whate
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -18,51 +15,28 @@ from bookie_protocol.metadata_service.migrating import flag
 from bookie_protocol.metadata_service.migrating.flag import Phase
 from bookie_protocol.metadata_service.migrating.gate import MigratingTree
 from bookie_protocol.metadata_service.migrating.participant import Participant
-from bookie_protocol.metadata_service.options import MetadataServiceUri
-from bookie_protocol.metadata_service.tree.nodes import ConnectionLost, Watch
-from tests.support.migration_world import ROOT, MemoryTree, MigrationWorld, Process, always, seen
+from bookie_protocol.metadata_service.tree.nodes import Watch
+from tests.support.migration_world import (
+    ROOT,
+    STEP_S,
+    MemoryTree,
+    MigrationWorld,
+    Process,
+    always,
+    says_nothing_of_what_is_new,
+    seen,
+    slow_to_be_unreachable,
+    unreachable,
+)
 from tests.support.virtual_loop import virtually
 
-NEW = "/ledgers/new"
 THERE = "/ledgers/LAYOUT"
-STEP_S = 25.0
-"""Seconds that a step of a participant takes."""
-
-
-def move(world: MigrationWorld) -> None:
-    """Migrate, by a coordinator that waits for nobody, and make a node that ZooKeeper lacks."""
-    world.copy()
-    world.set_phase("COMPLETED")
-    world.oxia.put(NEW, b"")
-
-
-async def says_nothing_of_what_is_new(process: Process) -> None:
-    for _ in range(50):
-        with pytest.raises(ConnectionLost):
-            await process.gate.exists(NEW, timeout=2)
-        await asyncio.sleep(0.1)
 
 
 async def goes_on_reading(process: Process, seconds: float) -> None:
     for _ in range(int(seconds / 0.1)):
         assert await process.gate.exists(THERE, timeout=2) is not None
         await asyncio.sleep(0.1)
-
-
-@contextmanager
-def writes_again_and_again(world: MigrationWorld, every: float, phase: str) -> Iterator[None]:
-    """Write different flags of this phase, each `every` seconds."""
-
-    async def write() -> None:
-        for number in itertools.count():
-            world.zookeeper.put(flag.FLAG, b'{"phase": "%s", "n": %d}' % (phase.encode(), number))
-            await asyncio.sleep(every)
-
-    writing = asyncio.create_task(write())
-    try:
-        yield
-    finally:
-        writing.cancel()
 
 
 # --- our node ---------------------------------------------------------------------------------------------------
@@ -79,7 +53,7 @@ async def test_node_that_was_made_behind_the_move_proves_nothing(is_start: bool)
     async def hold(request: str, path: str) -> None:
         if request == "create" and path == flag.PARTICIPANT and not moved.is_set():
             await asyncio.sleep(2)
-            move(world)
+            world.move()
             world.break_flag()
             moved.set()
 
@@ -107,7 +81,7 @@ async def test_node_that_others_delete_proves_nothing_from_then_on() -> None:
     await goes_on_reading(process, 1)
     (name,) = world.participants()
     world.zookeeper.remove(f"{flag.PARTICIPANTS}/{name}")
-    move(world)
+    world.move()
     world.break_flag()
     await says_nothing_of_what_is_new(process)
 
@@ -120,7 +94,7 @@ async def test_node_proves_that_the_metadata_stayed_whatever_the_flag_says_later
     process.participant._connect = unreachable
     world.set_phase(before)
     await asyncio.sleep(1)
-    with writes_again_and_again(world, 0.005, "THAWING"):
+    with world.flag_rewritten(0.005, "THAWING"):
         await seen(lambda: process.is_paused)
         await goes_on_reading(process, 2)
     assert len(world.participants()) == 1
@@ -137,7 +111,7 @@ async def test_node_behind_a_flag_that_is_not_believed_proves_nothing() -> None:
     world = MigrationWorld(believes=believes)
     first = await world.begin()
     await first.gate.close()
-    move(world)
+    world.move()
     trusted[0] = False
     process = await world.open()
     assert len(world.participants()) == 1
@@ -155,7 +129,7 @@ async def test_node_proves_nothing_once_a_coordinator_has_gone_on_without_it() -
     process.participant._connect = slow_to_be_unreachable
     world.set_phase("PREPARATION")
     await asyncio.sleep(1)
-    move(world)
+    world.move()
     await asyncio.sleep(0.01)
     await says_nothing_of_what_is_new(process)
     world.break_flag()
@@ -226,7 +200,7 @@ async def test_question_that_is_under_way_is_asked_again_behind_a_change() -> No
     questions = process.source.after = Questions(1)
     process.participant._hear_flag()
     await seen(lambda: questions.under_way == 1)
-    move(world)
+    world.move()
     await asyncio.sleep(2.5)
     assert questions.most == 1
     assert process.participant._phase is Phase.COMPLETED
@@ -295,7 +269,7 @@ async def test_flag_of_a_stranger_that_is_written_again_and_again_stops_nobody(
 
     world = MigrationWorld(pulsar=pulsar, believes=never)
     process = await world.begin()
-    with writes_again_and_again(world, every, "NOT_STARTED"):
+    with world.flag_rewritten(every, "NOT_STARTED"):
         await asyncio.sleep(0.1)
         if is_start:
             process = await world.open(before=slow)
@@ -308,15 +282,6 @@ async def test_flag_of_a_stranger_that_is_written_again_and_again_stops_nobody(
 
 
 # --- a step that takes long -------------------------------------------------------------------------------------
-
-
-async def unreachable(_: MetadataServiceUri) -> MemoryTree:
-    raise MetadataUnavailable("Oxia is away")
-
-
-async def slow_to_be_unreachable(uri: MetadataServiceUri) -> MemoryTree:
-    await asyncio.sleep(STEP_S)
-    return await unreachable(uri)
 
 
 @pytest.mark.parametrize("to", ["FAILED", "PREPARATION"])
