@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from kubernetes.dynamic.exceptions import DynamicApiError, NotFoundError
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from tests.e2e.support.kube import Kube, Object, condition_of
 from tests.support.admission_cases import ALLOWED, CHANGED, CREATED, Case, resource
+from tests.support.chart_files import OPERATOR
+from tests.support.helm_charts import render
 from tests.unit.bookie_operator.crds.examples import PARTIAL
 
 _CRDS = Path(__file__).parents[2] / "crds"
@@ -112,6 +115,51 @@ def test_the_server_fills_in_the_defaults_of_the_typed_source(kube: Kube, spec: 
     typed = BookieClusterSpec.model_validate(spec)
     assert stored["spec"] == typed.model_dump(by_alias=True, exclude_none=True, mode="json")
     assert BookieClusterSpec.model_validate(stored["spec"]) == typed
+
+
+@pytest.fixture(scope="module")
+def pod_policy(kube: Kube) -> Iterator[None]:
+    """What the operator's chart adds where `podPolicy` is switched on, for the namespace of the tests."""
+    switched = {"podPolicy": {"enabled": True, "serviceAccounts": ["known"]}, "namespaces": [kube.namespace]}
+    objects = render(OPERATOR, release="admission", values={**switched, "uninstallCheck": {"enabled": False}})
+    made = [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
+    for each in made:
+        kube.apply(each)
+    yield
+    for each in made:
+        kube.delete(each["kind"], each["metadata"]["name"])
+
+
+_SIDECAR = {"name": "beside", "image": "registry.example/beside:1"}
+_REFUSED_PODS = (
+    Case("sidecar", {"spec": {"pod": {"sidecars": [_SIDECAR]}}}, "spec.pod.sidecars: not allowed"),
+    Case("init-container", {"spec": {"pod": {"initContainers": [_SIDECAR]}}}, "spec.pod.initContainers: not allowed"),
+    Case("account", {"spec": {"pod": {"serviceAccountName": "foreign"}}}, "spec.pod.serviceAccountName: not allowed"),
+)
+
+
+def test_a_policy_of_the_chart_refuses_containers_and_accounts_of_others(
+    kube: Kube, stored: Callable[[Case], str], request: pytest.FixtureRequest
+) -> None:
+    before = stored(Case("before", {}, "", before=_REFUSED_PODS[0].changes))
+    request.getfixturevalue("pod_policy")
+    end = time.monotonic() + _SECONDS
+    while True:  # until the API server has read the policy
+        try:
+            kube.apply(_paused(resource("BookieCluster", "demo", _REFUSED_PODS[0].changes)), dry_run=True)
+        except DynamicApiError:
+            break
+        assert time.monotonic() < end
+    for case in _REFUSED_PODS:
+        with pytest.raises(DynamicApiError) as refused:
+            kube.apply(_paused(resource(case.kind, "demo", case.changes)), dry_run=True)
+        assert case.message in json.loads(refused.value.body)["message"]
+    kube.apply(
+        _paused(resource("BookieCluster", "demo", {"spec": {"pod": {"serviceAccountName": "known"}}})), dry_run=True
+    )
+    kube.patch("BookieCluster", before, {"metadata": {"labels": {"changed": "true"}}})
+    with pytest.raises(DynamicApiError):
+        kube.patch("BookieCluster", before, {"spec": {"replicas": 5}})
 
 
 def test_kubectl_scale_obeys_the_rules_too(kube: Kube, stored: Callable[[Case], str]) -> None:

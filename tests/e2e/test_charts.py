@@ -111,6 +111,46 @@ def test_a_refused_uninstall_leaves_the_release_as_it_was():
         assert ("Job" in kinds) is without.get("enabled", True)
 
 
+def test_a_policy_for_pods_is_there_only_where_it_is_asked_for():
+    assert all(each["metadata"]["name"] != f"{NAMESPACE}-podkeeper-operator-pods" for each in render(OPERATOR))
+    asked = {"enabled": True, "serviceAccounts": ["spark"]}
+    quiet = {"uninstallCheck": {"enabled": False}, "podPolicy": asked}
+    objects = render(OPERATOR, values={**quiet, "namespaces": ["a", "b"]})
+    policy, binding = only(objects, "ValidatingAdmissionPolicy"), only(objects, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    matched = policy["spec"]["matchConstraints"]
+    assert matched["namespaceSelector"]["matchExpressions"][0]["values"] == ["a", "b"]
+    assert [rule["resources"] for rule in matched["resourceRules"]] == [["bookieclusters", "bookiejobs"]]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    said = " ".join(each["expression"] for each in policy["spec"]["validations"])
+    for field in ("pod.sidecars", "pod.initContainers", "pod.serviceAccountName", "executors.serviceAccountName"):
+        assert f"object.spec.{field}" in said
+    assert 'in ["spark",""]' in said
+    everywhere = only(render(OPERATOR, values={**quiet, "clusterWide": True}), "ValidatingAdmissionPolicy")
+    assert "namespaceSelector" not in everywhere["spec"]["matchConstraints"]
+
+
+def test_the_roles_of_kubernetes_get_what_their_users_need_of_our_resources():
+    roles = {
+        each["metadata"]["name"].rpartition("-")[2]: each
+        for each in render(OPERATOR)
+        if "rbac.authorization.k8s.io/aggregate-to-admin" in each["metadata"]["labels"]
+    }
+    reached = {
+        name: {label.rpartition("-")[2] for label in each["metadata"]["labels"] if "/aggregate-to-" in label}
+        for name, each in roles.items()
+    }
+    assert reached == {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}}
+    granted = {name: {verb for rule in each["rules"] for verb in rule["verbs"]} for name, each in roles.items()}
+    assert granted["view"] == {"get", "list", "watch"}
+    assert granted["edit"] == {"create", "update", "patch", "delete", "deletecollection"}
+    for each in roles.values():
+        for rule in each["rules"]:
+            assert rule["apiGroups"] == ["podkeeper.dev"]
+            assert {"bookieclusters", "bookiejobs", "bookietasks"} <= set(rule["resources"])
+            assert not {name for name in rule["resources"] if name.endswith(("/status", "/finalizers", "*"))}
+
+
 @pytest.mark.parametrize(
     ("guarded", "fails", "state", "upgrades"),
     [(False, True, "uninstalling", False), (True, True, "deployed", True), (True, False, None, None)],
