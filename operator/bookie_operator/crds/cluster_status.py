@@ -194,6 +194,9 @@ class StorageStatus(StatusModel):
     """Growth of the volumes of the entries."""
     index: VolumeStatus = VolumeStatus()
     """Growth of the volumes of the index, if it has its own."""
+    shared_by: Annotated[list[Words], Field(max_length=2000)] = []
+    """Pods of the bookies that have a file system in common with another one: they fill up together, and one disk loses
+    the copies of both."""
 
 
 class MemberState(StrEnum):

@@ -99,6 +99,8 @@ def _heading(cluster: KubernetesObject, status: BookieClusterStatus) -> Table:
     if ledgers.unrecoverable:
         facts.add_row("Unrecoverable", Text(f"{ledgers.unrecoverable} ledgers", style="red"))
     facts.add_row("Metadata", status.metadata_service_uri or "-")
+    if shared := status.storage.shared_by:
+        facts.add_row("Storage", f"{', '.join(shared)} have a file system in common, and fill up together")
     if status.backup is not None:
         facts.add_row("Backup", _backup(status, status.backup))
     if (metadata.get("annotations") or {}).get(names.PAUSED, "").lower() == "true":

@@ -13,7 +13,9 @@ Threads: pure functions, but for `write_status`, which belongs to the event loop
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from bookie_operator.api.kinds import CLUSTER
@@ -225,8 +227,19 @@ def storage(world: World) -> StorageStatus:
         "index": wanted.index.size if wanted.index is not None else "",
     }
     return StorageStatus(
-        **{kind: VolumeStatus(requested=size, smallest_actual=_smallest(world, kind)) for kind, size in sizes.items()}
+        **{kind: VolumeStatus(requested=size, smallest_actual=_smallest(world, kind)) for kind, size in sizes.items()},
+        shared_by=_sharing(world),
     )
+
+
+def _sharing(world: World) -> list[str]:
+    """Return the bookies that share a file system. While one does not answer, those that were known count too."""
+    told = {name: one.file_systems for name, one in world.bookies.items() if one is not None and one.file_systems}
+    users = Counter(chain.from_iterable(told.values()))
+    found = {name for name, each in told.items() if any(users[one] > 1 for one in each)}
+    if len(told) < len(world.bookies):
+        found |= set(world.cluster.status.storage.shared_by) & set(world.bookies)
+    return sorted(found)
 
 
 def _smallest(world: World, kind: str) -> str:

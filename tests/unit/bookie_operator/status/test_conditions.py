@@ -338,3 +338,19 @@ def test_a_size_that_does_nothing_is_told_once_for_each_kind() -> None:
     assert told.message.count("spec.storage.") == 1
     assert "ledger-0-d-bookie-0 keeps its 3Gi" in told.message
     assert found(at, Plan(Rest()))["Ready"].status == "True"
+
+
+def test_bookies_that_share_a_file_system_are_named_also_while_one_does_not_answer() -> None:
+    def one(*file_systems: str) -> BookieFacts:
+        return BookieFacts(False, 1, 2, 50.0, file_systems=frozenset(file_systems))
+
+    found = world(bookies={"a": one("n/1", "n/2"), "b": one("n/2"), "c": one("m/1"), "d": one()})
+    told = reporting.storage(
+        replace(found, bookies={name: each for name, each in found.bookies.items() if name != "d"})
+    )
+    assert told.shared_by == ["a", "b"]
+    known = found.cluster.status.model_copy(update={"storage": told})
+    silent = replace(found, bookies={**found.bookies, "b": None}, cluster=replace(found.cluster, status=known))
+    assert reporting.storage(silent).shared_by == ["a", "b"]
+    apart = replace(silent, bookies={"a": one("n/1"), "b": one("n/2")})
+    assert reporting.storage(apart).shared_by == []
