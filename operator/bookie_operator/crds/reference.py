@@ -222,7 +222,7 @@ in the log of its pod:
 
     kubectl -n storage logs -f -l podkeeper.dev/job=audit-now,app.kubernetes.io/component=job
 
-It runs once, whatever becomes of the Job: to run it again, make another BookieJob. A Job that somebody deletes before
+It runs once, whatever becomes of the Job: to run it again, make another BookieJob. A Job that is deleted before
 it has ended counts as failed.
 
 ## On a schedule
@@ -274,7 +274,7 @@ to alert on, or the metric `podkeeper_operator_job_last_outcome`.
 | `InvalidSpec` | each message names field and remedy |
 | `NameTaken` | wait, or delete the object that the message names |
 | `SpecChanged` | a job that runs once does not follow a change: put `spec` back, or make another BookieJob |
-| `Refused` | what Kubernetes refused stands in the message: quota, rights, or a part of a pod |
+| `Refused` | the message says what Kubernetes refused: quota, rights, or a part of a pod |
 | `RunFailed` | the message has its last words; the log of the pod has more |
 | `Pending`, `Running`, `Suspended`, `Scheduled` | nothing |
 
@@ -296,12 +296,12 @@ an account that may make pods, and nothing else:
   `executors.serviceAccountName`.
 
 Executors and drivers without executors get no token of Kubernetes. All pods satisfy the restricted Pod Security
-Standard. A NetworkPolicy lets driver and executors of one job reach each other, and nobody else reach them. They bear
+Standard. A NetworkPolicy lets driver and executors of one job reach each other, and no other pod reach them. They bear
 the labels of the cluster, so the bookies' policies let them in.
 
 ## Passwords and credentials
 
-Nothing secret belongs into `args` or `sparkConf`: they stand in the resource, in a ConfigMap and in plans of Spark.
+Nothing secret belongs into `args` or `sparkConf`: the resource, a ConfigMap and plans of Spark show them.
 
 - Ledgers that have a password: `passwordSecret`. It is mounted as a file, and given as `--password-file`. Without it
   the password that each ledger recorded counts.
