@@ -30,8 +30,8 @@ def cluster(tmp_path: Path, etcd: EtcdServer) -> Iterator[ServeCluster]:
 
 
 def test_jobs_of_the_operator_make_find_and_remove_a_cluster(etcd: EtcdServer, tmp_path: Path) -> None:
-    """Their commands, word by word. A second one that makes the cluster changes nothing, and another cluster's metadata
-    are not removed."""
+    """Their commands, word by word. A second one that makes the cluster changes nothing; another cluster's metadata are
+    not removed; and a root without a cluster is not taken for one whose metadata were removed."""
     root = f"/jobs-{uuid.uuid4().hex[:8]}"
     view = operator_cluster({**MINIMAL, "metadataService": {"uri": etcd.uri(""), "rootPath": root}})
     made = run_job(tmp_path, commands.initialise(view))
@@ -43,7 +43,7 @@ def test_jobs_of_the_operator_make_find_and_remove_a_cluster(etcd: EtcdServer, t
     assert (refused.returncode != 0, view.uid in refused.stderr) == (True, True), refused.stderr
     mine = replace(view, status=view.status.model_copy(update={"instance_id": view.uid}))
     run(*commands.destroy(mine))
-    run(*commands.destroy(mine))
+    assert ServeProcess.command(*commands.destroy(mine)).returncode != 0
     assert [key for key in etcd.control("get", f"{root}/", "--prefix", "--keys-only").split() if "/@/" not in key] == []
 
 
