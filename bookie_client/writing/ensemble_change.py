@@ -311,8 +311,9 @@ class ChangeRunner:
         """Bookie id -> the time of its last failure, the oldest first. The others are subsets."""
         self._chosen_again: set[str] = set()
         self._failed_again: set[str] = set()
-        self._unknowing: set[str] = set()
-        """They said that they know of no such ledger, or cannot tell which one of this id they hold."""
+        self._unknowing: dict[str, float] = {}
+        """Bookie id -> the time at which it last said that it knows of no such ledger, or cannot tell which one of this
+        id it holds."""
         state.tell_refusals(self._note)
 
     async def run(self, failed: Mapping[int, str]) -> tuple[str, ...]:
@@ -351,12 +352,15 @@ class ChangeRunner:
         made at once, no bookie gets a second chance before the others got their first."""
         now = asyncio.get_running_loop().time()
         self._forget(now)
-        lately = {bookie for bookie, at in self._failed.items() if now < at + LONGEST_CHANGE_PAUSE}
-        again = self._failed if self._pace.is_spent(now) else (self._failed_again & lately) | self._unknowing
+        lately, unknowing = (
+            {bookie for bookie, at in times.items() if now < at + LONGEST_CHANGE_PAUSE}
+            for times in (self._failed, self._unknowing)
+        )
+        again = self._failed if self._pace.is_spent(now) else (self._failed_again & lately) | self._unknowing.keys()
         return {
             **dict.fromkeys(self._failed, Refusal.ONCE),
             **{bookie: Refusal.AGAIN for bookie in self._failed if bookie in again},
-            **dict.fromkeys((self._unknowing & lately) | self._state.left_out, Refusal.LASTING),
+            **dict.fromkeys(unknowing | self._state.left_out, Refusal.LASTING),
         }
 
     def _note(self, bookie: str, error: PodkeeperError) -> None:
@@ -370,7 +374,7 @@ class ChangeRunner:
         elif bookie in self._chosen_again:
             self._failed_again.add(bookie)
         if isinstance(error, (LedgerStateUnknown, NoSuchLedger)):
-            self._unknowing.add(bookie)
+            self._unknowing[bookie] = now
 
     def _forget(self, now: float) -> None:
         if self._failed and now >= next(reversed(self._failed.values())) + LONGEST_CHANGE_PAUSE:

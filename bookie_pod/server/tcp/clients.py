@@ -58,13 +58,13 @@ class Clients:
 
     def look(self) -> None:
         """Look at each connection; called every now and then: see `Connection.look`. Does nothing while the last look
-        goes on."""
-        if self._to_look is not None:
-            return
+        goes on, unless the process was asleep."""
         context, now = self.context, time.perf_counter()
         passed, self._looked_at = now - self._looked_at, now
         # A process that was stopped, or a machine that was: what clients sent meanwhile has still to be received.
         asleep = passed if passed > ASLEEP_S else 0.0
+        if self._to_look is not None and not asleep:
+            return
         self._to_look = iter(tuple(self.connections.values()))
         self._look_at_some(asleep)
         self.strangers.look(now, asleep)
@@ -78,7 +78,8 @@ class Clients:
 
         After a time asleep, look at all at once: none may be judged before it knows of that."""
         looks, self._to_look, now = self._to_look, None, time.perf_counter()
-        assert looks is not None
+        if looks is None:
+            return  # all were looked at meanwhile, after a time asleep
         some = list(islice(looks, None if asleep else LOOKS_PER_TURN))
         for look in some:
             look(now, asleep)

@@ -449,6 +449,8 @@ def test_failures_are_told_for_a_while_and_who_holds_another_ledger_is_barred_as
         changes.fails("D")
         await asyncio.sleep(1)
         assert changes.runner.refusals() == {"D": ONCE, "E": AGAIN, "F": AGAIN}
+        changes.fails("E", TooManyRequests("it cannot ask"))
+        assert changes.runner.refusals() == {"D": ONCE, "E": AGAIN, "F": AGAIN}
         await asyncio.sleep(LONGEST_CHANGE_PAUSE)
         assert changes.runner.refusals() == {}
 
