@@ -189,9 +189,11 @@ class TransactionalCompactor(Compactor):
 
     def _is_void(self, location: int, source_id: int, ledger_id: int, entry_id: int) -> bool:
         """Return whether this place of an entry gives way to the copy."""
-        if not location:
-            return not self._storage.is_earlier_life(ledger_id, source_id)
-        return split_location(location)[0] == source_id or not is_there(self._storage, location, ledger_id, entry_id)
+        if location and split_location(location)[0] == source_id:
+            return True
+        if self._storage.is_earlier_life(ledger_id, source_id):
+            return False
+        return not location or not is_there(self._storage, location, ledger_id, entry_id)
 
 
 class PlainCompactor(Compactor):

@@ -2,9 +2,12 @@
 
 An entry is copied when
 - the index points to *this* copy of it;
-- the index points to no copy at all, and the log is not older than the ledger (then the entry would be one of an
-  earlier ledger of the same id), nor are its bytes what a power cut has left of a log that was never synced to there;
-- the index points to a place where the entry is not: a row that is damaged.
+- the index points to no copy at all, nor are its bytes what a power cut has left of a log that was never synced to
+  there;
+- the index points to a place where the entry is not: the row or the place is damaged.
+The last two hold only if the log is not older than the ledger: else the entry would be one of an earlier ledger of the
+same id, whose bytes may be as valid.
+
 Any other copy is garbage, on the word of the index alone. Another process may have put the row that says so, and of
 what it wrote nothing is durable until this one has written it. So such rows are put once more (`Run.stay`), before the
 copy may go.
@@ -158,12 +161,14 @@ def _living(storage: CollectedStorage, source: Source, run: Run, rows: IndexedRo
     live = Run(run.ledger_id)
     for entry_id, location, entry in zip(run.entry_ids, run.locations, run.entries, strict=True):
         row = storage.location_of(run.ledger_id, entry_id)
-        if row == 0:
-            lives = not storage.is_earlier_life(run.ledger_id, source.log_id) and was_synced(
-                storage, rows, location, run.ledger_id, entry_id, entry
-            )
+        if row == location:
+            lives = True
+        elif storage.is_earlier_life(run.ledger_id, source.log_id):
+            lives = False
+        elif row == 0:
+            lives = was_synced(storage, rows, location, run.ledger_id, entry_id, entry)
         else:
-            lives = row == location or not _is_elsewhere(storage, row, run.ledger_id, entry_id)
+            lives = not _is_elsewhere(storage, row, run.ledger_id, entry_id)
         if lives:
             live.add(entry_id, location, row, entry)
         elif row:

@@ -361,3 +361,33 @@ def test_an_index_that_was_lost_makes_no_log_garbage(reference: bool) -> None:
     rig.force()
     assert rig.logs.exists(mixed)
     assert rig.logs.exists(whole)
+
+
+@pytest.mark.parametrize("engine", ["db", *ENGINES])
+@pytest.mark.parametrize("form", ["transactional", "plain", "interrupted"])
+@pytest.mark.parametrize("whole_log", [True, False])
+def test_no_entry_of_a_former_ledger_takes_the_place_of_a_damaged_one(engine: str, form: str, whole_log: bool) -> None:
+    rig = GcRig(replace(FAST, transactional_compaction=form != "plain"), engine=engine)
+    source = rig.write([1, 2, 7], 10)
+    rig.delete(2)
+    if form == "interrupted":
+        target = rig.logs.begin_compaction(source, 0)
+        target.append_run(1, [entry(1, each, 100) for each in range(10)])
+        target.mark_compacted()
+        target.make_available()
+    rig.storage.delete_ledger(1)
+    rig.write([1], 10, mark=b"n")
+    row = rig.parts.location_of(1, 3)
+    log_id, position = split_location(row)
+    if whole_log:
+        path = rig.path(log_id)
+        rig.storage.close()
+        rig.bookie.files.unlink(path)
+        rig.open()
+    else:
+        rig.flip(log_id, position + 7)
+        rig.restart()
+    rig.force()
+    assert rig.parts.location_of(1, 3) == row
+    with pytest.raises(StorageFault):
+        rig.storage.read(1, 3)
