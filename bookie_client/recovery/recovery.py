@@ -35,7 +35,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 from bookie_client.access import LedgerAccess
@@ -111,7 +111,8 @@ async def _length_at(parts: RecoveryParts, entry_id: int, fencing: Fencing) -> i
         return length
     reason = "its bookies do not have it"
     try:
-        found = await read_forward(parts, entry_id)
+        # It is confirmed: a bookie that denies it has lost it, and any copy tells.
+        found = await read_forward(replace(parts, hears_all=True), entry_id)
         if found is not None:
             return found.length
     except PodkeeperError as error:

@@ -139,6 +139,17 @@ async def test_an_ensemble_change_before_the_crash(cluster, version):
     assert not ledger.fenced("b2")
 
 
+@pytest.mark.parametrize(("quorums", "deniers"), [((3, 3, 3), ["b1"]), ((3, 3, 2), ["b1", "b2"])])
+async def test_any_copy_of_the_last_confirmed_entry_tells_the_length(cluster, quorums, deniers):
+    """The last ensemble has nothing yet, and bookies of the one before have lost that entry."""
+    ledger = await crashed(cluster, quorums, segments={0: ABC, 4: ("b4", "b5", "b6")})
+    ledger.put_all(*range(3))
+    ledger.put(3, *(bookie for bookie in ABC if bookie not in deniers))
+    async with cluster.client() as client:
+        await client.recover(LEDGER, password=b"pw")
+    assert (ledger.stored.last_entry_id, ledger.stored.length) == (3, length_of(3))
+
+
 async def test_an_empty_last_segment_starts_where_its_writer_was(cluster, version):
     """Its bookies know nothing, and none of them holds what is confirmed."""
     ledger = await crashed(cluster, segments={0: ABC, 4: ("b4", "b5", "b6")})
