@@ -11,7 +11,7 @@ Invariants
 - No volume is deleted while bookies of another cluster use the same metadata: their ledgers may have copies here. The
   facts are asked before anything stops and until the metadata are removed. The Job that removes them asks once more,
   and no volume is deleted before it has succeeded. If no pod can answer, or the service has another cluster or none,
-  the deletion waits. Only the Job is asked where no pod is left, or no bookie runs and there was never an audit.
+  the deletion waits. Only the Job is asked where no bookie runs; one that crashes counts as running if it served before.
 - Bookies of another owner are neither stopped nor waited for, and keep their metadata, also while none of them runs.
 - A metadata service that is gone holds up only a deletion with volumes: without any left to delete, the metadata are
   removed within five minutes or left behind. `Retain` ends every wait.
@@ -44,7 +44,7 @@ from bookie_operator.planner.actions import (
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.run import Run, unknown_step
-from bookie_operator.world.model import ClaimView, World
+from bookie_operator.world.model import ClaimView, PodFault, World
 
 CANCEL: Final = "Cancel"
 STOP_AUTORECOVERY: Final = "StopAutorecovery"
@@ -231,6 +231,7 @@ JOB_RETRY_SECONDS: Final = 300.0
 _KEEP: Final = "set spec.storage.retention.whenDeleted to Retain to delete the resource and keep the volumes"
 _METADATA_VOLUME: Final = "metadata"
 _CLAIMS_KEY: Final = "claims/"
+_REMOVED: Final = "metadata-removed"
 _PER_KEY: Final = 400
 """UIDs in one saved value, which may have 16384 characters."""
 
@@ -256,7 +257,8 @@ def shared(world: World, desired: Desired) -> str:
     if not _volumes_left(world):
         return ""
     if world.facts is None:
-        return _untold(world.facts_error or "no pod reached the metadata service") if _may_tell(world) else ""
+        waited = _may_tell(world)
+        return _untold(world.facts_error or f"{waited[0]} does not reach the metadata service") if waited else ""
     if world.facts.instance_id != world.cluster.status.instance_id:
         found = f"cluster {world.facts.instance_id}" if world.facts.instance_id else "no cluster"
         return _untold(f"the metadata service has {found}, and not {world.cluster.status.instance_id}")
@@ -275,15 +277,18 @@ def _untold(why: str) -> str:
     return f"cannot tell whether other clusters use its metadata ({why}): bring the metadata service back, or {_KEEP}"
 
 
-def _may_tell(world: World) -> bool:
-    """Return whether a bookie runs, or may run again: it is asked before it is stopped.
+def _may_tell(world: World) -> list[str]:
+    """Return the pods of bookies that run, or crash though they served before: they are asked before they are stopped.
 
-    It is not ready while the metadata service does not answer. One that never served may never do so.
+    They are not ready while the metadata service does not answer. Others that cannot start are not waited for.
     """
     stays, served = frozenset(view.expected_pods(world)), bool(world.cluster.status.ledgers.last_audit)
-    return any(
-        pod.ready or (pod.name in stays and not pod.deleting and (pod.bookie_runs or served)) for pod in world.pods
-    )
+    return [
+        pod.name
+        for pod in world.pods
+        if pod.ready
+        or (pod.name in stays and not pod.deleting and (pod.bookie_runs or (served and pod.fault is PodFault.CRASHING)))
+    ]
 
 
 def _belongs_to_another(world: World, stateful_set: str) -> bool:
@@ -322,7 +327,7 @@ def goes(world: World, operation: Operation) -> bool:
 
 
 def _delete_claims(world: World, operation: Operation) -> Decision:
-    if world.cleanup_job != "Complete" and _volumes_left(world):
+    if world.cleanup_job != "Complete" and _REMOVED not in operation.saved and _volumes_left(world):
         # An earlier release deleted claims first, and its operation may have been under way when this one came.
         return Record(operations.stepped(world, operation, DESTROY_METADATA), "the cluster's metadata go first")
     for claim in _left(world, operation):
@@ -356,7 +361,9 @@ def _claims_left(world: World, operation: Operation) -> Event | None:
 def _destroy_metadata(world: World, operation: Operation) -> Decision:
     following = operations.stepped(world, operation, DELETE_CLAIMS)
     if world.cleanup_job == "Complete":
-        return Record(following, "the cluster's metadata are removed")
+        # For good: a Job that is gone, or run again, finds no cluster and fails.
+        removed = operations.stepped(world, operation, DELETE_CLAIMS, saved={_REMOVED: "yes"})
+        return Record(removed, "the cluster's metadata are removed")
     late = world.cleanup_job == "Failed" or operations.overdue(world, operation, METADATA_SECONDS)
     if late and not _volumes_left(world):
         message = (

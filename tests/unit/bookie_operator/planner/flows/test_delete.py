@@ -213,6 +213,21 @@ def test_bookies_that_are_not_ready_because_the_service_is_silent_are_not_stoppe
     young = world.cluster.status.model_copy(update={"ledgers": LedgersStatus()})
     never = replace(world, facts=None, pods=crashing, cluster=replace(world.cluster, status=young))
     assert isinstance(begin(never, desired), Record), "no bookie ever served: only the Job can be asked"
+    for fault in (PodFault.IMAGE, PodFault.UNSCHEDULABLE, PodFault.VOLUME):
+        stuck = tuple(replace(pod, fault=fault) for pod in crashing)
+        assert isinstance(begin(replace(world, facts=None, pods=stuck), desired), Record), "none of them will ever tell"
+
+
+def test_claims_go_on_going_when_the_job_that_removed_the_metadata_is_gone() -> None:
+    """A second Job would find no cluster, and fail."""
+    sim = resting()
+    delete_with_data(sim)
+    at_step(sim, DELETE_CLAIMS)
+    sim.bookkeeper.cookies.clear()
+    sim.bookkeeper.instance_id = ""
+    sim.cleanup, sim.job_ends_at = "", None
+    sim.run_until_rest()
+    assert (sim.kubernetes.claims, sim.finalizer) == ({}, False)
 
 
 @pytest.mark.parametrize("step", [STOP_AUTORECOVERY, STOP_BOOKIES, DESTROY_METADATA])
