@@ -102,7 +102,7 @@ class LedgerRecord:
     first_log: int | None = field(default=None, compare=False)
     """The first entry log that may hold entries of this life of the ledger; 0: any may, as far as is known; None: not
     said. Of a ledger that is known it never changes."""
-    life: bytes = NO_LIFE
+    life: bytes = field(default=NO_LIFE, compare=False)
     """The life that its writer, or copies of its entries, named and the metadata service confirmed; `NO_LIFE`: none is
     known."""
 
