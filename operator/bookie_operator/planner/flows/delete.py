@@ -11,7 +11,7 @@ Invariants
 - No volume is deleted while bookies of another cluster use the same metadata: their ledgers may have copies here. The
   facts are asked before anything stops and until the metadata are removed. The Job that removes them asks once more,
   and no volume is deleted before it has succeeded. If no pod can answer, or the service has another cluster or none,
-  the deletion waits. Only the Job is asked where no bookie runs; one that crashes counts as running if it served before.
+  the deletion waits. Only the Job is asked where no bookie runs; one that served before, and crashes, counts too.
 - Bookies of another owner are neither stopped nor waited for, and keep their metadata, also while none of them runs.
 - A metadata service that is gone holds up only a deletion with volumes: without any left to delete, the metadata are
   removed within five minutes or left behind. `Retain` ends every wait.
