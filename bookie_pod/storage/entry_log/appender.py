@@ -140,7 +140,7 @@ class LogAppender:
         self._fault: StorageFault | None = None
         self._closed = False
         self.generation = 0
-        """Grows when `abandon_unsynced` gave up a log.
+        """Grows when `abandon_unsynced` or `give_up` gave up a log.
 
         A thread that appends beside the owner (compaction) reads it before its first append and again after its `sync`
         returned. If it differs, its locations may be void, although that `sync` succeeded.
@@ -380,11 +380,12 @@ class LogAppender:
         """
         with self._sync_lock, self._append_lock:
             self._allocator.give_up(directory)
-            for log in (*self._active.all(), *self._rotated.all()):
-                if log.directory == directory:
-                    self._active.remove(log)
-                    self._rotated.forget(log)
-                    self._lost.append(log)
+            lost = [log for log in (*self._active.all(), *self._rotated.all()) if log.directory == directory]
+            for log in lost:
+                self._active.remove(log)
+                self._rotated.forget(log)
+                self._lost.append(log)
+            self.generation += bool(lost)
 
     @property
     def sync_failed(self) -> bool:

@@ -137,7 +137,7 @@ class Client(KazooClient):  # type: ignore[misc]
         self.queue_of_loop.append((request, result))
         if self._queue is not self.queue_of_loop:  # otherwise its end is still to come, and finds what was appended
             _fail(self.queue_of_loop)
-            return  # without a byte: nobody reads them while there is no connection, and a full pair stops the loop
+            return  # without a byte: kazoo reads none while it is not connected, and a full pair stops the loop
         with suppress(AttributeError, OSError):  # the client was closed just now
             self._connection._write_sock.send(b"\0")
 
