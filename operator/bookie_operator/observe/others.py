@@ -76,6 +76,7 @@ def task_views(
                 phase=status.phase.value,
                 created_at=seconds(metadata.get("creationTimestamp")) or 0.0,
                 ledgers=tuple(spec.ledgers),
+                started_at=seconds(status.started_at) or 0.0,
             )
         )
     own, outlived = (tuple(sorted(each, key=lambda task: (task.created_at, task.name))) for each in found)

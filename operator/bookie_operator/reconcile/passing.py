@@ -360,8 +360,8 @@ async def _tell(
 
 
 async def _drop_tasks(context: OperatorContext, observed: Observed) -> None:
-    """Tasks that have been over for as long as they were to be kept."""
-    for name, uid in observed.expired_tasks:
+    """Tasks that have been over for as long as they were to be kept. While the cluster is paused they stay."""
+    for name, uid in () if observed.world.cluster.paused else observed.expired_tasks:
         if not context.leading():
             raise NotLeading
         try:

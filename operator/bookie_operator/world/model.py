@@ -231,6 +231,8 @@ class TaskView:
     created_at: float
     ledgers: tuple[int, ...] = ()
     """Ledgers of an AcceptLoss task."""
+    started_at: float = 0.0
+    """When an operator took it up, by its own clock as in the history; `created_at` is by the API server's."""
 
 
 @dataclass(frozen=True)

@@ -299,7 +299,9 @@ class Simulation:
         return name
 
     def update_task(self, action: UpdateTask) -> None:
-        self.tasks = [replace(one, phase=action.phase) if one.uid == action.uid else one for one in self.tasks]
+        for place, one in enumerate(self.tasks):
+            if one.uid == action.uid:
+                self.tasks[place] = replace(one, phase=action.phase, started_at=one.started_at or self.now)
         self.task_messages[action.name] = action.message
 
     def phase(self, task: str) -> str:

@@ -96,7 +96,7 @@ def _refused(world: World, task: TaskView) -> str:
                 f"with those of other tasks more than {view.MOST_LOSSES} losses would be accepted: wait for their end"
             )
         return ""
-    known = _there(world) | _taken_out(world, task)
+    known = _there(world) | _taken_out(world)
     strangers = [name for name in task.bookies if name not in known]
     if strangers:
         return f"there is no bookie {', '.join(strangers[:3])}: name pods as `kubectl get pods` shows them"
@@ -112,10 +112,9 @@ def _there(world: World) -> set[str]:
     return {*view.expected_pods(world), *(one.name for one in world.pods)}
 
 
-def _taken_out(world: World, task: TaskView) -> set[str]:
-    """Bookies that `spec` gave up at the same time as the task, and that are gone already."""
-    out = (one for one in world.cluster.status.history if one.type is OperationType.DECOMMISSION)
-    return {one.bookie for one in out if operations.read_time(one.finished_at) >= task.created_at}
+def _taken_out(world: World) -> set[str]:
+    """Bookies that are gone already, as those that `spec` gave up at the same time as the task: no clock tells when."""
+    return {one.bookie for one in world.cluster.status.history if one.type is OperationType.DECOMMISSION}
 
 
 def _in_vain(world: World, desired: Desired, task: TaskView) -> str:
@@ -187,7 +186,7 @@ def _accepted(world: World, task: TaskView) -> Decision | None:
     if view.lapsed(world, task):
         return _ended(task, "Done", f"the loss of {len(task.ledgers)} ledgers was accepted for a day, which is over")
     over = [one for one in world.cluster.status.history if one.type in _LOSSY and one.outcome == "Done"]
-    if any(operations.read_time(one.finished_at) >= task.created_at for one in over):
+    if any(operations.read_time(one.finished_at) >= task.started_at for one in over):
         return _ended(task, "Done", f"the loss of {len(task.ledgers)} ledgers was accepted")
     return None
 

@@ -279,6 +279,12 @@ async def test_a_task_asks_for_an_audit_and_is_dropped_later() -> None:
         await fake.until(lambda: (fake.store.get(TASK, NAMESPACE, "look").get("status") or {}).get("phase") == "Done")
         task = fake.store.get(TASK, NAMESPACE, "look")
         assert {each["type"] for each in task["status"]["conditions"]} == {"Complete"}
+        fake.annotate(names.PAUSED, "true")
+        fake.time += 700
+        for _ in range(3):
+            await fake.one_pass()
+        assert fake.store.find(TASK, NAMESPACE, "look") is not None, "while it is paused nothing is changed"
+        fake.annotate(names.PAUSED, None)
         await fake.until(lambda: fake.store.find(TASK, NAMESPACE, "look") is None, limit=20)
 
 
