@@ -232,7 +232,8 @@ class TaskView:
     ledgers: tuple[int, ...] = ()
     """Ledgers of an AcceptLoss task."""
     started_at: float = 0.0
-    """When an operator took it up, by its own clock as in the history; `created_at` is by the API server's."""
+    """The time at which an operator took it up, by its own clock, as in the history; `created_at` is by the API
+    server's."""
 
 
 @dataclass(frozen=True)
