@@ -50,6 +50,10 @@ class SimBookKeeper:
     """Bookie id to data id."""
     running: dict[str, str] = field(default_factory=dict)
     """Bookies that are up: bookie id to data id of their disks."""
+    joined: dict[str, str] = field(default_factory=dict)
+    """Those of another cluster that uses the same metadata. They do not answer the operator."""
+    backup: tuple[str, dict[str, str]] | None = None
+    """Instance id and cookies that the metadata service lost, and that are to be restored."""
     read_only: set[str] = field(default_factory=set)
     absent_since: dict[str, float] = field(default_factory=dict)
     ledgers: dict[int, SimLedger] = field(default_factory=dict)
@@ -252,7 +256,7 @@ class SimBookKeeper:
 
     def facts(self) -> ClusterFacts | None:
         """None: nobody is there who could be asked."""
-        if self.silent or not self.up or not (self.running or self.auditor_up):
+        if self.silent or not self.up or not (self.running.keys() - self.joined.keys() or self.auditor_up):
             return None
         return ClusterFacts(
             instance_id=self.instance_id,

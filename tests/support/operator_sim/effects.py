@@ -101,7 +101,9 @@ def _scale(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ScaleState
     if found.replicas != action.before:
         raise Conflict(action.name)
     for ordinal in range(action.after, action.before):
-        if not sim.deleting:
+        if sim.deleting:
+            sim.judge_deletion(f"bookie {action.name}-{ordinal} was stopped")
+        else:
             sim.judge(f"{action.name}-{ordinal}", "was scaled away")
     found.replicas = action.after
     found.touch(sim.now)
@@ -166,7 +168,9 @@ def _delete_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Del
     claim = sim.kubernetes.the_claim(action.name, action.uid)
     if claim.foreign:
         sim.accidents.append(f"claim {claim.name} of another owner was deleted")
-    if not sim.deleting:
+    if sim.deleting:
+        sim.judge_deletion(f"claim {claim.name} was deleted")
+    else:
         sim.judge(claim.bookie, f"lost claim {claim.name}")
         sim.judge_replacement(claim.bookie)
     claim.deleting = True
@@ -184,7 +188,10 @@ def _evict(sim: Simulation, desired: Desired, plan: d.Plan, action: a.EvictPod) 
 
 
 def _delete_pod(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeletePod) -> None:
-    sim.kubernetes.stop_pod(sim.kubernetes.the_pod(action.name, action.uid))
+    pod = sim.kubernetes.the_pod(action.name, action.uid)
+    if sim.deleting:
+        sim.judge_deletion(f"bookie {pod.name} was stopped")
+    sim.kubernetes.stop_pod(pod)
 
 
 def _read_only(sim: Simulation, desired: Desired, plan: d.Plan, action: a.SetReadOnly) -> None:

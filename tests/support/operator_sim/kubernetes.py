@@ -165,6 +165,8 @@ class SimKubernetes:
     """Pods of bookies that may be made at all."""
     silent: set[str] = field(default_factory=set)
     """Pods whose admin API does not answer."""
+    unready: bool = False
+    """No pod is ready, whatever it does."""
     faults: dict[str, PodFault] = field(default_factory=dict)
     """Why pods do not start, by name."""
     storage_class: str = ""

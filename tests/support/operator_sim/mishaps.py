@@ -97,8 +97,10 @@ def scale_by_hand(sim: Simulation, number: int) -> None:
 
 
 def remove_set(sim: Simulation, number: int) -> None:
-    """With its pods left."""
+    """With its pods left, which have no owner then."""
     sim.kubernetes.sets.clear()
+    for pod in sim.kubernetes.pods.values():
+        pod.owner_uid = ""
 
 
 def lose_node(sim: Simulation, number: int) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from bookie_operator.builders import commands
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode
+from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode, WhenDeleted
 from bookie_operator.crds.cluster_status import BookieClusterStatus, OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import holding, invariants, operations, view
@@ -92,7 +93,7 @@ class Simulation:
             self.kubernetes.tick()
             self._run_bookies()
             self.bookkeeper.tick()
-            if not self.forgiven and not self.deleting and (lost := self.bookkeeper.lost):
+            if not self.forgiven and (not self.deleting or self.bookkeeper.joined) and (lost := self.bookkeeper.lost):
                 self.accidents.append(f"no copy is left of ledgers {sorted(lost)}")
                 self.forgiven = True
 
@@ -102,7 +103,8 @@ class Simulation:
         if ends is None or self.now < ends or self.cleanup or not keeper.up:
             return
         others = [one for one in keeper.cookies if not one.endswith(self.desired().bookie_id_suffix)]
-        another = keeper.instance_id != self.status.instance_id
+        accepted = {self.status.instance_id, *([""] if "--if-exists" in commands.destroy(self.view()) else [])}
+        another = keeper.instance_id not in accepted
         self.cleanup = "Failed" if others or keeper.running or another else "Complete"
         if self.cleanup == "Complete":
             keeper.cookies.clear()
@@ -129,7 +131,7 @@ class Simulation:
                 keeper.stop(bookie_id)
         keeper.disks = {
             one.data_id for one in self.kubernetes.claims.values() if one.data_id and one.volume == "ledger"
-        }
+        } | set(keeper.joined.values())
 
     def _start(self, name: str, bookie_id: str, desired: Desired) -> None:
         pod, claims = self.kubernetes.pods[name], self.kubernetes.claims_of(name)
@@ -197,6 +199,12 @@ class Simulation:
         stops_first = mode == DecommissionMode.STOP_FIRST and "scaled" in what
         if named and not stops_first:
             self.accidents.append(f"{bookie} {what} while ledgers {sorted(named)} name it")
+
+    def judge_deletion(self, what: str) -> None:
+        """While another cluster uses the metadata, nothing of what it may need is taken away with the data."""
+        retained = self.spec.storage.retention.when_deleted is WhenDeleted.RETAIN
+        if self.bookkeeper.joined and not (retained and "claim" not in what):
+            self.accidents.append(f"{what} although {sorted(self.bookkeeper.joined)} use the same metadata")
 
     def judge_replacement(self, bookie: str) -> None:
         """Nobody replaces a bookie by himself that a template breaks, and every other one with it."""

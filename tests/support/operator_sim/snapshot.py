@@ -109,6 +109,7 @@ def _set(one: SimSet) -> StatefulSetView:
 
 
 def _pod(sim: Simulation, pod: SimPod) -> PodView:
+    is_ready = pod.ready_since is not None and not sim.kubernetes.unready
     return PodView(
         name=pod.name,
         uid=pod.uid,
@@ -116,7 +117,7 @@ def _pod(sim: Simulation, pod: SimPod) -> PodView:
         ordinal=pod.ordinal,
         zone=sim.zone_of(pod.stateful_set),
         node="" if pod.fault is PodFault.UNSCHEDULABLE and pod.gone_at is None else pod.node,
-        ready=pod.running and pod.ready_since is not None and pod.gone_at is None,
+        ready=pod.running and is_ready and pod.gone_at is None,
         running=pod.running,
         bookie_runs=pod.running,
         deleting=pod.gone_at is not None,
@@ -125,7 +126,7 @@ def _pod(sim: Simulation, pod: SimPod) -> PodView:
         fault_message=pod.fault.value,
         kept_by_cordon=pod.fault is PodFault.UNSCHEDULABLE and pod.node in sim.kubernetes.cordoned,
         created_at=pod.created_at,
-        ready_since=pod.ready_since,
+        ready_since=pod.ready_since if is_ready else None,
         owner_uid=pod.owner_uid,
         config_maps=pod.config_maps,
     )
