@@ -278,16 +278,16 @@ def _untold(why: str) -> str:
 
 
 def _may_tell(world: World) -> list[str]:
-    """Return the pods of bookies that run, or crash though they served before: they are asked before they are stopped.
+    """Return the pods of bookies that run, or crash though they served before: they are asked before they are stopped,
+    also those of a StatefulSet that is gone.
 
     They are not ready while the metadata service does not answer. Others that cannot start are not waited for.
     """
-    stays, served = frozenset(view.expected_pods(world)), bool(world.cluster.status.ledgers.last_audit)
+    served = bool(world.cluster.status.ledgers.last_audit)
     return [
         pod.name
         for pod in world.pods
-        if pod.ready
-        or (pod.name in stays and not pod.deleting and (pod.bookie_runs or (served and pod.fault is PodFault.CRASHING)))
+        if pod.ready or (not pod.deleting and (pod.bookie_runs or (served and pod.fault is PodFault.CRASHING)))
     ]
 
 
