@@ -48,6 +48,8 @@ KINDS: Final = {
     "ResourceQuota": "v1",
     "StorageClass": "storage.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
+    "ValidatingAdmissionPolicyBinding": "admissionregistration.k8s.io/v1",
     "BookieCluster": "podkeeper.dev/v1alpha1",
     "BookieJob": "podkeeper.dev/v1alpha1",
     "BookieTask": "podkeeper.dev/v1alpha1",
