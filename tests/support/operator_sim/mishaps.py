@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
+from bookie_operator.planner.decision import Wait
 from tests.support.operator_sim.kubernetes import BAD_IMAGE, BROKEN
 from tests.support.operator_sim.simulation import Simulation
 
 Mishap = Callable[[Simulation, int], None]
 """With a number that chooses among bookies, sizes and so on."""
+Event = tuple[Mishap, int, int, str]
+"""What happens, its number, how many passes until the next event, and how the operator dies in the first of them."""
 
 
 RELEASES: Final = ("", "newer", "newest")
@@ -217,6 +220,16 @@ def keep_claim(sim: Simulation, number: int) -> None:
 
 def stop_first(sim: Simulation, number: int) -> None:
     sim.change(decommission={"mode": ("Drain", "StopFirst")[number % 2]})
+
+
+def tell(sim: Simulation, happens: Iterable[Event]) -> None:
+    """Let these things happen one after the other, with their passes between."""
+    for mishap, number, passes, crash in happens:
+        mishap(sim, number)
+        for count in range(passes):
+            decision = sim.run_pass(crash=crash if count == 0 else "").plan.decision
+            sim.advance(min(decision.seconds, 5.0) if isinstance(decision, Wait) else 1.0)
+            assert not sim.accidents, sim.accidents
 
 
 def heal(sim: Simulation) -> None:

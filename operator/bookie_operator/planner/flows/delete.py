@@ -257,7 +257,7 @@ def shared(world: World, desired: Desired) -> str:
     if not _volumes_left(world):
         return ""
     if world.facts is None:
-        waited = _may_tell(world)
+        waited = _who_may_tell(world)
         return _untold(world.facts_error or f"{waited[0]} does not reach the metadata service") if waited else ""
     if world.facts.instance_id != world.cluster.status.instance_id:
         found = f"cluster {world.facts.instance_id}" if world.facts.instance_id else "no cluster"
@@ -277,7 +277,7 @@ def _untold(why: str) -> str:
     return f"cannot tell whether other clusters use its metadata ({why}): bring the metadata service back, or {_KEEP}"
 
 
-def _may_tell(world: World) -> list[str]:
+def _who_may_tell(world: World) -> list[str]:
     """Return the pods of bookies that run, or crash though they served before: they are asked before they are stopped,
     also those of a StatefulSet that is gone.
 

@@ -667,22 +667,14 @@ async def test_a_bookie_that_is_registered_again_gets_entries_once_it_can_be_rea
     assert (context.rounds, degraded.degraded, degraded.failure) == (4, {}, None)
 
 
-async def test_a_bookie_that_takes_connections_gets_entries_once_it_answers(degraded):
+@pytest.mark.parametrize("obstacle", ["silent", "barred"])
+async def test_a_bookie_that_takes_connections_gets_entries_once_it_answers_and_is_not_barred(degraded, obstacle):
     context = DegradedLedger(degraded)
     context.registered.add("C")
     context.reachable.add("C")
-    context.silent.add("C")
-    context.happens = {3: context.silent.clear}
-    assert await mended(context) == []
-    assert (context.rounds, degraded.degraded, degraded.failure) == (3, {}, None)
-
-
-async def test_a_bookie_that_is_barred_gets_none_until_it_is_not(degraded):
-    context = DegradedLedger(degraded)
-    context.registered.add("C")
-    context.reachable.add("C")
-    context.barred.add("C")
-    context.happens = {3: context.barred.clear}
+    kept_by = getattr(context, obstacle)
+    kept_by.add("C")
+    context.happens = {3: kept_by.clear}
     assert await mended(context) == []
     assert (context.rounds, degraded.degraded, degraded.failure) == (3, {}, None)
 

@@ -181,6 +181,13 @@ def _on(node: str) -> Object:
     return {"required": {"nodeSelectorTerms": [{"matchExpressions": [host]}]}}
 
 
+def _finds_no_node(fake: FakeCluster, message: str) -> None:
+    """The scheduler says so of one pod."""
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    pending = {"phase": "Pending", "conditions": [waiting], "containerStatuses": []}
+    fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
+
+
 @pytest.mark.parametrize(
     ("there", "taint", "readable", "fault"),
     [
@@ -201,9 +208,7 @@ async def test_a_volume_is_lost_when_no_node_is_left_for_it(
             fake.store.create(NODE, "", {"metadata": {"name": name, "labels": labels}, "spec": spec})
         fake.store.create(VOLUME, "", {"metadata": {"name": "disk"}, "spec": {"nodeAffinity": _on("node-b")}})
         fake.store.patch(CLAIM, NAMESPACE, "ledger-0-demo-bookie-1", {"spec": {"volumeName": "disk"}})
-        waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": _CORDONED}
-        pending = {"phase": "Pending", "conditions": [waiting], "containerStatuses": []}
-        fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
+        _finds_no_node(fake, _CORDONED)
         if not readable:
             fake.server.forbidden.add("persistentvolumes")
         world = (await look(fake)).world
@@ -226,9 +231,7 @@ async def test_a_volume_of_a_zone_without_nodes_is_not_lost(key: str, fault: Pod
             if each["metadata"]["name"].endswith("-demo-bookie-1"):
                 fake.store.patch(CLAIM, NAMESPACE, each["metadata"]["name"], {"spec": {"volumeName": "disk"}})
         message = "0/1 nodes are available: 1 node(s) had volume node affinity conflict."
-        waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-        pending = {"phase": "Pending", "conditions": [waiting], "containerStatuses": []}
-        fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
+        _finds_no_node(fake, message)
         world = (await look(fake)).world
         assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-1"] is fault
 
@@ -258,9 +261,7 @@ async def test_a_bookie_whose_node_is_drained_is_kept_by_that_whatever_other_nod
         for each in fake.store.list(CLAIM, NAMESPACE):
             if each["metadata"]["name"].endswith("-demo-bookie-1"):
                 fake.store.patch(CLAIM, NAMESPACE, each["metadata"]["name"], {"spec": {"volumeName": "disk"}})
-        waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-        pending = {"phase": "Pending", "conditions": [waiting], "containerStatuses": []}
-        fake.store.patch(POD, NAMESPACE, "demo-bookie-1", {"status": pending}, "status")
+        _finds_no_node(fake, message)
         if not readable:
             fake.server.forbidden.add("persistentvolumes")
         world = (await look(fake)).world

@@ -19,13 +19,10 @@ from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import delete
 from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation, resting, sharing
-from tests.support.operator_sim.mishaps import Mishap
+from tests.support.operator_sim.mishaps import Event, Mishap, tell
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 MOST_PASSES = 900
-
-Event = tuple[Mishap, int, int, str]
-"""As in `test_random_runs`."""
 
 
 def events(most: int) -> st.SearchStrategy[list[Event]]:
@@ -35,15 +32,6 @@ def events(most: int) -> st.SearchStrategy[list[Event]]:
 def event(what: st.SearchStrategy[Mishap]) -> st.SearchStrategy[Event]:
     crash = st.sampled_from(["", "", "before", "between", "after"])
     return st.tuples(what, st.integers(0, 11), st.integers(0, 25), crash)
-
-
-def tell(sim: Simulation, happens: list[Event]) -> None:
-    for mishap, number, passes, crash in happens:
-        mishap(sim, number)
-        for count in range(passes):
-            decision = sim.run_pass(crash=crash if count == 0 else "").plan.decision
-            sim.advance(min(decision.seconds, 5.0) if isinstance(decision, Wait) else 1.0)
-            assert not sim.accidents, sim.accidents
 
 
 def is_over(sim: Simulation, decision: Decision) -> bool:
@@ -97,7 +85,7 @@ def test_what_another_cluster_may_need_stays_and_a_way_leads_on(
 
 def unready_is_none(patch: pytest.MonkeyPatch) -> None:
     """Only pods that are ready are taken for ones that may tell."""
-    patch.setattr(delete, "_may_tell", lambda world: any(pod.ready for pod in world.pods))
+    patch.setattr(delete, "_who_may_tell", lambda world: [pod.name for pod in world.pods if pod.ready])
 
 
 def any_instance_is_ours(patch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from bookie_operator.planner.decision import Rest, Wait
+from bookie_operator.planner.decision import Rest
 from tests.support.operator_sim import Simulation, desired_of, resting
 from tests.support.operator_sim.mishaps import (
     FAULTS,
     RELEASES,
     WISHES,
-    Mishap,
+    Event,
     admins_away,
     configure,
     heal,
@@ -20,14 +20,12 @@ from tests.support.operator_sim.mishaps import (
     scale,
     scale_by_hand,
     strip_claim,
+    tell,
 )
 
 MOST_PASSES = 900
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """Without making a failure smaller: the lists are short, and a run that never rests takes its time."""
-
-Event = tuple[Mishap, int, int, str]
-"""What happens, its number, how many passes until the next event, and how the operator dies in the first of them."""
 
 LABELS_GO_BEFORE_THE_CLAIM: list[Event] = [(lose_volume, 10, 14, ""), (strip_claim, 10, 12, "")]
 """It was recorded as the cluster's own, and is somebody else's when its turn to be deleted comes."""
@@ -56,11 +54,8 @@ events = st.lists(
 
 
 def run(sim: Simulation, happens: list[Event]) -> None:
-    for mishap, number, passes, crash in happens:
-        mishap(sim, number)
-        for count in range(passes):
-            decision = sim.run_pass(crash=crash if count == 0 else "").plan.decision
-            sim.advance(min(decision.seconds, 5.0) if isinstance(decision, Wait) else 1.0)
+    for each in happens:
+        tell(sim, [each])
         heal(sim)
     sim.run_until_rest(most=MOST_PASSES)
 

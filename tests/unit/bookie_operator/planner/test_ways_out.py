@@ -21,7 +21,16 @@ from bookie_operator.planner.decision import Rest, Wait
 from bookie_operator.planner.flows import repair
 from tests.support.operator_sim import NeverAtRest, Simulation, resting
 from tests.support.operator_sim.bookkeeper import Refused
-from tests.support.operator_sim.mishaps import UNHEALED, Mishap, delete_claim, lose_volume, scale_far, upgrade, widen
+from tests.support.operator_sim.mishaps import (
+    UNHEALED,
+    Event,
+    delete_claim,
+    lose_volume,
+    scale_far,
+    tell,
+    upgrade,
+    widen,
+)
 
 HEEDED_AFTER, MOST_PASSES, SETTLING, MOST_BEGUN = 100, 700, 70, 3
 PATIENCE = 60
@@ -43,8 +52,6 @@ NOWHERE_TO_GO = (
 )
 """A bookie is lost in a rollout, and its copies have nowhere to go: more bookies waited for the rollout's end."""
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-
-Event = tuple[Mishap, int, int, str]
 
 events = st.lists(
     st.tuples(
@@ -128,11 +135,7 @@ def story(happens: list[Event]) -> Simulation:
         decommission={"stallSeconds": PATIENCE},
     )
     sim.kubernetes.room = len(sim.kubernetes.pods)
-    for mishap, number, passes, crash in happens:
-        mishap(sim, number)
-        for count in range(passes):
-            decision = sim.run_pass(crash=crash if count == 0 else "").plan.decision
-            sim.advance(min(decision.seconds, 5.0) if isinstance(decision, Wait) else 1.0)
+    tell(sim, happens)
     return sim
 
 
